@@ -39,11 +39,15 @@ class World:
     def __post_init__(self) -> None:
         self.rng = np.random.default_rng(self.seed)
 
-    def run(self, control: Control, cycles: int) -> float:
-        """Expected tokens a second of these cycles."""
+    def run(self, control: Control, cycles: int, match: Callable[[], bool] | None = None) -> float:
+        """Expected tokens a second of these cycles; ``match`` tells of each whether n-grams have something to draft.
+
+        Those are the plans by ``n-gram``, or all if no proposer is named.
+        """
         tokens = seconds = 0.0
         for _ in range(cycles):
-            plan = control.plan()
+            there = match is None or match()
+            plan = control.plan(lambda plan, there=there: there or plan.by not in ("", "n-gram"))
             levels = self.acceptance(plan)
             assert len(levels) == plan.levels
             draws = self.rng.random((self.rows, plan.levels + 1))
@@ -60,9 +64,13 @@ class World:
         self.seconds += seconds
         return tokens / seconds
 
+    def rate(self, plan: Plan) -> float:
+        """Expected tokens a second of one plan."""
+        return expected_tokens(self.acceptance(plan)) / self.cost(plan)
+
     def best(self, plans: Sequence[Plan]) -> float:
         """Tokens a second of the best fixed plan."""
-        return max(expected_tokens(self.acceptance(p)) / self.cost(p) for p in [PLAIN_PLAN, *plans])
+        return max(map(self.rate, [PLAIN_PLAN, *plans]))
 
 
 def linear_cost(start: float, level: float, node: float) -> Callable[[Plan], float]:

@@ -84,7 +84,7 @@ class Alternating:
     def begin(self) -> None:
         return
 
-    def plan(self) -> Plan:
+    def plan(self, ready: object = None) -> Plan:
         which = self._pattern[self.cycles % len(self._pattern)]
         return PLAIN_PLAN if which is False else self._plans[-1 if which else 0]
 

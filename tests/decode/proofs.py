@@ -359,7 +359,7 @@ class Switching:
     def begin(self) -> None:
         self._cycles = 0
 
-    def plan(self) -> Plan:
+    def plan(self, ready: object = None) -> Plan:
         self._cycles += 1
         return self._plans[(self._cycles - 1) % len(self._plans)]
 
@@ -376,7 +376,7 @@ class Following:
     def begin(self) -> None:
         self._seen = 0
 
-    def plan(self) -> Plan:
+    def plan(self, ready: object = None) -> Plan:
         return self._plans[self._seen % len(self._plans)]
 
     def observe(self, cycle: CycleFigures) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.decode.control_worlds import (
@@ -18,6 +19,7 @@ from tests.decode.control_worlds import (
     random_pair,
     random_world,
 )
+from tests.decode.theory_formulas import expected_tokens
 from tests.shares import by_default
 from vocabforge.decode.control import control as controls
 from vocabforge.decode.control.bandit import BanditControl
@@ -83,6 +85,48 @@ def test_finds_another_best_proposer(seed: int) -> None:
     world.run(control, 1200)
     assert mostly(world.chosen[-100:]).by == "a"
     assert world.run(control, 500) >= 0.95 * world.best(plans)
+
+
+@pytest.mark.parametrize("seed", first(4))
+def test_drafts_with_each_proposer_where_it_has_something_to_draft(seed: int) -> None:
+    """N-grams that match in three cycles of ten and another proposer that always drafts: each in its cycles."""
+    plans = [replace(plan, by=name) for name in ("eagle", "n-gram") for plan in chain_plans(4)]
+    good = {"eagle": 0.5, "n-gram": 0.85, "": 0.0}
+    costs = {
+        "eagle": linear_cost(0.05, 0.1, 0.02),
+        "n-gram": linear_cost(0.0, 0.0, 0.05),
+        "": linear_cost(0, 0, 0),
+    }
+    world = World(lambda plan: [good[plan.by]] * plan.levels, lambda plan: costs[plan.by](plan), seed)
+    matches = np.random.default_rng(seed)
+    control = BanditControl(plans)
+    world.run(control, 300, lambda: matches.random() < 0.3)
+    world.chosen.clear()
+    rate = world.run(control, 2000, lambda: matches.random() < 0.3)
+    by = Counter(plan.by for plan in world.chosen)
+    assert by["n-gram"] >= 0.25 * 2000
+    assert by["eagle"] >= 0.6 * 2000
+    best = {
+        name: max((p for p in plans if p.by == name), key=lambda p: world.rate(p))
+        for name in ("eagle", "n-gram")
+    }
+    shares = {"eagle": 0.7, "n-gram": 0.3}
+    tokens = sum(share * expected_tokens(world.acceptance(best[name])) for name, share in shares.items())
+    seconds = sum(share * world.cost(best[name]) for name, share in shares.items())
+    assert rate >= 0.93 * tokens / seconds
+
+
+@pytest.mark.parametrize("make", [AdaptiveControl, BanditControl])
+def test_cycles_with_nothing_to_draft_teach_nothing_of_drafting(make: Make) -> None:
+    """N-grams match in one cycle of five: they are drafted there, however poor the mean over all cycles is."""
+    plans = chain_plans(4)
+    world = World(flat(0.6), linear_cost(0.0, 0.0, 0.1), 0)
+    matches = np.random.default_rng(1)
+    control = make(plans)
+    world.run(control, 600, lambda: matches.random() < 0.2)
+    world.chosen.clear()
+    world.run(control, 1000, lambda: matches.random() < 0.2)
+    assert sum(plan.levels > 0 for plan in world.chosen) >= 0.15 * 1000
 
 
 @BOTH
@@ -163,8 +207,8 @@ def test_follows_a_change_of_costs(seed: int, make: Make) -> None:
     world.run(control, 100)
     if make is AdaptiveControl:
         assert mostly(world.chosen[-40:]) == PLAIN_PLAN
-    world.run(control, 100)
-    assert world.run(control, 100) >= 0.9 * world.best(plans)
+    world.run(control, 300)
+    assert world.run(control, 300) >= 0.9 * world.best(plans)
     world.cost = linear_cost(0.05, 0.03, 0.01)
     world.run(control, 1500)
     assert world.run(control, 300) >= 0.9 * world.best(plans)

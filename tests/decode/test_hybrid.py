@@ -53,7 +53,7 @@ class Turns:
     def begin(self) -> None:
         self.cycles = 0
 
-    def plan(self) -> Plan:
+    def plan(self, ready: object = None) -> Plan:
         return self._plans[self.cycles // self._stay % len(self._plans)]
 
     def observe(self, cycle: CycleFigures) -> None:

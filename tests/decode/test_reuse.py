@@ -87,7 +87,7 @@ class PlainFirst:
     def begin(self) -> None:
         self._cycle = 0
 
-    def plan(self) -> Plan:
+    def plan(self, ready: object = None) -> Plan:
         self._cycle += 1
         return self._plan if self._cycle % 5 in (3, 4) else PLAIN_PLAN
 

@@ -21,7 +21,7 @@ from .accelerate.graphs import GraphCapture
 from .caches import Caches
 from .control.control import Control, CycleFigures, make_control
 from .cycle import Cycle, SteppedCycle
-from .proposers.interface import PLAIN_PLAN, Wrap, WrapsPasses
+from .proposers.interface import PLAIN_PLAN, SometimesReady, Wrap, WrapsPasses
 from .proposers.registry import Counts, Proposer
 from .request import Generation, Request, SamplingParams, StopRule
 from .sampling import Chance, SeededChance, TokenHistory
@@ -258,7 +258,8 @@ class Decoder:
         """One draft, one verification; the committed tokens of each busy row, cut at stops and limits."""
         clock.results = [one.result for one in work if one is not None]
         clock.resume()
-        plan, began, captured = self.control.plan(), clock.last, self._captured_s()
+        ready = self.proposer.ready if isinstance(self.proposer, SometimesReady) else None
+        plan, began, captured = self.control.plan(ready), clock.last, self._captured_s()
         judges = [one.judge if one is not None else None for one in work]
         verdicts, deepest, drafted = self._cycles.run(plan, judges, clock.lap)
         fresh: dict[int, list[int]] = {}

@@ -1,9 +1,10 @@
 """A bandit over proposers and sizes: each cycle drafts with the arm that may commit most tokens a second.
 
-An arm is a plan of one proposer; plain decoding is one, too. The idea is BanditSpec's (Hou et al. 2025): a drafter and
-its length are chosen by upper confidence bounds. Ours: the bound is one of tokens over measured seconds, evidence fades
-as in discounted UCB (Garivier and Moulines 2011), arms of one proposer learn from each other (``estimates.py``), and
-exploration may lose a set share of the time at most.
+An arm is a plan of one proposer; plain decoding is one, too. A cycle takes the best arm that has anything to draft, so
+that n-grams draft where the text repeats itself, and another proposer elsewhere. The idea is BanditSpec's (Hou et al.
+2025): a drafter and its length are chosen by upper confidence bounds. Ours: the bound is one of tokens over measured
+seconds, evidence fades as in discounted UCB (Garivier and Moulines 2011), arms of one proposer learn from each other
+(``estimates.py``), and exploration may lose a set share of the time at most.
 """
 
 from __future__ import annotations
@@ -12,10 +13,13 @@ import math
 from collections.abc import Mapping, Sequence
 
 from ..proposers.interface import PLAIN_PLAN, Plan
-from .control import CARRY, CHANGE, FIRST, HALF_LIFE, CycleFigures, Estimate, distinct
+from .control import CARRY, CHANGE, FIRST, HALF_LIFE, CycleFigures, Estimate, Ready, distinct
 from .estimates import SECONDS, CostEstimates, TokenEstimates
 
-BLOCK = 4  # cycles that an arm is played for
+BLOCK = 4  # cycles between decisions
+# Cycles after which plain decoding is measured again: its seconds decide whether anything pays.
+RENEW = 128
+CATCH_UP = 16  # tokens that a proposer reads beside its cycle at no price worth mentioning
 STALE = 256.0  # cycles after which what was seen of an arm counts half,
 DOUBT = 1024.0  # and after which its cost may have fallen by half
 SHARED = 0.25  # what a cycle counts for the other arms of its proposer
@@ -72,7 +76,9 @@ class _Arms:
 
 
 class BanditControl:
-    """Chooses the arm with the largest bound; the same observations give the same plans.
+    """Chooses the arm with the largest bound of those that have anything to draft.
+
+    The same observations give the same plans.
 
     Args:
         plans: what the proposers can draft, ``by`` names whose it is; plain decoding is always allowed beside them.
@@ -92,18 +98,19 @@ class BanditControl:
             self._arms += [(number, place) for place in range(1, len(group.plans))]
         self.plans = [self._groups[number].plans[place] for number, place in self._arms]
         self._numbers = {plan: arm for arm, plan in enumerate(self.plans)}
-        self._cycle = self._since = 0  # cycles in all, and of the arm since it was chosen
-        self._decided: list[Estimate] = []  # what was known then, and the best arm
-        self._best = 0
+        self._cycle = self._since = 0  # cycles in all, and since the last decision
+        self._decided: list[Estimate] = []  # what was known then
         self._budget: float | None = None  # seconds that exploration may lose now
-        self._reference = 0.0  # seconds of the arm in use, to see changes
+        self._references: dict[int, float] = {}  # seconds of the arms in use, to see changes
         # The largest plan of each proposer and plain decoding first: the other costs lie between them.
         largest = [self._numbers[group.plans[-1]] for group in self._groups if group.plans[1:]]
         self._unseen = [] if costs else [arm for arm in (*largest, 0) for _ in range(FIRST)]
-        self._switched = False  # the arm's first cycle is still to come
-        self._next = self._unseen[0] if self._unseen else 0
+        self._plain = 0  # the last cycle of plain decoding
+        self._behind = [0.0] * len(self._groups)  # tokens committed since each proposer drafted
+        self._order = [0]  # arms, the largest bound first
+        self._open = list(range(len(self.plans)))  # arms that had something to draft
         if costs:
-            self._decide()
+            self._decide(0)
 
     def begin(self) -> None:
         """New requests: their texts may be easier or harder, so the past counts less."""
@@ -111,8 +118,11 @@ class BanditControl:
             group.tokens.fade(CARRY)
             group.fade(CARRY)
 
-    def plan(self) -> Plan:
-        return self.plans[self._next]
+    def plan(self, ready: Ready | None = None) -> Plan:
+        self._open = [
+            arm for arm, plan in enumerate(self.plans) if ready is None or not plan.levels or ready(plan)
+        ]
+        return self.plans[next(arm for arm in (*self._unseen, *self._order, 0) if arm in self._open)]
 
     def estimates(self) -> dict[Plan, Estimate]:
         """What is known now, by plan."""
@@ -129,61 +139,65 @@ class BanditControl:
         if place and accepted:
             self._groups[number].add(place, accepted, self._cycle)
         timed = SECONDS[0] <= cycle.seconds <= SECONDS[1]
-        # A proposer's first cycle after another's also reads what that one committed.
-        if timed and not (self._switched and arm == self._next):
+        # After a long absence, a proposer's first cycle also reads what others committed.
+        if timed and not (place and self._behind[number] > CATCH_UP):
             for group in [self._groups[number]] if place else self._groups:
                 group.costs.add(place, cycle.seconds)
-        if arm == self._next:
-            self._switched = False
-        if self._unseen:
-            if timed and self._unseen[0] == arm:
-                self._unseen.pop(0)
-            if self._unseen:
-                self._next = self._unseen[0]
-                return
-        self._pay(arm, accepted)
+        committed = 1 + sum(accepted) / max(len(accepted), 1)
+        self._behind = [behind + committed for behind in self._behind]
+        if place:
+            self._behind[number] = 0.0
+        if timed and arm in self._unseen:
+            self._unseen.remove(arm)
+        if not place:
+            self._plain = self._cycle
+        elif self._cycle - self._plain > RENEW and not self._groups[0].costs.given and not self._unseen:
+            self._unseen = [0] * FIRST
+        self._pay(arm, committed)
         self._since += 1
-        if self._since >= BLOCK:
-            self._decide()
+        if self._since >= BLOCK and 0 not in self._unseen:
+            self._decide(arm)
 
-    def _pay(self, arm: int, accepted: Sequence[int]) -> None:
+    def _pay(self, arm: int, committed: float) -> None:
         """Take what a cycle lost against the best arm from what exploration may lose."""
         if not self._decided:
             return
-        known = self._decided if arm == self._best else self._known()
-        best, most, lost = max(found.rate for found in known), AHEAD * known[0].seconds, 0.0
-        if known[arm].rate < best:
-            lost = known[arm].seconds - (1 + sum(accepted) / max(len(accepted), 1)) / best
+        best = max(self._open, key=lambda one: self._decided[one].rate)
+        known = self._decided if arm == best else self._known()
+        most, lost = AHEAD * known[0].seconds, 0.0
+        if known[arm].rate < (rate := max(known[one].rate for one in self._open)):
+            lost = known[arm].seconds - committed / rate
         before = most if self._budget is None else self._budget
         self._budget = min(before + SHARE * known[arm].seconds - lost, most)
 
-    def _decide(self) -> None:
+    def _decide(self, arm: int) -> None:
+        """Order the arms; ``arm`` is the one that drafted last."""
         for group in self._groups:
             group.fade(0.5 ** (self._since / STALE))
-        known, before = self._known(), self._next
-        rates, self._decided = [found.rate for found in known], known
-        self._best = rates.index(max(rates))  # ties to plain decoding
-        if self._budget is not None and self._budget < 0:
-            bounds = rates
-        else:
+        self._decided = known = self._known()
+        bounds = [found.rate for found in known]
+        if self._budget is None or self._budget >= 0:
             by_group = [group.bounds(group.known(), self._cycle) for group in self._groups]
             bounds = [by_group[number][place] for number, place in self._arms]
-        self._next = bounds.index(max(bounds))
-        self._since, self._switched = 0, self._next != before
-        self._watch()
+        self._order = sorted(range(len(bounds)), key=lambda one: -bounds[one])  # ties to plain decoding
+        self._since = 0
+        self._watch(arm)
 
-    def _watch(self) -> None:
+    def _watch(self, arm: int) -> None:
         """Where the arm in use costs more or less than was known, measure plain decoding and trust no other cost."""
-        number, place = self._arms[self._next]
+        number, place = self._arms[arm]
         costs = self._groups[number].costs
-        seconds = costs.of(place)
-        if costs.given or not place or self._switched or not self._reference:
-            self._reference = seconds if place else 0.0
-        elif not 1 / CHANGE <= seconds / self._reference <= CHANGE:
+        # What was known of an arm when it came into use is what it is held against.
+        used = {next(one for one in (*self._order, 0) if one in some) for some in (self._open, self._order)}
+        known = self._decided
+        self._references = {one: self._references.get(one, known[one].seconds) for one in used}
+        if costs.given or not place or not (before := self._references.get(arm)):
+            return
+        if not 1 / CHANGE <= costs.of(place) / before <= CHANGE:
             for group in self._groups:
                 group.costs.forget([place] if group.costs is costs else [])
-            self._reference, self._budget = 0.0, None
-            self._unseen, self._next = [0] * FIRST, 0
+            self._references, self._budget = {}, None
+            self._unseen, self._order = [0] * FIRST, [0]
 
     def _known(self) -> list[Estimate]:
         by_group = [group.known() for group in self._groups]

@@ -8,7 +8,7 @@ probes; what a probe loses decides how long no other follows, so that probes cos
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -46,13 +46,20 @@ class CycleFigures:
     seconds: float
 
 
+Ready = Callable[[Plan], bool]
+
+
 class Control(Protocol):
     """Chooses each cycle's plan, from past cycles only, never from the cycle's own random numbers."""
 
     def begin(self) -> None: ...  # new requests start
 
-    def plan(self) -> Plan:
-        """The plan of the next cycle; the same one until :meth:`observe`."""
+    def plan(self, ready: Ready | None = None) -> Plan:
+        """Return the plan of the next cycle, the same one until :meth:`observe`.
+
+        ``ready`` tells whether a plan has anything to draft in this cycle; None: all have. N-grams have nothing where
+        the text does not repeat itself. What is learned of such a plan is learned where it drafts.
+        """
         ...
 
     def observe(self, cycle: CycleFigures) -> None: ...  # a cycle has ended
@@ -67,7 +74,7 @@ class FixedControl:
     def begin(self) -> None:
         return
 
-    def plan(self) -> Plan:
+    def plan(self, ready: Ready | None = None) -> Plan:
         return self._plan
 
     def observe(self, cycle: CycleFigures) -> None:
@@ -116,6 +123,7 @@ class AdaptiveControl:
         # The largest plan and plain decoding first: all others lie between them.
         self._unseen = [] if costs or not largest else [largest] * FIRST + [0] * FIRST
         self._next = largest
+        self._idle = False  # the plan has nothing to draft in this cycle
         if costs and largest:
             self._decide(self._known())
 
@@ -125,8 +133,10 @@ class AdaptiveControl:
         self._backoff = max(FIRST_WAIT, self._backoff // 2)
         self._wait = min(self._wait, self._backoff)
 
-    def plan(self) -> Plan:
-        return self.plans[self._next]
+    def plan(self, ready: Ready | None = None) -> Plan:
+        plan = self.plans[self._next]
+        self._idle = ready is not None and self._next > 0 and not ready(plan)
+        return PLAIN_PLAN if self._idle else plan
 
     def estimates(self) -> dict[Plan, Estimate]:
         """What is known now, by plan."""
@@ -136,6 +146,12 @@ class AdaptiveControl:
         """Learn from a cycle. Cycles of plans that it does not know, and seconds that no clock gives, teach nothing."""
         place = self._places.get(cycle.plan)
         if place is None or len(self.plans) == 1:
+            return
+        if self._idle:
+            if SECONDS[0] <= cycle.seconds <= SECONDS[1]:
+                self._costs.add(0, cycle.seconds)
+            self._wait -= 1
+            self._owed -= 1
             return
         self._cycle += 1
         self._used[place] = self._cycle

@@ -10,7 +10,7 @@ import torch
 from ...core.threads import ThreadChoice, thread_counts, user_threads
 from ..engine import Decoder
 from ..proposers.interface import Plan, Wrap
-from .control import Control, CycleFigures
+from .control import Control, CycleFigures, Ready
 
 
 class ThreadControl:
@@ -29,8 +29,8 @@ class ThreadControl:
         self.threads.begin()
         self.control.begin()
 
-    def plan(self) -> Plan:
-        return self.control.plan()
+    def plan(self, ready: Ready | None = None) -> Plan:
+        return self.control.plan(ready)
 
     def observe(self, cycle: CycleFigures) -> None:
         seconds = 0.0 if self.threads.trying else cycle.seconds

@@ -16,7 +16,7 @@ from ...core.errors import UsageError
 from ...models.heads.registry import DraftHead
 from ...models.kv_cache import KVCache
 from ..tree import DraftTree
-from .interface import Commit, Draw, Plan, Wrap, WrapsPasses
+from .interface import Commit, Draw, Plan, SometimesReady, Wrap, WrapsPasses
 from .registry import (
     FOREIGN,
     JOIN,
@@ -88,6 +88,10 @@ class HybridProposer:
             states = None if part.reads == "none" else commit.states
             part.commit(replace(commit, path=path, states=states))
         self._drafted = None
+
+    def ready(self, plan: Plan) -> bool:
+        part, own = self._arms[plan]
+        return part.ready(own) if isinstance(part, SometimesReady) else True
 
     def propose(self, roots: Tensor, plan: Plan, draws: Sequence[Draw] | None, lap: Lap) -> DraftTree:
         part, own = self._arms[plan]

@@ -177,6 +177,14 @@ class DraftBackend:
 
 
 @runtime_checkable
+class SometimesReady(Protocol):
+    """What has nothing to draft in some cycles."""
+
+    def ready(self, plan: Plan) -> bool:
+        """Return whether a plan has anything to draft for any row now."""
+
+
+@runtime_checkable
 class WrapsPasses(Protocol):
     """What has passes of its own to be made faster."""
 

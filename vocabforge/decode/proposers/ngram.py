@@ -178,6 +178,11 @@ class NgramProposer:
             self._index[row].add(tokens)
             self._busy[row] = self._busy[row] and len(tokens) > 0
 
+    def ready(self, plan: Plan) -> bool:
+        return any(
+            busy and next(index.matches(), None) is not None for index, busy in zip(self._index, self._busy)
+        )
+
     def propose(self, roots: Tensor, plan: Plan, draws: Sequence[Draw] | None, lap: Lap) -> DraftTree:
         branches = [
             self._branches(index, plan) if busy else [] for index, busy in zip(self._index, self._busy)

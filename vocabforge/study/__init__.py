@@ -1,1 +1,0 @@
-"""The vocabulary study: every draft vocabulary side by side, at a real vocabulary size, in one decoder."""

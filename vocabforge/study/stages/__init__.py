@@ -1,1 +1,0 @@
-"""The stages of a study, one module each."""
