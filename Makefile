@@ -7,23 +7,22 @@ STAMP := $(VENV)/.ready
 DEMO_OUTPUT ?= runs/demo
 TEST_WORKERS ?= auto
 
-.PHONY: help setup demo smollm2 gemma3 bitllama drafters losses heads bench-decoding bench-foreign kernels kernels-cpu emulator gpu-check gpu-training gpu-study test coverage test-long test-all test-proof test-fuzz test-faults test-docs test-deepspeed test-speculators test-transformers test-smollm2 test-servers test-vllm test-sglang test-llamacpp servers-table check format wheel docs docs-serve targets clean
+.PHONY: help setup demo smollm2 smollm2-study gemma3 bitllama drafters losses bench-decoding bench-foreign kernels kernels-cpu emulator gpu-check test coverage test-long test-all test-proof test-fuzz test-faults test-docs test-deepspeed test-speculators test-transformers test-smollm2 test-servers test-vllm test-sglang test-llamacpp servers-table check format wheel docs docs-serve targets clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make setup   virtual environment in $(VENV), with a torch build that fits this machine"
 	@echo "make demo    count, select, train, export and evaluate on a small target made here (8 minutes)"
 	@echo "make smollm2  a drafter for SmolLM2-135M-Instruct, from its file to measured speed (hours, resumes)"
+	@echo "make smollm2-study  draft vocabularies of every kind on that drafter, by exact replay (minutes)"
 	@echo "make gemma3  the same for Gemma 3 270M (262,144 tokens), a base model that learns from texts"
 	@echo "make bitllama  train and evaluate a drafter for a real small model (docs/guides/real-model.md)"
 	@echo "make drafters  drafters of every kind for that model and the demo's, compared (an hour a seed: SEEDS=0,1,2)"
 	@echo "make losses  accepted length by loss, three seeds, on that model and on the demo's target"
-	@echo "make heads   compare all draft heads on that model, three seeds (HEADS_KIND=dflash, dspark or peagle)"
 	@echo "make bench-decoding  decoding of that model against transformers (after make bitllama)"
 	@echo "make bench-foreign  drafting over two tokenizers, both ways, against transformers"
 	@echo "make kernels  compile the CUDA kernels (nvcc and g++, no GPU); kernels-cpu: without nvcc"
 	@echo "make gpu-check  on a machine with a GPU: build, GPU tests, all GPU benchmarks (under 9 minutes)"
-	@echo "make gpu-training  training steps and the vocabulary loss on a GPU; gpu-study: the study in pieces (docs/guides/study.md)"
 	@echo "make test    the test suite (with its coverage on Python 3.12 and newer; make coverage: on any)"
 	@echo "make test-long  whole runs and launches of several processes"
 	@echo "make test-all  test, test-long and test-docs in one call (part of .ci/run)"
@@ -79,6 +78,30 @@ smollm2: $(STAMP)
 	$(BIN)/vocabforge eval --target "$(SMOLLM2_TARGET)" --drafter smollm2=$(SMOLLM2)/run/drafter --overwrite \
 	  --benchmark $(SMOLLM2)/run/heldout_prompts.jsonl --max-new-tokens 64 --output $(SMOLLM2)/eval
 
+# Draft vocabularies on that drafter, after make smollm2: static ones, a ranker, a low-rank head, a router, the text's own.
+# FR-Spec counts texts, VocabTrim the target's answers. Heads learn on the frozen drafter.
+STUDY_DATA = data.train=[$(SMOLLM2)/responses/responses.jsonl] data.sequence_length=768 data.heldout_documents=48
+smollm2-study: $(STAMP)
+	$(BIN)/vocabforge count-freq --tokenizer "$(SMOLLM2_TARGET)" --overwrite --output $(SMOLLM2)/text-counts \
+	  --input $(subst $(comma), ,$(TEXTS))
+	$(BIN)/vocabforge select-vocab --counts $(SMOLLM2)/text-counts --target "$(SMOLLM2_TARGET)" --size 4096,8192,16384 \
+	  --fill lowest-id --overwrite --output $(SMOLLM2)/vocabs/fr
+	$(BIN)/vocabforge select-vocab --counts $(SMOLLM2)/counts --target "$(SMOLLM2_TARGET)" --size 1024,2048,4096 \
+	  --overwrite --output $(SMOLLM2)/vocabs/trim
+	$(BIN)/vocabforge select-vocab --counts $(SMOLLM2)/counts --target "$(SMOLLM2_TARGET)" --schedule decay --k-max 8192 \
+	  --k-min 2048 --steps 4 --overwrite --output $(SMOLLM2)/vocabs/pa-fr
+	$(BIN)/vocabforge revocab --drafter $(SMOLLM2)/run/drafter --target "$(SMOLLM2_TARGET)" --overwrite \
+	  --vocab full --output $(SMOLLM2)/full
+	$(BIN)/vocabforge cluster-vocab --target "$(SMOLLM2_TARGET)" --clusters 256 --overwrite --output $(SMOLLM2)/clusters
+	$(BIN)/vocabforge train-drafter --config smollm2-135m target="$(SMOLLM2_TARGET)" $(STUDY_DATA) \
+	  drafter.init=$(SMOLLM2)/full drafter.freeze=true ttt.warmup_fraction=0 optim.name=adamw optim.steps=60 \
+	  optim.batch_size=2 optim.micro_batch_size=2 heads.ranker.rank=72 heads.low_rank.rank=72 run.live.prompts=0 \
+	  output=$(SMOLLM2)/heads
+	$(BIN)/vocabforge train-router --target "$(SMOLLM2_TARGET)" --drafter $(SMOLLM2)/full --clusters $(SMOLLM2)/clusters \
+	  --output $(SMOLLM2)/router $(STUDY_DATA) router.steps=4 optim.steps=200 optim.batch_size=2 optim.lr=1e-3
+	$(BIN)/python recipes/study/study.py --recipe recipes/study/smollm2.yaml --benchmark spec-bench --limit 80 \
+	  --max-new-tokens 48 --counts $(SMOLLM2)/counts --output $(SMOLLM2)/study
+
 # The shipped drafter on the real model: eight questions, recorded cycles.
 test-smollm2: $(STAMP)
 	$(BIN)/python recipes/models/fetch.py smollm2-135m --output $(SMOLLM2)
@@ -124,13 +147,13 @@ DRAFTERS := runs/drafters
 
 drafters: $(STAMP) $(REAL)/target/generation_config.json
 	@test -d $(DEMO_OUTPUT)/drafter || $(MAKE) demo
-	$(BIN)/vocabforge bench drafters --config recipes/tiny/drafters.yaml $(STORIES) --seeds $(SEEDS) \
+	$(BIN)/python recipes/study/drafters.py --config recipes/tiny/drafters.yaml $(STORIES) --seeds $(SEEDS) \
 	  --prompts 40 --max-new-tokens 128 --output $(DRAFTERS)/bitllama
 	$(BIN)/vocabforge count-freq --tokenizer $(REAL)/target --output $(DRAFTERS)/bitllama/counts \
 	  --input $(VOCABFORGE_DATA)/corpus/tinystories_train_head_2MiB.txt.xz --separator "<|endoftext|>"
 	$(BIN)/vocabforge select-vocab --counts $(DRAFTERS)/bitllama/counts --target $(REAL)/target --size 128 \
 	  --output $(DRAFTERS)/bitllama/quarter --overwrite
-	$(BIN)/vocabforge bench drafters --config recipes/tiny/demo-drafters.yaml --seeds $(SEEDS) \
+	$(BIN)/python recipes/study/drafters.py --config recipes/tiny/demo-drafters.yaml --seeds $(SEEDS) \
 	  --prompts 40 --output $(DRAFTERS)/demo
 	$(BIN)/vocabforge select-vocab --counts runs/demo/counts --target runs/demo/target --size 1024 \
 	  --output $(DRAFTERS)/demo/quarter --overwrite
@@ -141,20 +164,9 @@ drafters: $(STAMP) $(REAL)/target/generation_config.json
 
 # What EAGLE-3 is trained to lower, on that target and (after make demo) on the demo's: an hour and a half.
 losses: $(STAMP) $(REAL)/target/generation_config.json
-	$(BIN)/vocabforge bench drafters --config recipes/tiny/losses.yaml $(STORIES) --prompts 40 --max-new-tokens 128 \
+	$(BIN)/python recipes/study/drafters.py --config recipes/tiny/losses.yaml $(STORIES) --prompts 40 --max-new-tokens 128 \
 	  --output runs/losses
-	$(BIN)/vocabforge bench drafters --config recipes/tiny/demo-losses.yaml --prompts 40 --output runs/demo-losses
-
-# Every draft head on one drafter family, three seeds: about half an hour on two cores, resumable.
-HEADS_KIND ?= eagle3
-blocks := drafter.num_layers=2 ttt.anchors=128
-heads_dflash := drafter.kind=dflash drafter.block_size=5 $(blocks)
-heads_dspark := drafter.kind=dspark drafter.block_size=4 drafter.markov_rank=64 "ttt.loss={ce: 0.1, tv: 1.8}" $(blocks)
-heads_peagle := drafter.kind=peagle drafter.block_size=4 $(blocks)
-
-heads: $(STAMP) $(REAL)/target/generation_config.json
-	$(BIN)/vocabforge bench draft-heads --config recipes/tiny/heads.yaml run.threads=1 $(STORIES) $(heads_$(HEADS_KIND)) \
-	  --draft-vocab 128 --seeds 0,1,2 --output $(REAL)/heads$(patsubst %,-%,$(filter-out eagle3,$(HEADS_KIND)))
+	$(BIN)/python recipes/study/drafters.py --config recipes/tiny/demo-losses.yaml --prompts 40 --output runs/demo-losses
 
 # Two runs of some minutes each: against transformers, and a wider pair of the same outputs against plain decoding.
 bench-decoding: $(STAMP) $(REAL)/target/generation_config.json
@@ -202,13 +214,6 @@ emulator:
 
 gpu-check:
 	$(ANY_PYTHON) kernels/gpu_check.py $(GPU_CHECK)
-
-# Both resume: the same command continues what the time did not suffice for.
-gpu-training:
-	$(ANY_PYTHON) kernels/gpu_runs.py training $(GPU_TRAINING)
-
-gpu-study:
-	$(ANY_PYTHON) kernels/gpu_runs.py study $(GPU_STUDY)
 
 # Python 3.12 and newer watch lines at little cost; before that coverage makes the tests half as long again.
 COVERED = $(if $(filter yes,$(shell $(BIN)/python -c 'import sys; print("yes" if sys.version_info >= (3, 12) else "no")' 2>/dev/null)),yes)

@@ -32,7 +32,6 @@ ORDER = (
     "doctor",
     "bench",
     "tune",
-    "study",
     "cli",
 )
 FREE = ("__main__", "__init__", "api")  # entry point and Python API stand above every package

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import shutil
 from pathlib import Path
@@ -24,7 +23,6 @@ from vocabforge.evaluate.results.schema import read_results
 from vocabforge.export.registry import load_drafter
 from vocabforge.models.drafters.io import load_target_tensors
 from vocabforge.models.heads.io import load_head
-from vocabforge.study.report.results import read_study
 from vocabforge.tune.latency.table import read_latency
 from vocabforge.tune.search.acceptance import AcceptanceStore
 from vocabforge.vocab.clusters.clusters import load_clusters
@@ -254,19 +252,6 @@ def test_what_tune_wrote_is_read(files: Path) -> None:
         assert {name: vars(row) for name, row in store.read(body["key"]).items()} == body["rows"]
     words = ("--recipe", "tuned/recipe.yaml", "--max-new-tokens", 4)
     succeeds("eval", *ASK, *words, "--limit", 1, "--output", "out")
-
-
-def test_a_study_is_read(tmp_path: Path) -> None:
-    raw = gzip.decompress((FILES / "study" / "results.json.gz").read_bytes())
-    (tmp_path / "results.json").write_bytes(raw)
-    study = read_study(tmp_path / "results.json")
-    body = json.loads(raw)
-    assert [method.key for method in study.methods] == [method["key"] for method in body["methods"]]
-    assert study.seeds == [0]
-    first = {
-        name: cell["accepted"] for name, cell in body["methods"][0]["cells"].items() if "accepted" in cell
-    }
-    assert all(study.methods[0].cells[name].accepted is not None for name in first)
 
 
 def test_interrupted_counting(files: Path) -> None:

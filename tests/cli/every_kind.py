@@ -43,7 +43,6 @@ from vocabforge.models.drafters.registry import drafter_sizes, new_drafter
 from vocabforge.models.heads.io import HeadOwner, save_head
 from vocabforge.models.heads.scorer import LowRankScorer
 from vocabforge.models.target.hf import HFTarget, read_target_config
-from vocabforge.study.report.results import RESULTS, DraftShape, MethodFigures, StudyResults
 from vocabforge.train.checkpoint import RunState, save_checkpoint
 from vocabforge.vocab.clusters.clusters import Clusters, save_clusters
 from vocabforge.vocab.counts.mixtures import TablePart
@@ -143,29 +142,6 @@ def make_responses(path: Path) -> None:
     regenerate(RegenerateJob([file], SourceOptions(), generation), echo, path)
 
 
-def make_study_report(path: Path) -> None:
-    """A study of the whole head and one method."""
-    full = {"key": "full", "family": "full", "name": "full", "setting": ""}
-    way = {"key": "fr", "family": "fr", "name": "FR-Spec", "setting": "32,768"}
-    figures = {"exact": 0.2, "cells": {}}
-    results = StudyResults(
-        vocabforge="0",
-        created="now",
-        size="ci",
-        seeds=[0],
-        command="vocabforge study report",
-        vocab_size=64,
-        shapes=[DraftShape(key="chain", nodes=5, levels=4, width=1)],
-        groups=[],
-        methods=[MethodFigures(**one, **figures) for one in (full, way)],
-        checked=None,
-        facts={},
-        config={},
-    )
-    with write_artifact(path, "study-report", {"seeds": [0]}) as inside:
-        (inside / RESULTS).write_text(results.model_dump_json(), "utf-8")
-
-
 def make_gguf(path: Path, target: Path) -> None:
     write_known_tokenizer(tiny_target(target, vocab_size=31, num_hidden_layers=8))
     drafter = make_drafter(path.with_name("known-drafter"), target)
@@ -238,10 +214,6 @@ def make_every_kind(folder: Path) -> Path:
     save_checkpoint(folder / "run", 7, state, {"seed": 5, "optim": {"lr": 0.25}}, keep=1)
     (folder / "run" / "step-00000007").rename(folder / "checkpoint")
     make_evaluation(folder / "evaluation")
-    make_study_report(folder / "study-report")
-    for part in ("data", "answers", "replay"):
-        with write_artifact(folder / f"study-{part}", f"study-{part}", {"questions": 3}) as inside:
-            (inside / "rows.jsonl").write_text("{}\n", "utf-8")
     make_prepared(folder / "prepared-data", tokenizer)
     make_responses(folder / "responses")
     job = make_job(folder / "capture", HFTarget.load(model), splits())

@@ -77,7 +77,6 @@ OUTPUTS = {
     "regenerate": lambda w: ("--target", w.target, "--input", w.text),
     "eval": lambda w: ("--target", w.target, "--drafter", w.drafter, "--benchmark", "sample"),
     "tune": lambda w: ("--target", w.target, "--drafter", w.drafter, "--prompts", "sample"),
-    "study": lambda _: ("data", "--size", "ci"),
     "demo": lambda _: ("--size", "ci"),
     "bench": lambda _: ("training",),
 }
@@ -131,7 +130,6 @@ EMPTY = {
         1,
         "0 lines",
     ),
-    "bench": (lambda w, e: ("drafters", "--config", e), 2, "an empty file"),
 }
 
 

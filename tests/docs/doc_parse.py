@@ -123,14 +123,12 @@ def overrides_of(arguments: Sequence[str]) -> list[str]:
 
 
 def _check_overrides(name: str, params: dict[str, Any], rest: Sequence[str]) -> None:
-    given = params.get("overrides") or params.get("settings") or params.get("stages") or ()
+    given = params.get("overrides") or params.get("settings") or ()
     items = [word for word in given if "=" in word]
     stray = [word for word in overrides_of(rest) if _OVERRIDE.match(word) and word not in items]
-    if stray and name in ("train-drafter", "train-router", "capture", "bench", "study"):
+    if stray and name in ("train-drafter", "train-router", "capture", "bench"):
         raise Wrong(f"not read as an override: {', '.join(stray)}")
-    if name == "study":
-        _check_study(params, items)
-    elif items:
+    if items:
         model, base = _configuration(name, params)
         check_keys(model, base, items)
 
@@ -150,8 +148,6 @@ def _configuration(name: str, params: dict[str, Any]) -> tuple[Any, dict[str, An
             "training": TrainingBenchConfig,
             "decoding": DecodingBenchConfig,
             "load": LoadBenchConfig,
-            "draft-heads": TrainConfig,
-            "drafters": TrainConfig,
             "kernels": KernelOptions,
         }
         if params["name"] not in kinds:
@@ -189,19 +185,6 @@ def check_keys(model: Any, base: dict[str, Any], items: Sequence[str]) -> None:
             # A missing key is the reader's to give; what a whole section lacks, too.
             if ours_it_is and problem["type"] not in ("missing", "value_error"):
                 raise Wrong(f"{where}: {problem['msg']}") from error
-
-
-def _check_study(params: dict[str, Any], items: list[str]) -> None:
-    from vocabforge.study.config import load_study
-    from vocabforge.study.stages.run import ALL, check_names
-
-    try:
-        load_study(params.get("config") or ROOT / "recipes/study/study.yaml", params["size"], items)
-        names = [word for word in params["stages"] if "=" not in word]
-        if names != [ALL]:
-            check_names(names)
-    except VocabForgeError as error:
-        raise Wrong(" ".join(error.render().split())) from error
 
 
 # --- other programs

@@ -148,12 +148,6 @@ KEPT: tuple[Kept, ...] = (
     Kept("docs/guides/serving.md", "vocabforge push", _PUSHED),
     Kept("docs/guides/adaptive.md", "vocabforge bench load", "minutes; tests/bench/test_bench_load.py"),
     Kept("docs/guides/kernels.md", "vocabforge bench kernels", "minutes; tests/bench/test_bench_kernels*.py"),
-    Kept("docs/guides/study.md", "vocabforge study all --size ci", "tests/pipeline/test_study_ci.py", _PLAN),
-    Kept("docs/guides/study.md", "vocabforge study all --size cpu", "an hour, development data", _PLAN),
-    Kept("docs/guides/study.md", "vocabforge study all --size gpu", "a GPU, development data", _PLAN),
-    Kept("docs/internal/study-results.md", "vocabforge study all", "hours, development data", _PLAN),
-    Kept("docs/guides/draft-heads.md", "vocabforge bench draft-heads", "tests/study/test_draft_heads.py"),
-    Kept("docs/guides/train-drafter.md", "vocabforge bench drafters", "tests/study/test_compare_drafters.py"),
     Kept("docs/guides/serving.md", "vocabforge eval", _SERVERS),
     Kept("docs/commands.md", "vocabforge eval --server", _SERVERS),
     Kept(
@@ -176,7 +170,6 @@ KEPT: tuple[Kept, ...] = (
         "another kind of drafter; tests/cli/test_export_cli.py",
     ),
     Kept("docs/guides/evaluation.md", "vocabforge eval --target runs/bitllama", "development data"),
-    Kept("docs/commands.md", "vocabforge study all", "tests/pipeline/test_study_ci.py", _PLAN),
     Kept(
         "docs/commands.md",
         "vocabforge bench count-freq",

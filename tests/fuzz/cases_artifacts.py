@@ -206,8 +206,6 @@ ARTIFACTS: list[tuple[str, str, Change, str]] = [
     ("inspect capture", "rows of texts", put("meta.rows", {"train": {"rows": "x", "tokens": "y"}}, MANIFEST), "does not hold"),
     ("inspect coverage", "a list", whole("[]", "coverage.json"), "does not hold"),
     ("inspect coverage", "no facts", without("facts", "coverage.json"), "does not hold"),
-    ("inspect study-report", "no method", put("methods", [], "results.json"), "'full'"),
-    ("inspect study-report", "no shape", put("shapes", [], "results.json"), "shapes"),
     ("inspect target", "sizes of a list", whole("[1]", CONFIG), "does not hold"),
     ("inspect checkpoint", "an identity of a text", put("meta.identity", "x", MANIFEST), "does not hold"),
     ("inspect drafter", "sizes of a list", whole("[1]", SIZES), "does not hold"),

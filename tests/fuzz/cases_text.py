@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.fuzz.changes import Change, deep, half, more, put, swap, twice, whole, without
 
 TRAIN, TINY, ROUTER = "recipe of train-drafter", "recipe of a tiny target", "recipe of train-router"
-STUDY, WAYS, SPEED = "recipe of a study", "recipe of decoding", "DeepSpeed configuration"
+WAYS, SPEED = "recipe of decoding", "DeepSpeed configuration"
 LEAN, HF, FACTS = "lean target", "Hugging Face target", "facts of a target"
 TOKENIZER, CONFIG = "tokenizer", "config.json"
 RING = "x: &x\n  y: *x\n"
@@ -48,10 +48,6 @@ RECIPES: list[tuple[str, str, Change, str]] = [
     (ROUTER, "a seed beyond 63 bits", swap("seed: 3", f"seed: {2**63}"), "run.seed"),
     (ROUTER, "no target", swap("target: t\n", ""), "missing key 'target'"),
     (ROUTER, "a long name", swap("target: t", f"target: {'a' * 5000}"), "harmless: a target is looked for later"),
-    (STUDY, "a base of a text", swap("base:", "base: x\nsizes0:"), ""),
-    (STUDY, "sizes of a list", swap("sizes:", "sizes: [ci]\nold:"), ""),
-    (STUDY, "sizes of a text", swap("sizes:", "sizes: ci\nold:"), ""),
-    (STUDY, "no sizes", whole("base: {}\n"), "no such size"),
     (WAYS, "no method", whole("target: t\nmethods: {}\n"), "no method"),
     (WAYS, "a method of null", whole("target: t\nmethods: {a: null}\n"), "methods.a"),
     (WAYS, "a name of control characters", whole('target: t\nmethods: {"a\\e[2J": {proposer: ngram}}\n'), "cannot be the name"),

@@ -120,7 +120,6 @@ def _recipes(folder: Path) -> None:
         ("train.yaml", "tiny/demo.yaml"),
         ("heads.yaml", "tiny/heads.yaml"),
         ("target.yaml", "tiny/target.yaml"),
-        ("study.yaml", "study/study.yaml"),
         ("deepspeed.json", "deepspeed/zero2.json"),
     ):
         shutil.copy(recipes / source, folder / name)

@@ -26,12 +26,6 @@ def _config(module: str, name: str) -> Read:
     return read
 
 
-def _study(path: Path, _: Path) -> Any:
-    from vocabforge.study.config import load_study
-
-    return load_study(path, "ci")
-
-
 def _deepspeed(path: Path, goods: Path) -> Any:
     from vocabforge.core.config import load_config
     from vocabforge.train.config import TrainConfig
@@ -225,7 +219,6 @@ READERS: dict[str, Reader] = {
     "recipe of train-router": Reader(
         "router.yaml", _config("vocabforge.train.heads.router_config", "RouterTrainConfig")
     ),
-    "recipe of a study": Reader("study.yaml", _study),
     "recipe of decoding": Reader("decoding.yaml", _loaded("vocabforge.decode.build.recipe:read_recipe")),
     "DeepSpeed configuration": Reader("deepspeed.json", _deepspeed),
     "tokenizer": Reader("model", _tokenizer, _HF),

@@ -12,7 +12,6 @@ files' texts, and their hashes were made again.
 
 from __future__ import annotations
 
-import gzip
 import importlib
 import json
 import os
@@ -422,19 +421,6 @@ def make_tuned() -> None:
     recipe.write_text(recipe.read_text("utf-8").replace(f"{Path.cwd()}/", ""), "utf-8")
 
 
-def make_study() -> None:
-    less = (
-        *("seeds=[0]", "methods.static=[300]", "methods.position=[]", "methods.ranks=[4]"),
-        *("methods.shortlists=[16]", "methods.clusters=[8]", "methods.budgets=[0.25]", "methods.cores=[32]"),
-    )
-    vocabforge("study", "all", "--size", "ci", "--output", "runs/study", *less)
-    for name in ("answers", "replay", "check.json", "stages.json", "config.json"):
-        source = Path("runs/study", name)
-        (shutil.copytree if source.is_dir() else shutil.copy)(source, _below("study") / name)
-    results = Path("runs/study/report/results.json").read_bytes()
-    Path("study/results.json.gz").write_bytes(gzip.compress(results, mtime=0))
-
-
 def _below(name: str) -> Path:
     Path(name).mkdir(exist_ok=True)
     return Path(name)
@@ -446,7 +432,7 @@ def main(folder: Path) -> None:
     os.chdir(folder)
     os.environ["OMP_NUM_THREADS"] = "1"
     steps = (write_texts, make_models, make_vocabularies, make_data, make_drafters, make_exports)
-    for step in (*steps, make_evaluations, make_tuned, make_study):
+    for step in (*steps, make_evaluations, make_tuned):
         print("==", step.__name__, flush=True)
         step()
     shutil.rmtree("runs")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from replay.types import Continuation
 
 from tests.worlds import tiny_target
 from vocabforge.capture.online import CapturedBatch, OnlineCapture, RowBatch
@@ -26,7 +27,6 @@ from vocabforge.models.heads.router import Router
 from vocabforge.models.heads.scorer import LowRankScorer
 from vocabforge.models.lean.model import LeanModel, load_target
 from vocabforge.models.target.hf import HFTarget
-from vocabforge.study.replay.types import Continuation
 
 VOCAB, HIDDEN, CLUSTERS, NEW = 97, 32, 11, 22
 STOP = 5  # seldom written

@@ -1,23 +1,19 @@
-"""``vocabforge bench drafters``: variants of one recipe trained, decoded and compared on a tiny target."""
+"""``recipes/study/drafters.py``: variants of one recipe trained, decoded and compared on a tiny target."""
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from drafters import cells, read_variants, summarise
 
-from tests.docs.doc_formats import keys
 from tests.train.run_support import make_place, write_config
 from tests.worlds import ROOT
-from vocabforge.cli.app import build_app
-from vocabforge.cli.bench import bench
 from vocabforge.core.errors import ConfigError
-from vocabforge.study.drafters import cells, read_variants, summarise
-
-TITLE = "Comparison of drafters"
 
 
 def test_the_recipes_hold_variants_that_train_drafter_takes() -> None:
@@ -71,13 +67,13 @@ def test_variants_are_trained_compared_and_taken_over(tmp_path: Path) -> None:
         "recipe: base.yaml\nkeys: {run.live.prompts: 0}\ndrafts: 3\nvariants:\n"
         "  kl: {}\n  dspark: {drafter.kind: dspark, drafter.block_size: 2, ttt.loss: tv}\n"
     )
-    arguments = ["bench", "drafters", "--config", str(place / "variants.yaml"), "--seeds", "0,1", "--json"]
-    arguments += ["--prompts", "3", "--max-new-tokens", "12", "--output", str(place / "out")]
+    words = [sys.executable, ROOT / "recipes/study/drafters.py", "--config", place / "variants.yaml"]
+    words += ["--seeds", "0,1", "--prompts", "3", "--max-new-tokens", "12", "--output", place / "out"]
 
     def compare() -> dict[str, Any]:
-        made = CliRunner().invoke(build_app({"bench": bench, "none": bench}, ["bench", "none"]), arguments)
-        assert made.exit_code == 0, made.output
-        return dict(json.loads(made.stdout))
+        made = subprocess.run(words, capture_output=True, text=True, check=True)
+        assert "dspark" in made.stdout
+        return dict(json.loads((place / "out" / "results.json").read_text("utf-8")))
 
     result = compare()
     assert [(row["variant"], row["drafts"]) for row in result["table"]] == [("kl", 3), ("dspark", 2)]
@@ -87,9 +83,6 @@ def test_variants_are_trained_compared_and_taken_over(tmp_path: Path) -> None:
             assert 1.0 <= row[figure]["mean"] <= row["drafts"] + 1
     seeds = result["seeds"]
     assert seeds["0"]["kl"] != seeds["1"]["kl"]
-    assert set(result) == keys(TITLE)
-    assert set(result["table"][0]) == keys(TITLE, 1)
-    assert set(seeds["0"]["kl"]) == keys(TITLE, 2)
     weights = place / "out" / "seed-1" / "kl" / "drafter" / "drafter.safetensors"
     before = weights.stat().st_mtime_ns
     assert compare() == result

@@ -9,6 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from replay.replay import Drafting, cycle_offsets, replay
+from replay.supports import SUPPORTS
+from replay.types import MISSED, Continuation, Replayed
+from replay.walk import cut_lengths, walk
 
 from tests.study.replay_support import HIDDEN, NEW, SUBSET, VOCAB, World, world
 from vocabforge.core.errors import MismatchError, UsageError
@@ -23,10 +27,6 @@ from vocabforge.models.heads.registry import (
     build_head,
     exact_head,
 )
-from vocabforge.study.replay.replay import Drafting, cycle_offsets, replay
-from vocabforge.study.replay.supports import SUPPORTS
-from vocabforge.study.replay.types import MISSED, Continuation, Replayed
-from vocabforge.study.replay.walk import cut_lengths, walk
 from vocabforge.train.heads.states import drafting_rows
 
 KINDS = sorted(HEADS)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from replay.lists import Shortlist, above, on_lists
+from replay import lists as replay_lists
 
 from vocabforge.ops.ordering import topk_lowest_id
-from vocabforge.study.replay import lists as replay_lists
-from vocabforge.study.replay.lists import Shortlist, above, on_lists
 
 ROWS, SIZE = 9, 700
 kinds = pytest.mark.parametrize("kind", ["real", "ties", "equal"])

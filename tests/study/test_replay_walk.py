@@ -6,10 +6,10 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from replay.types import MISSED
+from replay.walk import accepted, cut_lengths, walk
 
 from vocabforge.decode.trees.shapes import TreeShape, chain, default_shape, from_paths
-from vocabforge.study.replay.types import MISSED
-from vocabforge.study.replay.walk import accepted, cut_lengths, walk
 
 M = MISSED
 

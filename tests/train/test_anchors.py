@@ -107,7 +107,7 @@ def test_loss_and_gradient_are_the_same_however_a_batch_is_divided(
         anchors(batch, rows),
         first_everywhere=drafter.first_everywhere,
     )
-    whole, figures, _ = step(batch, steps, counts, None, None, anchors(batch, rows))
+    whole, figures, _ = step(batch, steps, counts, None, anchors(batch, rows))
     whole.backward()
     assert [int(one.rows) for one in figures] == counts.int().tolist()
     gradients = {name: p.grad.clone() for name, p in drafter.named_parameters() if p.grad is not None}
@@ -116,7 +116,7 @@ def test_loss_and_gradient_are_the_same_however_a_batch_is_divided(
     total = 0.0
     for row, number in enumerate(rows):
         part = CapturedBatch(*(value[row : row + 1] for value in list(vars(batch).values())[:6]))
-        loss, _, _ = step(part, steps, counts, None, None, anchors(part, [number]))
+        loss, _, _ = step(part, steps, counts, None, anchors(part, [number]))
         loss.backward()
         total += float(loss.detach())
     assert total == pytest.approx(float(whole), rel=1e-5)

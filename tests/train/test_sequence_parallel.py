@@ -183,7 +183,7 @@ def compare(step: TrainStep, target: HFTarget, size: int, noise: Tensor | None =
             slice(shard.tokens.start, shard.tokens.start + shard.own),
         )
         mine = None if noise is None else noise[:, own]
-        return results(copies[rank], part, steps, counts, mine, None, None, shard)
+        return results(copies[rank], part, steps, counts, mine, None, shard)
 
     losses, sums, gradients = zip(*together(size, work))
     torch.testing.assert_close(sum(losses), expected[0], rtol=1e-5, atol=1e-6)
@@ -271,7 +271,7 @@ def test_what_a_process_holds_falls_with_their_number(
             shard = SequenceShare(rank, size, UlyssesExchange(swap, size)).shard(batch.document, STEPS)
             part = online(target, batch, shard.tokens)
             with TensorMemory() as memory:
-                loss, _, _ = copies[rank](part, STEPS, counts, None, None, None, shard)
+                loss, _, _ = copies[rank](part, STEPS, counts, None, None, shard)
                 kept = memory.live
                 loss.backward()
             return kept, memory.peak

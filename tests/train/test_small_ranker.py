@@ -16,7 +16,6 @@ from vocabforge.core.journal import read_jsonl_log
 from vocabforge.models.heads.io import drafter_digest, load_head, owner_of
 from vocabforge.models.heads.scorer import factor_head
 from vocabforge.models.target.hf import HFTarget
-from vocabforge.study.steps import drafter_run, still_there
 from vocabforge.train.config import HeadsConfig, TrainConfig
 from vocabforge.train.heads.draft_heads import (
     FOLDER,
@@ -25,8 +24,9 @@ from vocabforge.train.heads.draft_heads import (
     head_name,
     make_heads,
 )
+from vocabforge.train.loop import train
 from vocabforge.train.plan import plan
-from vocabforge.train.setup import step_settings
+from vocabforge.train.setup import build_trainer, step_settings
 
 HEADS: dict[str, Any] = {
     "ranker": {"rank": 8, "shortlist": 20, "weight": 0.2},
@@ -42,14 +42,14 @@ def config(place: Path, output: str, **sections: Any) -> TrainConfig:
 
 
 @pytest.fixture(scope="module")
-def trained(place: Path) -> dict[str, Any]:
-    """A finished run, as the comparison of heads makes it."""
-    return drafter_run(config(place, "run"), "data", "target")
+def trained(place: Path) -> Path:
+    """A finished run's drafter."""
+    return train(build_trainer(config(place, "run")))
 
 
-def test_every_head_is_saved_under_its_name(place: Path, trained: dict[str, Any]) -> None:
-    assert trained["heads"] == {name: str(place / "run" / "heads" / name) for name in sorted(NAMES)}
-    assert still_there(trained)
+def test_every_head_is_saved_under_its_name(place: Path, trained: Path) -> None:
+    assert trained == place / "run" / "drafter"
+    assert {one.name for one in (place / "run" / "heads").iterdir()} == set(NAMES)
     ranks = {}
     for name, kind in NAMES.items():
         loaded = load_head(place / "run" / "heads" / name)
@@ -63,7 +63,7 @@ def test_every_head_is_saved_under_its_name(place: Path, trained: dict[str, Any]
     assert ranks == {"ranker": (8, 20, 0.2), "small-ranker": (3, 12, 0.4), "low-rank": (4, None, 0.1)}
 
 
-def test_both_learn_and_both_are_reported(place: Path, trained: dict[str, Any]) -> None:
+def test_both_learn_and_both_are_reported(place: Path, trained: Path) -> None:
     rows = read_jsonl_log(place / "run" / "metrics.jsonl")
     steps = [row["heads"] for row in rows if row["kind"] == "train"]
     assert all(step.keys() == HEADS.keys() for step in steps)

@@ -377,23 +377,6 @@ def test_on_cuda(reduced: int | None, compiled: bool | None) -> None:
         assert float((a.double() - b).norm() / b.norm()) < 1e-2
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("reduced", [None, 700])
-@pytest.mark.parametrize("compiled", [False, None])
-def test_estimated_on_cuda(reduced: int | None, compiled: bool | None) -> None:
-    for size in (2000, 1900):  # another number of candidates every step
-        x = case(3, 300, 60, size, reduced=reduced, hidden=64)
-        x["offset"] = torch.rand(size, generator=torch.Generator().manual_seed(4)) * 6
-        x = {k: v.cuda() if torch.is_tensor(v) else v for k, v in x.items()}
-        ours, theirs = (
-            vocab_loss(LossInputs(**x), options)
-            for options in (LossOptions("fused", chunk_mb=1, compiled=compiled), NAIVE)
-        )
-        torch.testing.assert_close(ours.losses, theirs.losses, rtol=1e-4, atol=1e-4)
-        torch.testing.assert_close(ours.total, theirs.total, rtol=1e-4, atol=1e-4)
-
-
 @pytest.fixture(autouse=True)
 def _one_thread() -> Iterator[None]:
     before = torch.get_num_threads()

@@ -34,9 +34,11 @@ COMMANDS: dict[str, str] = {
     "bench": "vocabforge.cli.bench:bench",
     "kernels": "vocabforge.cli.kernels:kernels",
     "doctor": "vocabforge.cli.ship.doctor:doctor",
-    "study": "vocabforge.cli.study:study",
     "demo": "vocabforge.cli.demo:demo",
 }
+
+# Former command -> what to run instead.
+MOVED = {"study": "python recipes/study/study.py; see docs/guides/study.md"}
 
 # Headings of the help page, each over the commands from this one on.
 HEADINGS = {
@@ -54,6 +56,9 @@ def main() -> None:
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
     # Parse only the command that is asked for, so that `--help` and errors stay quick.
     wanted = next((word for word in sys.argv[1:] if not word.startswith("-")), None)
+    if wanted in MOVED:
+        sys.stderr.write(f"Error: `vocabforge {wanted}` has moved\n  remedy:   run {MOVED[wanted]}\n")
+        sys.exit(2)
     names = [wanted] if wanted in COMMANDS else list(COMMANDS)
     try:
         from .app import build_app

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
-from pydantic import Field
 
-from ..core.config import Positive, Size, StrictModel, TokenizerPath
+from ..core.config import Positive, StrictModel, TokenizerPath
 from ..core.console import DataTable
 from ..core.errors import UsageError
 from ..core.registry import check_known, load_attribute
-from ..core.values import sizes_in, words_in
-from .app import JsonOption, echo, print_json, stdout_console
+from .app import JsonOption, print_json, stdout_console
 from .options.groups import option
 from .options.texts import TextUnit
 
@@ -104,66 +102,27 @@ def load_shown(result: dict[str, Any]) -> list[DataTable | str]:
     ]
 
 
-def heads_shown(result: dict[str, Any]) -> list[DataTable | str]:
-    from ..study.draft_heads import COLUMNS, cells
-
-    return _seeds_shown(
-        result,
-        COLUMNS,
-        cells,
-        "outputs are plain decoding's. accepted length: tokens a cycle, the target's own included. tokens scored: a "
-        "row of the exact head, mean; with one union a block, what it holds.",
-    )
-
-
-def drafters_shown(result: dict[str, Any]) -> list[DataTable | str]:
-    from ..study.drafters import COLUMNS, cells
-
-    return _seeds_shown(
-        result,
-        COLUMNS,
-        cells,
-        "greedy outputs are plain decoding's. accepted length: tokens a cycle of a chain, the target's own included; "
-        "at temperature 1 with drafts drawn. simulated: on held-out rows, along their own tokens.",
-    )
-
-
-def _seeds_shown(
-    result: dict[str, Any], columns: Sequence[str], cells: Callable[[Any], Sequence[str]], words: str
-) -> list[DataTable | str]:
-    settings, rows = result["settings"], result["table"]
-    seeds = ", ".join(map(str, settings["seeds"]))
-    title = f"{settings['prompts']} prompts, {settings['max_new_tokens']} tokens each, seeds {seeds}"
-    identical, outputs = (sum(row[name] for row in rows) for name in ("identical", "outputs"))
-    return [
-        DataTable(title, (f"{columns[0]}<", *columns[1:]), [cells(row) for row in rows]),
-        f"{identical:,} of {outputs:,} {words} ±: sample deviation over seeds.",
-    ]
-
-
 def kernels_shown(result: dict[str, Any]) -> list[DataTable | str]:
     from ..bench.kernels.table import markdown
 
     return [markdown(result)]
 
 
-if TYPE_CHECKING:
-    from ..study.draft_heads import HeadBenchOptions
-    from ..study.drafters import DrafterBenchOptions
-
 # name -> "module:attr", and tables and remarks of its result. ``count-freq`` takes (tokenizer, inputs, repeats=,
-# workers=, text_unit=), ``draft-heads`` (recipe, overrides, options, output), ``drafters`` the same with some of its
-# options, the others (settings, repeats=).
+# workers=, text_unit=), the others (settings, repeats=).
 BENCHMARKS: dict[str, tuple[str, Callable[[dict[str, Any]], list[DataTable | str]]]] = {
     "count-freq": ("vocabforge.bench.counting:bench_counting", counting_shown),
     "decoding": ("vocabforge.bench.decoding.run:bench_decoding", decoding_shown),
-    "draft-heads": ("vocabforge.study.draft_heads:bench_draft_heads", heads_shown),
-    "drafters": ("vocabforge.study.drafters:bench_drafters", drafters_shown),
     "kernels": ("vocabforge.bench.kernels.run:bench_kernels", kernels_shown),
     "load": ("vocabforge.bench.decoding.load:bench_load", load_shown),
     "training": ("vocabforge.bench.training:bench_training", training_shown),
 }
 
+
+MOVED = {
+    "drafters": "python recipes/study/drafters.py; see docs/guides/train-drafter.md",
+    "draft-heads": "python recipes/study/study.py; see docs/guides/study.md",
+}
 
 _SETTINGS = (
     "training: shapes, device, batch, length, steps (K of the training-time test), loss_rows. "
@@ -172,7 +131,7 @@ _SETTINGS = (
     "decoding: keys of a decoding recipe (target, methods.NAME.drafter=DIR, methods.NAME.proposer=..., every option "
     "of eval's methods), prompts (question file), questions, max_new_tokens, temperature, threads, their_threads, "
     "compile, tune_prompts. load: the same recipe, prompts, questions, max_new_tokens, threads; rows (requests side by "
-    "side), device. draft-heads, drafters: keys of the recipe. "
+    "side), device. "
     "kernels: device, parts (heads, cycle, ops, drafting, libraries), shapes (llama3-8b, qwen3-8b, small), rows, "
     "ops, only, backend, measure and budget (seconds of one measurement, of everything)."
 )
@@ -187,56 +146,14 @@ class BenchRequest(StrictModel):
     repeats: Positive = option(3, "Rounds; the methods take turns in each.")
     workers: Positive = option(1, "count-freq: counting processes of VocabForge.")
     text_unit: TextUnit = option("file", "count-freq: what one document of a text file is.")
-    config: Path | None = option(
-        None, "draft-heads: recipe of train-drafter; drafters: variants of one.", short="-c"
-    )
-    seeds: str = option("0,1,2", "draft-heads, drafters: one training each.", "N,...")
-    draft_vocab: str = option("128,256", "draft-heads: sizes of static draft vocabularies.", "R,...")
-    shortlist: str = option("32,64,128", "draft-heads: candidates of the rankers.", "K,...")
-    clusters: Annotated[Size, Field(ge=2)] = option(32, "draft-heads: clusters of the router.")
-    budget: str | None = option(
-        None,
-        "draft-heads: clusters that the router opens, K or SCHEDULE:K_MAX:K_MIN [default: an eighth, a quarter and a "
-        "half of them].",
-        "K,...",
-    )
-    prompts: Positive = option(24, "draft-heads, drafters: held-out prompts decoded.")
-    max_new_tokens: Positive = option(64, "draft-heads, drafters: tokens decoded a prompt.")
-    output: Path | None = option(
-        None, "Also write the JSON to this file; draft-heads, drafters: folder of everything.", "PATH"
-    )
-
-    def drafter_options(self) -> DrafterBenchOptions:
-        """What ``drafters`` takes."""
-        from ..study.drafters import DrafterBenchOptions
-
-        seeds = sizes_in("--seeds", self.seeds, needed=True)
-        return DrafterBenchOptions(seeds, self.prompts, self.max_new_tokens)
-
-    def head_options(self) -> HeadBenchOptions:
-        """What ``draft-heads`` takes."""
-        from ..study.draft_heads import HeadBenchOptions
-
-        return HeadBenchOptions(
-            seeds=sizes_in("--seeds", self.seeds, needed=True),
-            draft_vocabs=sizes_in("--draft-vocab", self.draft_vocab, needed=True),
-            shortlists=sizes_in("--shortlist", self.shortlist, needed=True),
-            clusters=self.clusters,
-            budgets=words_in(self.budget),
-            prompts=self.prompts,
-            max_new_tokens=self.max_new_tokens,
-        )
-
-
-# Benchmarks that read a recipe and fill a folder.
-COMPARISONS = {"draft-heads": BenchRequest.head_options, "drafters": BenchRequest.drafter_options}
+    output: Path | None = option(None, "Also write the JSON to this file.", "PATH")
 
 
 def bench(
     name: Annotated[
         str,
         typer.Argument(
-            help="Which benchmark: count-freq, training, decoding, load, draft-heads, drafters or kernels.",
+            help="Which benchmark: count-freq, training, decoding, load or kernels.",
         ),
     ],
     asked: BenchRequest,
@@ -252,32 +169,22 @@ def bench(
     same kind of drafting (plain, draft model of either tokenizer, n-gram, early exit), with transformers' `generate`
     at the best settings found; outputs are compared token by token. **load** decodes with 1 to 16 requests side by
     side, and shows what each method's control drafted under each load.
-    **draft-heads** trains one drafter a seed with every kind of draft head and decodes held-out prompts with each; the
-    same command resumes an interrupted run. **drafters** does the same with variants of one recipe, such as kinds
-    of drafter or of loss, drafting chains greedily and at temperature 1.
     **kernels** checks and times the ops, the draft heads, drafting and whole cycles beside their byte or operation
     floors, on a GPU at real sizes, on a CPU the same code at small ones.
 
-    Examples: `vocabforge bench count-freq --tokenizer model/ --input corpus/` and
-    `vocabforge bench training shapes=[qwen3-0.6b] length=4096`,
-    `vocabforge bench decoding target=model/ methods.eagle3.drafter=runs/eagle3/drafter`, and
-    `vocabforge bench draft-heads --config heads --output heads/` or
-    `vocabforge bench drafters --config losses --output losses/`
+    Examples: `vocabforge bench count-freq --tokenizer model/ --input corpus/`,
+    `vocabforge bench training shapes=[qwen3-0.6b] length=4096` and
+    `vocabforge bench decoding target=model/ methods.eagle3.drafter=runs/eagle3/drafter`
     """
-    from ..core.files import atomic_write_json, check_output_file, check_run_folder
+    from ..core.files import atomic_write_json, check_output_file
 
+    if name in MOVED:
+        raise UsageError(f"`bench {name}` has moved", remedy=f"run {MOVED[name]}")
     check_known(name, BENCHMARKS, "benchmark")
     where, shown = BENCHMARKS[name]
     run, settings, output = load_attribute(where), list(asked.settings), asked.output
-    if asked.config is not None and name not in COMPARISONS:
-        raise UsageError(
-            f"{name} takes no recipe",
-            got=f"--config {asked.config}",
-            expected=" or ".join(COMPARISONS) + ", which alone read one",
-            remedy="leave --config out",
-        )
     if output is not None:
-        (check_run_folder if name in COMPARISONS else check_output_file)(output)
+        check_output_file(output)
     if name == "count-freq":
         if asked.tokenizer is None or not asked.input or settings:
             raise UsageError(
@@ -287,15 +194,11 @@ def bench(
             )
         numbers = {"repeats": asked.repeats, "workers": asked.workers, "text_unit": asked.text_unit}
         result = run(asked.tokenizer, list(asked.input), **numbers)
-    elif name in COMPARISONS:
-        if asked.config is None or output is None:
-            raise UsageError(f"{name} needs a recipe and a folder", expected="--config and --output")
-        result = run(asked.config, settings, COMPARISONS[name](asked), output)
     elif asked.tokenizer is not None or asked.input:
         raise UsageError(f"{name} takes no tokenizer and no inputs", expected="key=value settings")
     else:
         result = run(settings, repeats=asked.repeats)
-    if output is not None and name not in COMPARISONS:
+    if output is not None:
         atomic_write_json(output, json.loads(json.dumps(result)))
     if as_json:
         print_json(result)
@@ -306,5 +209,3 @@ def bench(
             out.print(one, style="dim", markup=False, highlight=False, soft_wrap=name == "kernels")
         else:
             out.print(one)
-    if name in COMPARISONS:
-        echo(f"Written to {output}")

@@ -51,7 +51,7 @@ def heldout_figures(trainer: Trainer) -> dict[str, Any]:
         anchors = trainer.anchors(HELDOUT, batch, rows or [0])
         counts = trainer.rows_by_step(batch, steps, anchors)
         with trainer.autocast():
-            _, figures, _ = trainer.strategy.forward(batch, steps, counts, None, None, anchors, shard)
+            _, figures, _ = trainer.strategy.forward(batch, steps, counts, None, anchors, shard)
         if rows:
             totals.add(figures)
             target += 0 if joint is None else joint.sums(batch)

@@ -238,13 +238,12 @@ def add_gradients(trainer: Trainer, step: int, rows: list[int], window: Window) 
     everyone = to_tensors(trainer.data.train, rows, torch.device("cpu"))  # (B, T) of all processes
     blocks = trainer.anchors(step, everyone, rows)
     counts = trainer.rows_by_step(everyone, steps, blocks).to(trainer.device)  # (K,)
-    candidates = None if trainer.sample is None else trainer.sample(step, everyone.input_ids)
     parts = trainer.division.own(rows)
     total = torch.zeros((), device=trainer.device)
     for index, part in enumerate(parts):
         (batch, shard), last = trainer.capture_part("train", part, steps), index == len(parts) - 1
         noise, anchors = trainer.noise(batch, step, part, shard), trainer.anchors(step, batch, part)
-        inputs = (batch, steps, counts, noise, candidates, anchors, shard)
+        inputs = (batch, steps, counts, noise, anchors, shard)
         with strategy.syncing(last=last):
             with trainer.autocast():
                 loss, figures, heads = strategy.forward(*inputs)

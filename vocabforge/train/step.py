@@ -22,7 +22,6 @@ from ..models.target.logits import IDENTITY, LogitTransform
 from .heads.draft_heads import ROUTER
 from .heads.states import RouterLoss, best_tokens, labels_of, router_losses, states_fed
 from .joint import JointTarget
-from .loss.candidates import Candidates, rows_among
 from .loss.fused import LossInputs
 from .loss.kinds import KL, Mixture
 from .loss.pace import label_chance, pace_weights
@@ -104,7 +103,6 @@ class TrainStep(nn.Module):
         steps: int,
         rows: Tensor,
         noise: Tensor | None = None,
-        candidates: Candidates | None = None,
         anchors: Tensor | None = None,
         shard: TokenShard | None = None,
     ) -> tuple[Tensor, tuple[StepFigures, ...], dict[str, RowLoss | RouterLoss]]:
@@ -115,7 +113,6 @@ class TrainStep(nn.Module):
             steps: K.
             rows: (K,) fp32 counted rows of the whole batch, by draft step; last, with ``joint``, those of the target.
             noise: (B, T, .) added to what the drafter reads.
-            candidates: tokens that the vocabulary losses are estimated on; None: all V.
             anchors: (B, A) of a parallel drafter's blocks.
             shard: what of longer rows the batch is; None: whole rows.
 
@@ -142,7 +139,7 @@ class TrainStep(nn.Module):
             taken = take_rows(unrolled, batch)
             h = drafter.read(taken.g)  # (M, H)
         per_row = settings.decay ** taken.step.float() / rows.clamp(min=1)[taken.step]  # (M,)
-        own = self._own_loss(h, taken, rows, per_row, candidates)
+        own = self._own_loss(h, taken, rows, per_row)
         if not self.training:
             return (
                 settings.token_weight * own.total,
@@ -152,7 +149,7 @@ class TrainStep(nn.Module):
         row = h[:, : drafter.config.hidden_size]  # draft heads read DSpark's without the token before
         scored: dict[str, RowLoss | RouterLoss] = {
             name: vocab_loss(
-                self._inputs(head.project(row), head.head_weight, None, taken, per_row, candidates),
+                self._inputs(head.project(row), head.head_weight, None, taken, per_row),
                 settings.loss,
             )
             for name, head in self.heads.items()
@@ -173,12 +170,10 @@ class TrainStep(nn.Module):
             terms.append(settings.confidence_weight * confidence_loss(confidence, own, per_row))
         return torch.stack(terms).sum(), split_figures(own, taken, unrolled, batch.input_ids.shape[1]), scored
 
-    def _own_loss(
-        self, h: Tensor, taken: TakenRows, rows: Tensor, per_row: Tensor, candidates: Candidates | None
-    ) -> RowLoss:
+    def _own_loss(self, h: Tensor, taken: TakenRows, rows: Tensor, per_row: Tensor) -> RowLoss:
         """Of the drafter itself; ``rows`` as of :meth:`forward`."""
         settings = self.settings
-        parts = self._own_inputs(h, taken, per_row, candidates)
+        parts = self._own_inputs(h, taken, per_row)
         if settings.weighting == "d-pace":
             chance = torch.cat([label_chance(part, settings.loss.chunk_mb << 20) for part in parts])
             weight = pace_weights(chance, taken.step, taken.place) / rows.clamp(min=1)[taken.step]
@@ -187,33 +182,24 @@ class TrainStep(nn.Module):
         losses = [vocab_loss(part, settings.loss) for part in parts]
         return losses[0] if len(losses) == 1 else joined(losses)
 
-    def _own_inputs(
-        self, h: Tensor, taken: TakenRows, per_row: Tensor, candidates: Candidates | None
-    ) -> list[LossInputs]:
+    def _own_inputs(self, h: Tensor, taken: TakenRows, per_row: Tensor) -> list[LossInputs]:
         """Through the drafter's LM head, or a part for that of each step."""
         drafter, sizes = self.drafter, list(taken.sizes)
         reduced = len(drafter.target_ids) != len(self._target_head[0])
-        ids, bias = drafter.target_ids if reduced else None, drafter.bias_weight
-        if bias is not None and candidates is not None:
-            bias = rows_among(candidates, bias, ids)[0]
+        ids = drafter.target_ids if reduced else None
         own: dict[str, Any] = {
             "draft_transform": drafter.transform,
             "loss": self.settings.token_loss,
-            "bias_head": bias,
+            "bias_head": drafter.bias_weight,
         }
         if not drafter.heads_differ:
-            inputs = self._inputs(h, drafter.head_weight, ids, taken, per_row, candidates)
+            inputs = self._inputs(h, drafter.head_weight, ids, taken, per_row)
             return [replace(inputs, label=taken.label, **own)]
         split = (each.split(sizes) for each in (h, taken.teacher_row, taken.label, per_row))
         return [
             replace(
                 self._inputs(
-                    part,
-                    drafter.head_rows(step),
-                    ids,
-                    replace(taken, teacher_row=teachers),
-                    weight,
-                    candidates,
+                    part, drafter.head_rows(step), ids, replace(taken, teacher_row=teachers), weight
                 ),
                 label=label,
                 **own,
@@ -240,27 +226,16 @@ class TrainStep(nn.Module):
         return RouterLoss((per_row * losses).sum(), losses.detach(), correct)
 
     def _inputs(
-        self,
-        h: Tensor,
-        head: Tensor,
-        ids: Tensor | None,
-        taken: TakenRows,
-        per_row: Tensor,
-        candidates: Candidates | None,
+        self, h: Tensor, head: Tensor, ids: Tensor | None, taken: TakenRows, per_row: Tensor
     ) -> LossInputs:
-        target, offset = self._target_head[0], None
-        if candidates is not None:
-            head, ids = rows_among(candidates, head, ids)
-            target, offset = target.index_select(0, candidates.ids), candidates.offset
         return LossInputs(
             h,
             head,
             taken.teacher,
             taken.teacher_row,
-            target,
+            self._target_head[0],
             ids,
             per_row,
-            offset,
-            taken.facts if candidates is None else None,
+            taken.facts,
             self._transform,
         )

@@ -19,7 +19,6 @@ from ..models.drafters.parallel import is_parallel
 from .config import TrainConfig
 from .data import TrainData, divide
 from .joint import target_rows
-from .loss.candidates import Candidates
 from .loss.rows import draw_anchors, feature_noise
 from .machine import uses_bf16
 from .optim import slow_down
@@ -43,8 +42,6 @@ class Trainer:
         identity: settings and input hashes that a resumed run must share.
         meta: facts about target and tokenizer for the finished artefacts.
         live: decodes held-out prompts at every evaluation.
-        sample: draws the tokens that a step's vocabulary losses are estimated on, from the ids (B, T) of its whole
-            batch; None: all V.
         facts: what a checkpoint remembers: the best evaluation so far, the number of threads.
         summary: step and held-out figures of the last evaluation.
     """
@@ -59,7 +56,6 @@ class Trainer:
     identity: dict[str, Any]
     meta: dict[str, Any]
     live: Live | None = None
-    sample: Callable[[int, Tensor], Candidates] | None = None
     facts: dict[str, Any] = field(default_factory=dict)
     summary: tuple[int, dict[str, Any]] | None = None
 

@@ -1,1 +1,19 @@
-"""Exact replay of draft vocabularies over finished answers."""
+"""Exact replay of draft heads along answers that a target has given."""
+
+from .replay import Drafting, cycle_offsets, replay
+from .types import MISSED, Continuation, Ranks, Replayed
+from .walk import Walked, accepted, cut_lengths, walk
+
+__all__ = [
+    "MISSED",
+    "Continuation",
+    "Drafting",
+    "Ranks",
+    "Replayed",
+    "Walked",
+    "accepted",
+    "cut_lengths",
+    "cycle_offsets",
+    "replay",
+    "walk",
+]

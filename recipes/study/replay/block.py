@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...core.errors import MismatchError
-from ...models.heads.registry import DraftState, HeadBase
-from ...models.heads.scorer import Selector
+from vocabforge.core.errors import MismatchError
+from vocabforge.models.heads.registry import DraftState, HeadBase
+from vocabforge.models.heads.scorer import Selector
+
 from .lists import OnList, Pairs, Shortlist, above, on_lists
 
 _T = TypeVar("_T")

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ...ops.ordering import topk_lowest_id
+from vocabforge.ops.ordering import topk_lowest_id
 
 _SAMPLE = 4096  # scores of a row that its pivot is read from
 

@@ -17,11 +17,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...core.errors import UsageError
-from ...core.progress import ProgressBar
-from ...models.drafters.interface import CachedDrafter
-from ...models.heads.registry import DraftHead, DraftState, base_of
-from ...models.lean.model import LeanModel
+from vocabforge.core.errors import UsageError
+from vocabforge.core.progress import ProgressBar
+from vocabforge.models.drafters.interface import CachedDrafter
+from vocabforge.models.heads.registry import DraftHead, DraftState, base_of
+from vocabforge.models.lean.model import LeanModel
+
 from .block import Block, Parts
 from .states import CycleBatch, StepRows, TargetReader, Unroller, text_contexts
 from .supports import support_of

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...decode.proposers.context import ContextTokens
-from ...decode.target_side import TargetSide
-from ...models.drafters.interface import CachedDrafter
-from ...models.kv_cache import CacheView
-from ...models.lean.model import LeanModel
+from vocabforge.decode.proposers.context import ContextTokens
+from vocabforge.decode.target_side import TargetSide
+from vocabforge.models.drafters.interface import CachedDrafter
+from vocabforge.models.kv_cache import CacheView
+from vocabforge.models.lean.model import LeanModel
+
 from .types import Continuation
 
 

@@ -15,9 +15,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from ...core.errors import UsageError
-from ...models.heads.core import ContextTail, CoreAndTail, RankerTail
-from ...models.heads.registry import (
+from vocabforge.core.errors import UsageError
+from vocabforge.models.heads.core import ContextTail, CoreAndTail, RankerTail
+from vocabforge.models.heads.registry import (
     DraftHead,
     FullHead,
     HybridHead,
@@ -27,7 +27,8 @@ from ...models.heads.registry import (
     ScheduledHead,
     StaticHead,
 )
-from ...tune.types import setting_of
+from vocabforge.tune.types import setting_of
+
 from .block import Block, Parts, Placed, part_of
 from .lists import Shortlist, above
 
@@ -48,7 +49,7 @@ def support_of(head: DraftHead, parts: Parts) -> Support:
             "this kind of draft head cannot be replayed",
             got=kind or type(head).__name__,
             expected=", ".join(SUPPORTS),
-            remedy="say in study/replay/supports.py which tokens it scores",
+            remedy="say in recipes/study/replay/supports.py which tokens it scores",
         )
     if setting_of(head).shared:  # which tokens it scores depends on a tree's other nodes
         raise UsageError(

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ...decode.trees.shapes import TreeShape
+from vocabforge.decode.trees.shapes import TreeShape
+
 from .types import MISSED, Ranks
 
 Ints = npt.NDArray[np.int64]

@@ -30,10 +30,6 @@ VIEWS = ExtensionTable(
         "export-gguf": "vocabforge.cli.inspect.model:gguf_view",
         "export-medusa": "vocabforge.cli.inspect.model:serving_view",
         "export-mtp": "vocabforge.cli.inspect.model:module_view",
-        "study-data": "vocabforge.cli.inspect.results:study_view",
-        "study-answers": "vocabforge.cli.inspect.results:study_view",
-        "study-replay": "vocabforge.cli.inspect.results:study_view",
-        "study-report": "vocabforge.cli.inspect.results:study_report_view",
         "evaluation": "vocabforge.cli.inspect.results:evaluation_view",
     },
 )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from ...core.files import read_json
-from .parts import View, ViewRequest, content_tables, facts_table, scalars
+from .parts import View, ViewRequest, content_tables, facts_table
 
 if TYPE_CHECKING:
     from ...core.artifact import Artifact
@@ -49,19 +49,3 @@ def responses_view(artifact: Artifact, request: ViewRequest) -> View:
         for number, row in enumerate(first, start=1)
     ]
     return View({**meta, "first": first}, content_tables({**meta, "first": rows}))
-
-
-def study_view(artifact: Artifact, request: ViewRequest) -> View:
-    """What the manifest of a study's data, answers or replay says."""
-    return View(artifact.meta, [facts_table(scalars(artifact.meta))])
-
-
-def study_report_view(artifact: Artifact, request: ViewRequest) -> View:
-    """One method a family; the report's table.md has all."""
-    from ...study.report.results import RESULTS, read_study
-    from ...study.report.tables import methods_table
-
-    results = read_study(artifact.file(RESULTS))
-    return View(
-        results.model_dump(mode="json"), [facts_table(scalars(artifact.meta)), methods_table(results)]
-    )

@@ -36,7 +36,6 @@ from .kinds import (
 def teacher_terms(
     z: Tensor,
     target_ids: Tensor | None,
-    offset: Tensor | None = None,
     best: Tensor | None = None,
     log_sum: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -45,20 +44,17 @@ def teacher_terms(
     Args:
         z: (C, V) target logits; beside ``best`` and ``log_sum`` (C, R), those of the draft tokens alone.
         target_ids: (R,) ascending ids of the draft vocabulary; None: all tokens.
-        offset: (R,) fp32, if a column stands for further tokens (:mod:`.candidates`); it counts in sums only.
         best, log_sum: (C,) of the logits over all V tokens; None: found in z.
 
     Returns:
-        p (C, R) renormalised over the draft vocabulary; the mass of its tokens among all V (C,), NaN with an
-        ``offset``; the column of the argmax over all V tokens (C,), -1 if that is outside the draft vocabulary.
+        p (C, R) renormalised over the draft vocabulary; the mass of its tokens among all V (C,); the column of the
+        argmax over all V tokens (C,), -1 if that is outside the draft vocabulary.
     """
     some = z if target_ids is None or best is not None else z[:, target_ids]
     best = z.argmax(-1) if best is None else best  # the first of equal maxima
-    p = (some if offset is None else some + offset).softmax(-1)
+    p = some.softmax(-1)
     column = columns_of(best, target_ids)
-    if offset is not None:
-        mass = torch.full_like(p[:, 0], torch.nan)
-    elif target_ids is None:
+    if target_ids is None:
         mass = torch.ones_like(p[:, 0])
     else:
         mass = (_log_sum(some, p) - (z.logsumexp(-1) if log_sum is None else log_sum)).exp()
@@ -79,25 +75,23 @@ def _log_sum(logits: Tensor, softmax: Tensor) -> Tensor:
 
 
 def row_terms(
-    s: Tensor, p: Tensor, mass: Tensor, offset: Tensor | None = None, transform: LogitTransform = IDENTITY
+    s: Tensor, p: Tensor, mass: Tensor, transform: LogitTransform = IDENTITY
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Draft rows against their teachers.
 
     Args:
         s: (N, R) products with the draft head.
         p, mass: (N, R) and (N,) of :func:`teacher_terms`.
-        offset: (R,) likewise.
         transform: of ``s`` to draft logits.
 
     Returns:
-        CE (N,) of p and q; sum_v min(mass p, q) (N,), NaN where the mass is; argmax column (N,); q - p (N, R), through
+        CE (N,) of p and q; sum_v min(mass p, q) (N,); argmax column (N,); q - p (N, R), through
         the transform: the gradient of CE by ``s``.
     """
     found = s.argmax(-1)
     logits = transform(s)
-    shifted = logits if offset is None else logits + offset
-    q = shifted.softmax(-1)
-    losses = -(p * (shifted - _log_sum(shifted, q)[:, None])).sum(-1)
+    q = logits.softmax(-1)
+    losses = -(p * (logits - _log_sum(logits, q)[:, None])).sum(-1)
     overlap = torch.minimum(p * mass[:, None], q).sum(-1)
     return losses, overlap, found, transform.gradient(q - p, logits)
 
@@ -253,7 +247,6 @@ class LossInputs:
         target_head: (V, H) the target's LM head; frozen.
         target_ids: int64 (R,) ascending ids of ``draft_head``'s rows; None: all V.
         weight: fp32 (M,), constant.
-        offset: fp32 (V,) added to target's and draft's logits if rows stand for more tokens (:mod:`.candidates`).
         facts: (P,) of the teachers' logits over all V; only the R draft tokens' are computed then. None: all are.
         transform, draft_transform: of the products with ``target_head`` and with ``draft_head`` to logits.
         loss: kinds of :data:`.kinds.LOSSES` and their weights.
@@ -269,7 +262,6 @@ class LossInputs:
     target_head: Tensor
     target_ids: Tensor | None
     weight: Tensor
-    offset: Tensor | None = None
     facts: LogitFacts | None = None
     transform: LogitTransform = IDENTITY
     draft_transform: LogitTransform = IDENTITY
@@ -290,13 +282,6 @@ class LossInputs:
         if self.label is None:
             return self.teacher_row.new_full(self.teacher_row.shape, -1)
         return columns_of(self.label, self.target_ids)
-
-    @property
-    def draft_offset(self) -> Tensor | None:
-        """(R,) offsets of the draft head's rows."""
-        if self.offset is None or self.target_ids is None:
-            return self.offset
-        return self.offset[self.target_ids]
 
     @property
     def teacher_head(self) -> Tensor:
@@ -374,7 +359,6 @@ class _Work:
         self.out = accumulation(torch.promote_types(*dtypes))
         self.head = inputs.whole_head.detach().to(dtypes[0])  # cast once, not in every chunk
         self.teacher_head = inputs.teacher_head.to(dtypes[1])
-        self.offset = inputs.draft_offset
         self.held: dict[str, Tensor] = {}
         rows, device = len(inputs.draft), inputs.draft.device
         self.mixed = inputs.loss != KL
@@ -434,8 +418,7 @@ class _Work:
         rest = []
         for at in self._blocks(*z.shape):
             known = () if facts is None else (facts.best[at], facts.log_sum[at])
-            offset = () if self.mixed else (self.offset,)
-            p[at], *others = terms(z[at], x.target_ids, *offset, *known)
+            p[at], *others = terms(z[at], x.target_ids, *known)
             rest.append(others)
         return [p, *(torch.cat(each) for each in zip(*rest))]
 
@@ -456,8 +439,6 @@ class _Work:
         x, terms = self.x, block_function(mixed_row_terms if self.mixed else row_terms, compiled)
         p, mass, *entropy, column = self._teach(teachers, compiled)
         label = self.label[rows]
-        # log q(v) of a token itself is that of all that its column stands for, less the offset.
-        shift = p.new_zeros(len(p)) if self.offset is None else p @ self.offset.to(p.dtype)  # (C,)
         draft = x.draft.detach()[rows]
         s = self._product("s", draft.to(self.dtype), self.head)  # (m, R); becomes its own gradient
         parts, at = [], 0
@@ -465,7 +446,7 @@ class _Work:
             for own in self._blocks(count, len(self.head)):
                 here = slice(at + own.start, at + own.stop)
                 taught = p[own], mass[own]
-                rest: tuple[Any, ...] = (*taught, self.offset)
+                rest: tuple[Any, ...] = taught
                 if self.mixed:
                     rest = TeacherLogs(*taught, entropy[0][own]), column[own], label[here], x.loss
                 *figures, s[here] = terms(s[here], *rest, x.draft_transform)
@@ -474,7 +455,7 @@ class _Work:
         losses, overlap, found, *values = (torch.cat(each) for each in zip(*parts))
         teacher = torch.cat([torch.arange(count, device=rows.device) for count in chunk.ranks])  # (m,)
         known = column[teacher] >= 0
-        self.losses[rows] = torch.where(known, losses + shift[teacher], 0.0)
+        self.losses[rows] = torch.where(known, losses, 0.0)
         self.overlap[rows], self.ceiling[rows] = overlap, mass[teacher]
         self.outside[rows], self.correct[rows] = ~known, found == column[teacher]
         self.values[rows] = values[0] if self.mixed else self.losses[rows]

@@ -9,7 +9,6 @@ with the target's logit transform f, and g = f where the draft head is the targe
 default; :mod:`.kinds` has the other losses.
 ``naive`` is that formula by autograd and holds (M, R) tensors; ``fused`` works through chunks
 of rows, computes ``q - p`` and its products with W and d in the same pass, and keeps only (M, H') and (R, H').
-With an ``offset`` the columns are a sample of the vocabulary, and all of this is an estimate (:mod:`.candidates`).
 """
 
 from __future__ import annotations
@@ -83,10 +82,7 @@ def vocab_loss(inputs: LossInputs, options: LossOptions) -> RowLoss:
     """The loss of M draft rows; gradients reach ``inputs.draft`` and the draft head's parts only.
 
     Products are computed in the head's type (autocast's under autocast) and accumulated in fp32; the rest is fp32.
-    With an ``offset``, which only soft cross-entropy takes, it estimates the loss over the whole vocabulary, and
-    ``overlap`` and ``ceiling`` are NaN.
     """
-    assert inputs.offset is None or inputs.loss == KL
     facts = None if inputs.target_ids is None else inputs.facts  # of use where not all V logits are needed
     inputs = replace(
         inputs, teacher=inputs.teacher.detach(), target_head=inputs.target_head.detach(), facts=facts
@@ -122,16 +118,15 @@ def _naive(x: LossInputs) -> RowLoss:
             own = slice(None) if shared else x.teacher_row
             z = x.transform(scores(x.teacher[own], x.teacher_head.to(dtypes[1]), out))
             best, log_sum = (None, None) if x.facts is None else (x.facts.best[own], x.facts.log_sum[own])
-            p, mass, column = teacher_terms(z, x.target_ids, x.draft_offset, best, log_sum)
+            p, mass, column = teacher_terms(z, x.target_ids, best, log_sum)
             logs = None if x.loss == KL else teacher_logs(z, x.target_ids, log_sum)
             if shared:
                 p, mass, column = p[x.teacher_row], mass[x.teacher_row], column[x.teacher_row]
                 logs = None if logs is None else TeacherLogs(*(each[x.teacher_row] for each in logs))
             inside = column >= 0
         logits = x.draft_transform(scores(x.draft, x.whole_head.to(dtypes[0]), out))  # (M, R)
-        offset = x.draft_offset
-        log_q = (logits if offset is None else logits + offset).log_softmax(-1)
-        losses = -(p * (log_q if offset is None else log_q - offset)).sum(-1)
+        log_q = logits.log_softmax(-1)
+        losses = -(p * log_q).sum(-1)
         losses = torch.where(inside, losses, 0.0)
         values = losses
         if logs is not None:

@@ -1,0 +1,274 @@
+"""Compare draft vocabularies exactly from one decoding of the target.
+
+The target answers the questions once, without drafts. Each method of a decoding recipe (the format of `vocabforge eval
+--recipe`) is then replayed along these answers, which gives the accepted lengths that decoding would reach: see
+replay/replay.py. A method costs seconds instead of a decoding run. The first method is the baseline.
+
+python recipes/study/study.py --recipe recipes/study/smollm2.yaml --benchmark spec-bench --output runs/study
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from replay import Continuation, Drafting, Replayed, cycle_offsets, replay, walk
+
+from vocabforge.core.errors import UsageError
+from vocabforge.core.files import atomic_write, atomic_write_json, read_json
+from vocabforge.core.progress import ProgressBar
+from vocabforge.core.provenance import git_revision, package_versions
+from vocabforge.corpus.tokenizer.tokenizer import encode_prompt
+from vocabforge.decode.build.methods import build_proposer, recipe_models
+from vocabforge.decode.build.models import Models
+from vocabforge.decode.build.recipe import DecodingRecipe, read_recipe
+from vocabforge.decode.build.spec import MethodSpec
+from vocabforge.decode.text import continue_batches
+from vocabforge.decode.trees.shapes import TreeShape, chain, default_shape
+from vocabforge.evaluate.benchmarks import Question, load_benchmark
+from vocabforge.evaluate.results.intervals import estimate, ratio, ratio_of_ratios
+from vocabforge.models.heads.registry import exact_head
+from vocabforge.models.target.fingerprint import target_fingerprint
+from vocabforge.vocab.counts.table import load_counts
+
+TEMPERATURES = (0.0, 1.0)
+SCORED_ROWS = 64  # hidden rows that are scored at once
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--recipe", type=Path, required=True, help="decoding recipe: target and methods")
+    parser.add_argument(
+        "--benchmark", action="append", required=True, help="name or file; repeat for several"
+    )
+    parser.add_argument("--limit", type=int, help="questions of each benchmark, evenly spread over its file")
+    parser.add_argument("--max-new-tokens", type=int, default=64)
+    parser.add_argument("--batch-size", type=int, default=16, help="answers decoded side by side")
+    parser.add_argument("--levels", type=int, default=4, help="draft tokens of a chain, levels of a tree")
+    parser.add_argument("--width", type=int, default=4, help="children of a tree's node")
+    parser.add_argument("--nodes", type=int, default=24, help="draft tokens of the tree")
+    parser.add_argument(
+        "--counts", type=Path, help="count-freq artefact: accuracy by the frequency of the token"
+    )
+    parser.add_argument("--output", type=Path, required=True)
+    asked = parser.parse_args()
+
+    recipe = read_recipe(asked.recipe)
+    models = recipe_models(recipe)
+    questions = [
+        (name, one) for name in asked.benchmark for one in load_benchmark(name, asked.limit).questions
+    ]
+    methods = draft_heads(models, recipe, asked.levels)
+    shapes = {
+        f"chain of {asked.levels}": chain(asked.levels),
+        f"tree of {asked.nodes}": default_shape(asked.levels, asked.width, asked.nodes + 1),
+    }
+    buckets = None if asked.counts is None else token_buckets(load_counts(asked.counts).counts)
+    found: dict[str, Any] = {name: {"temperatures": {}} for name in recipe.methods}
+    for temperature in TEMPERATURES:
+        answers = answer(models, questions, asked, temperature)
+        ranks = replay(
+            models.model,
+            methods,
+            answers,
+            levels=asked.levels,
+            width=asked.width,
+            rows=SCORED_ROWS,
+            label=f"Replay, temperature {temperature:g}",
+        )
+        for name in recipe.methods:
+            row = found[name]["temperatures"][f"{temperature:g}"] = {
+                shape: figures(
+                    ranks[name], ranks[next(iter(recipe.methods))], answers, questions, form, asked
+                )
+                for shape, form in shapes.items()
+            }
+            if temperature == 0:
+                found[name]["exact_logits"] = float(np.nanmean(ranks[name].scored))
+                if buckets is not None:
+                    row["first draft correct"] = by_bucket(ranks[name], answers, buckets)
+    results = {
+        "recipe": json.loads(recipe.model_dump_json(exclude_defaults=True)),
+        "settings": {key: str(value) for key, value in vars(asked).items() if key != "output"},
+        "target": target_fingerprint(models.target),
+        "questions": len(questions),
+        "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "revision": git_revision(),
+        "versions": package_versions(),
+        "methods": found,
+    }
+    atomic_write_json(asked.output / "results.json", results)
+    text = markdown(results)
+    atomic_write(asked.output / "table.md", text)
+    print(text)
+
+
+def draft_heads(models: Models, recipe: DecodingRecipe, levels: int) -> list[Drafting]:
+    """Return the recipe's draft heads, grouped by the drafter that feeds them.
+
+    Raises:
+        UsageError: a method without a trained drafter, which has no draft head to replay.
+    """
+    grouped: dict[Path, dict[str, Any]] = {}
+    for name, spec in recipe.methods.items():
+        if spec.drafter is None:
+            raise UsageError(
+                "only methods with a trained drafter can be replayed",
+                got=f"{name}: {spec.proposer}",
+                expected="methods.NAME.drafter",
+            )
+        chained: dict[str, Any] = {"tree": "chain", "depth": levels - 1, "control": "fixed"}
+        spec = MethodSpec.model_validate(spec.model_copy(update=chained).model_dump())
+        _, built, _ = build_proposer(models, spec, name)
+        head = exact_head(models.drafter(spec.drafter)[0]) if built is None else built.head
+        grouped.setdefault(spec.drafter, {})[name] = head
+    return [Drafting(models.drafter(path)[0], heads) for path, heads in grouped.items()]
+
+
+def answer(
+    models: Models, questions: Sequence[tuple[str, Question]], asked: argparse.Namespace, temperature: float
+) -> list[Continuation]:
+    """Return the target's own answers to the first turns; they are kept in the output folder."""
+    prompts = [
+        tuple(encode_prompt(models.tokenizer, [{"role": "user", "content": question.turns[0]}]))
+        for _, question in questions
+    ]
+    file = asked.output / f"answers-{temperature:g}.json"
+    key = json.loads(json.dumps([target_fingerprint(models.target), prompts, asked.max_new_tokens]))
+    stored = read_json(file, "answers") if file.is_file() else {}
+    if stored.get("key") != key:
+        run, _ = continue_batches(
+            models,
+            MethodSpec(),
+            rows=asked.batch_size,
+            max_new_tokens=asked.max_new_tokens,
+            temperature=temperature,
+        )
+        # The longest prompts first, so that none is left alone at the end.
+        order = sorted(range(len(prompts)), key=lambda number: -len(prompts[number]))
+        made: dict[int, list[int]] = {}
+        with ProgressBar(f"Answering, temperature {temperature:g}", len(prompts), "answers") as bar:
+            for place, ids in run([(list(prompts[number]), number) for number in order]):
+                made[order[place]] = ids
+                bar.update(1)
+        stored = {"key": key, "answers": [made[number] for number in range(len(prompts))]}
+        atomic_write_json(file, stored)
+    return [Continuation(prompt, tuple(ids)) for prompt, ids in zip(prompts, stored["answers"])]
+
+
+def figures(
+    own: Replayed,
+    baseline: Replayed,
+    answers: Sequence[Continuation],
+    questions: Sequence[tuple[str, Question]],
+    shape: TreeShape,
+    asked: argparse.Namespace,
+) -> dict[str, Any]:
+    """Return accepted length and share of the baseline's, each with its 95% interval, of all and by category."""
+    offsets = cycle_offsets(answers)
+    limited = np.array([len(one.tokens) >= asked.max_new_tokens for one in answers])
+    columns = []
+    for one in (own, baseline):
+        walked = walk(one.ranks, offsets, shape, limited=limited)
+        columns += [walked.committed, walked.cycles]
+    sums = np.stack(columns, -1).astype(np.float64)[:, None]  # (Q, 1, 4)
+    categories = np.array([f"{name}: {one.category}" for name, one in questions])
+    groups = {"all": np.ones(len(answers), bool)} | {
+        name: categories == name for name in np.unique(categories)
+    }
+    return {
+        str(name): {
+            "questions": int(mask.sum()),
+            "accepted": estimate(sums[mask][..., :2], ratio, pooled=True).model_dump(),
+            "share": estimate(sums[mask], ratio_of_ratios, pooled=True).model_dump(),
+        }
+        for name, mask in groups.items()
+    }
+
+
+def token_buckets(counts: np.ndarray) -> dict[str, np.ndarray]:
+    """Return masks (V,) of the target's tokens by their place in the counts, the most frequent first."""
+    place = np.empty(len(counts), np.int64)
+    place[np.argsort(-counts, kind="stable")] = np.arange(len(counts))
+    edges = [0, *(edge for edge in (1024, 4096, 8192, 16384) if edge < len(counts)), len(counts)]
+    return {
+        f"{low + 1:,} to {high:,}": (place >= low) & (place < high) for low, high in itertools.pairwise(edges)
+    }
+
+
+def by_bucket(
+    own: Replayed, answers: Sequence[Continuation], buckets: dict[str, np.ndarray]
+) -> dict[str, dict[str, float]]:
+    """Return how often the best first draft is the target's token, by the frequency of that token."""
+    wanted = np.concatenate([np.asarray(one.tokens[1:], np.int64) for one in answers])
+    correct = own.ranks[:, 0] == 0
+    found = {}
+    for name, mask in buckets.items():
+        inside = mask[np.minimum(wanted, len(mask) - 1)] & (wanted < len(mask))
+        count = int(inside.sum())
+        found[name] = {"tokens": count, "share": float(correct[inside].mean()) if count else float("nan")}
+    return found
+
+
+def markdown(results: dict[str, Any]) -> str:
+    """Return the tables: accepted lengths, categories, and the frequency of tokens."""
+    methods = results["methods"]
+    shapes = list(next(iter(methods.values()))["temperatures"]["0"])
+    rare = [shapes.pop()] if shapes[-1] == "first draft correct" else []
+    head = ["draft vocabulary", "exact logits a step"]
+    head += [f"{shape}, T = {t}" for shape in shapes for t in methods[next(iter(methods))]["temperatures"]]
+    head += [f"share, {shapes[0]}"]
+    rows = []
+    for name, found in methods.items():
+        cells = [name, f"{found['exact_logits']:,.0f}"]
+        cells += [
+            cell(one[shape]["all"]["accepted"]) for shape in shapes for one in found["temperatures"].values()
+        ]
+        rows.append([*cells, cell(found["temperatures"]["0"][shapes[0]]["all"]["share"], percent=True)])
+    text = table(head, rows)
+    groups = [name for name in methods[next(iter(methods))]["temperatures"]["0"][shapes[0]] if name != "all"]
+    text += f"\nShare of the first method by category, {shapes[0]}, greedy:\n\n"
+    rows = []
+    for group in groups:
+        cells = [one["temperatures"]["0"][shapes[0]][group] for one in methods.values()]
+        first = next(iter(cells))
+        shares = [cell(one["share"], percent=True, interval=False) for one in cells]
+        rows.append([group, str(first["questions"]), cell(first["accepted"]), *shares[1:]])
+    text += table(["category", "questions", f"accepted by {next(iter(methods))}", *list(methods)[1:]], rows)
+    if rare:
+        text += "\nBest first draft is the target's token, by the token's place in the counts, greedy:\n\n"
+        first = methods[next(iter(methods))]["temperatures"]["0"][rare[0]]
+        rows = [
+            [name, f"{first[name]['tokens']:,}"]
+            + [f"{one['temperatures']['0'][rare[0]][name]['share']:.1%}" for one in methods.values()]
+            for name in first
+        ]
+        text += table(["tokens", "number", *methods], rows)
+    return text
+
+
+def cell(figure: dict[str, Any], *, percent: bool = False, interval: bool = True) -> str:
+    """Return a figure of `estimate` as text."""
+    form = (lambda value: f"{value:.1%}") if percent else (lambda value: f"{value:.2f}")
+    if figure["value"] is None:
+        return "–"
+    known = interval and figure["low"] is not None
+    return form(figure["value"]) + (f" [{form(figure['low'])}–{form(figure['high'])}]" if known else "")
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a Markdown table."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
+
+
+if __name__ == "__main__":
+    main()
