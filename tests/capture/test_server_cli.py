@@ -109,9 +109,3 @@ def test_a_stopped_training_goes_on_from_the_server(place: Path, server: HiddenS
     assert len(server.bodies) - before < needed  # from its checkpoint
     one, other = weights(place / "resumed"), weights(place / "straight")
     assert all(torch.equal(one[key], other[key]) for key in one)
-
-
-def test_sources_exclude_each_other(place: Path, server: HiddenServer, tmp_path: Path) -> None:
-    done = capture(place, server, tmp_path / "x", "--from-speculators", tmp_path)
-    assert done.exit_code == 2
-    assert "exclude each other" in done.output

@@ -61,7 +61,6 @@ def test_the_folder_is_a_verified_artefact(tmp_path: Path) -> None:
         "details/plain.jsonl",
         "details/eagle3.jsonl",
         "failures.jsonl",
-        "hf-bench.csv",
         "results.json",
         "report.html",
     }
@@ -92,7 +91,6 @@ def test_seeds_and_repeats_are_runs_with_files_of_their_own(tmp_path: Path) -> N
     ]
     files = open_artifact(tmp_path / "out").manifest["files"]
     assert {f"{kind}/run_4/plain.jsonl" for kind in ("answers", "details")} <= set(files)
-    assert "hf-bench/run_4.csv" in files
     overall = method.summary.overall
     assert overall.accepted_length.value == 2.0  # 8 tokens in steps of 3, 1, 2, 2
     assert overall.tokens_per_s.sd is not None

@@ -25,7 +25,6 @@ from vocabforge.core.journal import MetricsLog
 from vocabforge.corpus.regenerate.log import AnswerLog
 from vocabforge.corpus.regenerate.rows import ChatCompletion
 from vocabforge.evaluate.run.journal import EvaluationJournal, Kept, Key
-from vocabforge.models.target.hf import HFTarget
 from vocabforge.tune.latency.table import write_latency
 from vocabforge.tune.search.acceptance import AcceptanceStore, PromptRow
 
@@ -105,13 +104,6 @@ def _models(folder: Path) -> None:
     torch.save(list(range(64)), folder / "map.pt")
     (folder / "counts.txt").write_text("".join(f"{n % 7}\n" for n in range(261)), "ascii")
     (folder / "tree.json").write_text("[[0], [1], [0, 0], [0, 1], [0, 0, 0]]", "utf-8")
-    samples = folder / "samples"
-    samples.mkdir()
-    target, ids = HFTarget.load(model), torch.arange(6)
-    with torch.no_grad():
-        outputs, hidden = target.forward(ids[None], target.aux_layers)
-    states = torch.stack([*(outputs[layer][0] for layer in target.aux_layers), hidden[0]], 1)
-    save_file({"hidden_states": states, "token_ids": ids}, samples / "data_0.safetensors")
 
 
 def _recipes(folder: Path) -> None:

@@ -119,13 +119,6 @@ def _capture(path: Path, _: Path) -> Any:
             cache._opened(shard)
 
 
-def _samples(path: Path, goods: Path) -> Any:
-    from vocabforge.capture.speculators import SpeculatorsCapture
-    from vocabforge.models.target.hf import HFTarget
-
-    return SpeculatorsCapture(path, HFTarget.load(goods / "model"), 64)
-
-
 def _corpus(path: Path, goods: Path) -> Any:
     """Rows are skipped and counted, unless nothing but good ones will do."""
     from vocabforge.corpus.sources.bytes import Problems
@@ -251,7 +244,6 @@ READERS: dict[str, Reader] = {
     ),
     "checkpoint": Reader("step-00000007", _checkpoint, ("*",), sealed=True),
     "captured states": Reader("capture", _capture, ("*",), sealed=True),
-    "samples of speculators": Reader("samples", _samples, ("*",)),
     "manifest": Reader("subset", _loaded("vocabforge.core.artifact:open_artifact"), ("manifest.json",)),
     "conversations": Reader("chats.jsonl", _corpus),
     "conversations in a list": Reader("chats.json", _corpus),

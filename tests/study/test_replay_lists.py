@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from replay.lists import Shortlist, above, on_lists
 from replay import lists as replay_lists
+from replay.lists import Shortlist, above, on_lists
 
 from vocabforge.ops.ordering import topk_lowest_id
 

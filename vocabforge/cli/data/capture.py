@@ -23,9 +23,6 @@ class CacheOptions(StrictModel):
     )
     shard_mb: Positive = option(256, "File size, MB.")
     part: str | None = option(None, "Process part I of N. The last part to finish merges them.", "I/N")
-    from_speculators: Path | None = option(
-        None, "Import states from samples of the speculators library.", "DIR"
-    )
     server: str | None = option(
         None, "Request the states from a vLLM server [default: the recipe's capture.server.url].", "URL"
     )
@@ -59,8 +56,6 @@ def capture(cache: CacheOptions, ending: ResultOptions, plan_only: PlanOption = 
         "api_key_env": cache.api_key_env,
     }
     given = [f"capture.server.{key}={value}" for key, value in served.items() if value is not None]
-    if given and cache.from_speculators is not None:
-        raise UsageError("--server and --from-speculators exclude each other", remedy="leave one out")
     settings = load_config(TrainConfig, cache.config, (*cache.overrides, *given))
     folder = cache.output or settings.capture.cache
     if folder is None:

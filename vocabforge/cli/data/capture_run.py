@@ -11,9 +11,8 @@ import typer
 
 from ...capture.build import load_capture_target
 from ...capture.cache import SPLITS, CaptureKey, CaptureShard, rows_digest
-from ...capture.online import CaptureSource, OnlineCapture
+from ...capture.online import OnlineCapture
 from ...capture.server import server_capture
-from ...capture.speculators import SpeculatorsCapture
 from ...capture.writer import (
     CaptureJob,
     check_disk,
@@ -73,7 +72,7 @@ def plan(settings: TrainConfig, output: Path, options: CacheOptions) -> dict[str
 
 def run(settings: TrainConfig, output: Path, options: CacheOptions, *, overwrite: bool) -> dict[str, Any]:
     """Capture this process's shards and, when all are there, finish the cache."""
-    together = settings.capture.tp_plan is not None and _source_name(settings, options) == "online"
+    together = settings.capture.tp_plan is not None and _source_name(settings) == "online"
     part = _part(options.part, together)
     if device_of(settings).type == "cpu":
         set_threads(settings)  # as training does: the number of threads decides the last bits
@@ -88,17 +87,17 @@ def run(settings: TrainConfig, output: Path, options: CacheOptions, *, overwrite
     else:
         todo = []
     if todo or together:
-        target = _load(settings, job, tokenizer, served=_source_name(settings, options) == "server")
+        target = _load(settings, job, tokenizer, served=_source_name(settings) == "server")
         if together:
             todo = _agreed(todo)
         if isinstance(target, TargetHead):
             _from_server(settings, job, todo, target, f"{output.absolute()} {part}")
         else:
-            write_shards(job, todo, _source(target, options, job), target, writes=leads)
+            write_shards(job, todo, OnlineCapture(target, 0), target, writes=leads)
     meta = {
         "target_name": model_name(settings.target),
         "tokenizer_fingerprint": tokenizer.fingerprint,
-        "source": _source_name(settings, options),
+        "source": _source_name(settings),
     }
     config = settings.model_dump(mode="json")
     whole = leads and finish(job, meta, config, overwrite=overwrite)
@@ -181,9 +180,7 @@ def _ask(job: CaptureJob, todo: list[CaptureShard], options: CacheOptions) -> No
         )
 
 
-def _source_name(settings: TrainConfig, options: CacheOptions) -> str:
-    if options.from_speculators is not None:
-        return "speculators"
+def _source_name(settings: TrainConfig) -> str:
     return "online" if settings.capture.server is None else "server"
 
 
@@ -199,13 +196,6 @@ def _load(
         tokenizer.vocab_size, target.vocab_size, tokenizer=tokenizer.source, target=settings.target
     )
     return target
-
-
-def _source(target: HFTarget, options: CacheOptions, job: CaptureJob) -> CaptureSource:
-    if options.from_speculators is None:
-        return OnlineCapture(target, 0)
-    length = next(iter(job.rows.values())).input_ids.shape[1]
-    return SpeculatorsCapture(options.from_speculators, target, length)
 
 
 def _from_server(

@@ -138,7 +138,6 @@ def evaluate_methods(output: Path, evaluation: Evaluation, handling: OutputOptio
             from ..reports.answers import answer_blocks
             from ..reports.evaluation import render_report
             from ..results.build import build_results
-            from ..results.hf_bench import write_hf_bench
 
             results = build_results(
                 folder,
@@ -147,15 +146,6 @@ def evaluate_methods(output: Path, evaluation: Evaluation, handling: OutputOptio
                 resumed=journal.resumed,
                 allow_code=handling.allow_code,
                 windows=journal.windows,
-            )
-            runs, target = len(settings.runs), provenance.target
-            write_hf_bench(
-                folder,
-                evaluation.benchmark,
-                evaluation.names,
-                runs,
-                target=target,
-                temperature=settings.temperature,
             )
             atomic_write_json(folder / RESULTS, results.model_dump(mode="json"))
             answers = answer_blocks(results, folder, evaluation.tokenizer, evaluation.benchmark.questions)
