@@ -12,6 +12,7 @@ import argparse
 import gc
 import json
 import shutil
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -310,4 +311,7 @@ def with_deviation(figure: Mapping[str, float | None], form: str) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except VocabForgeError as error:
+        sys.exit(error.render())

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 from replay import Continuation, Drafting, Replayed, cycle_offsets, replay, walk
 
-from vocabforge.core.errors import UsageError
+from vocabforge.core.errors import UsageError, VocabForgeError
 from vocabforge.core.files import atomic_write, atomic_write_json, read_json
 from vocabforge.core.progress import ProgressBar
 from vocabforge.core.provenance import git_revision, package_versions
@@ -271,4 +272,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except VocabForgeError as error:
+        sys.exit(error.render())

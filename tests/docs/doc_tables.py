@@ -49,7 +49,6 @@ GIVEN: dict[str, tuple[str, ...]] = {
     "mtp_recipe": ("mtp.yaml",),
     "medusa_recipe": ("medusa.yaml",),
     "tuned": ("tuned",),
-    "latency": ("latency.json",),
 }
 
 # A recipe of the project names these without the command's saying so.
@@ -58,7 +57,6 @@ ALSO: dict[str, tuple[str, ...]] = {"recipes/tiny/bitllama.yaml": ("runs/bitllam
 # Words of the documents that are too large here, or a machine's.
 WORDS: dict[str, str] = {
     "NAME=PATH": "stories=held_out.txt",
-    "8": "4",  # tune --check
     "16384": "64",
     "32768": "128",
     "4096": "16",

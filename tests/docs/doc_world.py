@@ -257,10 +257,6 @@ class World:
         run("tune", *given, "--output", output, *SMALLER["tune"])
         return output
 
-    @cached_property
-    def latency(self) -> Path:
-        return self.tuned / "latency.json"
-
 
 def names_in(words: Sequence[str]) -> list[str]:
     """What in a command may be a path to read: words, values behind ``=``, entries of lists; no outputs."""

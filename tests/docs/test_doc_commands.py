@@ -65,9 +65,8 @@ def test_the_first_lines_of_the_recipes_are_understood() -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ("smollm2", "gemma3"),
+        ("smollm2", "smollm2-study", "gemma3"),
         ("demo", "bitllama", "drafters", "losses", "bench-decoding", "bench-foreign"),
-        *(("heads", f"HEADS_KIND={kind}") for kind in ("eagle3", "dflash", "dspark", "peagle")),
     ],
     ids=" ".join,
 )

@@ -12,9 +12,7 @@ from vocabforge.core.files import read_json
 
 def make_writers_world(world: Path) -> None:
     """What these commands read, made by other commands; each in a process of its own."""
-    from tests.tune.support import make_place, make_table, settings_of
-    from vocabforge.tune.latency.table import write_latency
-    from vocabforge.tune.search.space import HeadChoice
+    from tests.tune.support import make_place
 
     count = ["count-freq", "--tokenizer", world / "target", "--input"]
     lines: list[list[object]] = [
@@ -28,9 +26,7 @@ def make_writers_world(world: Path) -> None:
         ended = run([str(word) for word in line], world)
         if ended.code:
             raise RuntimeError(f"{line[0]} fails undisturbed:\n{ended.text}")
-    place = world / "tune"
-    make_place(place, questions=4)
-    write_latency(place / "there.json", make_table(place, settings_of(place, [HeadChoice()])))
+    make_place(world / "tune", questions=4)
 
 
 _CLUSTERS = ("--clusters", 8)
@@ -51,7 +47,11 @@ def _router(work: Path) -> Mapping[str, str]:
 
 def _tune(work: Path) -> Mapping[str, str]:
     found = read_json(work / "out" / "tune.json")
-    return {key: digest(found[key]) for key in ("candidates", "recommendations")}
+    # Not the times, nor what they decide.
+    return {
+        one["name"]: digest([one[key] for key in ("accepted", "groups", "different")])
+        for one in found["candidates"]
+    }
 
 
 def _report(work: Path) -> Mapping[str, str]:
@@ -128,7 +128,7 @@ WRITERS: dict[str, Job] = {
             "tune",
             lambda world, work: [
                 *("tune", "--target", world / "tune" / "t", "--drafter", world / "tune" / "d"),
-                *("--prompts", world / "tune" / "q.jsonl", "--what-if", world / "tune" / "there.json"),
+                *("--prompts", world / "tune" / "q.jsonl"),
                 *("--prompt-format", "raw", "--device", "cpu", "--output", work / "out", *_TREES),
             ],
             (),

@@ -44,7 +44,7 @@ def _first_file(reader: Reader) -> str:
     if not reader.files:
         return ""
     known = {"model": "config.json", "sharded": "config.json", "samples": "data_0.safetensors", "training": "metrics.jsonl",
-             "acceptance": cases_data.KEPT, "eval-a": "results.json", "others-gguf": "drafter.gguf", "server-vllm": "models.json",
+             "speeds": cases_data.KEPT, "eval-a": "results.json", "others-gguf": "drafter.gguf", "server-vllm": "models.json",
              "server-raw": "models.json", "server-sglang": "models.json", "server-states": "reply.json"}  # fmt: skip
     if reader.good in known:
         return known[reader.good]

@@ -8,12 +8,12 @@ CHATS, LIST, PARQUET = "conversations", "conversations in a list", "Parquet"
 SPEC, HUMAN, GSM, CHAT, ANY = (
     "questions spec-bench", "questions human-eval", "questions gsm8k", "questions chat", "questions of a format to be told"
 )  # fmt: skip
-MAP, COUNTS, TREE, LATENCY = "FR-Spec list", "counts as text", "tree", "latency table"
+MAP, COUNTS, TREE = "FR-Spec list", "counts as text", "tree"
 RESULTS, COMPARE, RUN = "results", "comparison of evaluations", "training run"
 JOURNAL, ANSWERS, ACCEPTED, REPLY = (
     "journal",
     "answers of regenerate",
-    "measured acceptance",
+    "measured speeds",
     "reply of a server",
 )
 KEPT = "abababababababababababababababab.json"
@@ -114,15 +114,6 @@ LISTS: list[tuple[str, str, Change, str]] = [
     (TREE, "a rank without end", whole(f"[[{2**63}]]"), "harmless: no drafter proposes that many children, which is said where the tree meets one"),
     (TREE, "deep brackets", whole(deep(100_000)), "cannot be"),
     (TREE, "a table", whole('{"a": 1}'), "a list of paths"),
-    (LATENCY, "a time of NaN", put("parts.0.points.0.seconds", NAN), "finite"),
-    (LATENCY, "a time below none", put("parts.0.points.0.seconds", -1), "seconds"),
-    (LATENCY, "a time of a text", put("parts.0.points.0.seconds", "1"), "seconds"),
-    (LATENCY, "no points", put("parts.0.points", []), "points"),
-    (LATENCY, "an unknown part", put("parts.0.name", "magic"), "magic"),
-    (LATENCY, "another axis", put("parts.0.points.0.at", {"x": 1}), "plain by"),
-    (LATENCY, "another version", put("schema_version", 99), "another version"),
-    (LATENCY, "a version of truth", put("schema_version", True), "harmless: true is 1"),
-    (LATENCY, "a key twice", twice("schema_version", 2), "is given twice"),
 ]  # fmt: skip
 
 LOGS: list[tuple[str, str, Change, str]] = [
@@ -154,6 +145,7 @@ LOGS: list[tuple[str, str, Change, str]] = [
     (ACCEPTED, "a list", whole("[]", KEPT), "cannot be read"),
     (ACCEPTED, "rows of a list", put("rows", [1], KEPT), "cannot be read"),
     (ACCEPTED, "tokens below none", put("rows.q.committed", -1, KEPT), "cannot be read"),
+    (ACCEPTED, "no time at all", put("rows.q.seconds", 0, KEPT), "cannot be read"),
     (REPLY, "choices of a table", put("choices", {}), "no chat completion"),
     (REPLY, "no choice", put("choices", []), "no chat completion"),
     (REPLY, "a message of a text", put("choices.0.message", "x"), "no chat completion"),

@@ -17,7 +17,6 @@ from tests.cli.every_kind import make_every_kind
 from tests.evaluate.comparison_support import Made, write_run
 from tests.fuzz.goods_drafters import make_drafters
 from tests.fuzz.goods_servers import make_answers
-from tests.tune.support import make_table
 from tests.worlds import ROOT
 from vocabforge.core.artifact import MANIFEST, content_hash, record_hash
 from vocabforge.core.files import sha256_file
@@ -25,8 +24,7 @@ from vocabforge.core.journal import MetricsLog
 from vocabforge.corpus.regenerate.log import AnswerLog
 from vocabforge.corpus.regenerate.rows import ChatCompletion
 from vocabforge.evaluate.run.journal import EvaluationJournal, Kept, Key
-from vocabforge.tune.latency.table import write_latency
-from vocabforge.tune.search.acceptance import AcceptanceStore, PromptRow
+from vocabforge.tune.measure import TurnRow, TurnStore
 
 CHATS: list[dict[str, Any]] = [
     {"messages": [{"role": "system", "content": "Be short."}, {"role": "user", "content": "Who?"},
@@ -167,13 +165,12 @@ def _runs(folder: Path) -> None:
     journal.close()
     with AnswerLog(folder / "answers-log", {"a": 1}) as answers:
         answers.add(KEY, ChatCompletion({"role": "assistant", "content": "x"}, "stop", 3, 1, 2, (1, 2)))
-    row = PromptRow(prompt_tokens=3, new_tokens=4, cycles=2, committed=4)
-    AcceptanceStore(folder / "acceptance").write(KEY, {"a": 1}, {"q": row})
+    row = TurnRow(new_tokens=4, seconds=0.5, cycles=2, committed=4, plain_tokens=4, plain_seconds=0.7)
+    TurnStore(folder / "speeds").write(KEY, {"a": 1}, {"q": row})
     write_run(folder / "eval-a", Made(questions=4))
     write_run(folder / "eval-b", Made(questions=4, scramble=1))
     (folder / "t").symlink_to(folder / "model")
     (folder / "d").symlink_to(folder / "drafter")
-    write_latency(folder / "latency.json", make_table(folder, []))
 
 
 def copy_good(good: Path, place: Path) -> Path:

@@ -174,10 +174,10 @@ def _answers_log(path: Path, _: Path) -> Any:
         return answers.get(KEY)
 
 
-def _acceptance(path: Path, _: Path) -> Any:
-    from vocabforge.tune.search.acceptance import AcceptanceStore
+def _speeds(path: Path, _: Path) -> Any:
+    from vocabforge.tune.measure import TurnStore
 
-    return AcceptanceStore(path).read(KEY)
+    return TurnStore(path).read(KEY)
 
 
 def _reply(path: Path, _: Path) -> Any:
@@ -261,7 +261,6 @@ READERS: dict[str, Reader] = {
     "FR-Spec list": Reader("map.pt", _map),
     "counts as text": Reader("counts.txt", _counts_text),
     "tree": Reader("tree.json", _loaded("vocabforge.decode.trees.shapes:read_shape")),
-    "latency table": Reader("latency.json", _loaded("vocabforge.tune.latency.table:read_latency")),
     "results": Reader(
         "eval-a", _loaded("vocabforge.evaluate.results.schema:read_results"), ("results.json",)
     ),
@@ -269,7 +268,7 @@ READERS: dict[str, Reader] = {
     "training run": Reader("training", _training, ("*",)),
     "journal": Reader("journal", _journal, ("*",)),
     "answers of regenerate": Reader("answers-log", _answers_log, ("*",)),
-    "measured acceptance": Reader("acceptance", _acceptance, ("*",)),
+    "measured speeds": Reader("speeds", _speeds, ("*",)),
     "reply of a server": Reader("reply.json", _reply),
     **DRAFTERS,
     **SERVERS,

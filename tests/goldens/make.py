@@ -416,7 +416,9 @@ def make_tuned() -> None:
         *("--max-new-tokens", 8, "--seconds", 40, "--device", "cpu", "--prompt-format", "raw"),
         *("--output", "tuned"),
     )
-    Path("tuned/report.html").unlink()
+    for name in ("report.html", "tune.json"):
+        Path("tuned", name).unlink()
+    shutil.rmtree("tuned/speeds")
     recipe = Path("tuned/recipe.yaml")
     recipe.write_text(recipe.read_text("utf-8").replace(f"{Path.cwd()}/", ""), "utf-8")
 

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.tune.support import ROWS, make_place, settings_of
+from tests.tune.support import ROWS, make_place
 from vocabforge.core.errors import MismatchError, UsageError
 from vocabforge.decode.build.models import Models
 from vocabforge.models.heads.io import HeadOwner, save_head
 from vocabforge.models.heads.scorer import LowRankScorer
-from vocabforge.tune.search.session import proposer_of
-from vocabforge.tune.search.space import TuneCandidate, head_choices
-from vocabforge.tune.settings import MethodSpace
-from vocabforge.tune.types import TreeSetting
+from vocabforge.tune.session import TuneSession
+from vocabforge.tune.settings import MethodSpace, TuneSettings
+from vocabforge.tune.space import head_choices
+from vocabforge.tune.types import setting_of
 
 PROMPT = list(range(70, 90))
 
@@ -38,10 +38,23 @@ def space_of(place: Path) -> MethodSpace:
     )
 
 
-def test_every_head_has_a_name_and_its_sizes(place: Path) -> None:
-    choices = head_choices(space_of(place))
+def session_of(place: Path, space: MethodSpace, output: Path) -> TuneSession:
+    settings = TuneSettings(
+        target=place / "t",
+        drafter=place / "d",
+        prompts=str(place / "q.jsonl"),
+        prompt_format="raw",
+        device="cpu",
+        max_new_tokens=8,
+    )
+    return TuneSession(output, settings, space)
+
+
+def test_every_head_has_a_name_and_its_sizes(place: Path, tmp_path: Path) -> None:
+    session = session_of(place, space_of(place), tmp_path)
+    choices = session.choices
     assert [one.name for one in choices] == ["full", "v", "r-k16", "r-k64", "v+context24", "v+r8"]
-    kinds = settings_of(place, choices)
+    kinds = [setting_of(session.head(one)) for one in choices]
     assert [one.kind for one in kinds] == ["full", "static", "ranker", "ranker", "context", "hybrid"]
     assert [one.scored[0] for one in kinds[:4]] == [ROWS, 50, 16, 64]
 
@@ -50,9 +63,8 @@ def test_a_head_of_another_drafter_is_refused(place: Path, models: Models, tmp_p
     owner = models.owner(place / "d")
     other = HeadOwner("0" * 64, owner.target, owner.tokenizer)
     save_head(tmp_path / "r", "ranker", LowRankScorer(32, ROWS, 8), other)
-    choices = head_choices(MethodSpace(head=[str(tmp_path / "r")]))
     with pytest.raises(MismatchError, match="another drafter"):
-        proposer_of(models, place / "d", TuneCandidate(choices[1], TreeSetting.chain(1)))
+        session_of(place, MethodSpace(head=[str(tmp_path / "r")]), tmp_path / "out")
 
 
 @pytest.mark.parametrize(

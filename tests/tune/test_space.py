@@ -8,8 +8,8 @@ import pytest
 
 from vocabforge.core.errors import UsageError
 from vocabforge.decode.tree import TreeSettings
-from vocabforge.tune.search.space import HeadChoice, candidates, trees_of
 from vocabforge.tune.settings import MethodSpace
+from vocabforge.tune.space import HeadChoice, candidates, trees_of
 from vocabforge.tune.types import TreeSetting
 
 SPACE = MethodSpace(depth="0,1,4", topk="1,2,4", total_nodes="2,6,8,40,60")

@@ -10,7 +10,7 @@ import pytest
 from tests.tune.support import make_place
 from vocabforge.core.errors import ArtifactError, DataError
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
-from vocabforge.tune.search.space import cut_vocabs
+from vocabforge.tune.space import cut_vocabs
 from vocabforge.vocab.counts.table import FrequencyTable, save_counts
 from vocabforge.vocab.subset.select import SpecialTokens
 from vocabforge.vocab.subset.subset import VocabSubset, load_subset, save_subset

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import Field
-
 from ..core.config import StrictModel
 from ..decode.build.spec import MethodSpec
 from ..evaluate.results.schema import Figure
@@ -13,23 +11,22 @@ from ..evaluate.results.schema import Figure
 TUNE = "tune.json"
 RECIPE = "recipe.yaml"
 REPORT = "report.html"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 class BatchRow(StrictModel):
-    """What is predicted for one batch size.
+    """What was measured with one batch size.
 
     Attributes:
-        tokens_per_s: of all requests together.
-        speedup: over plain decoding of the same batch, both predicted.
-        cycle: seconds at the prompts' mean prefix.
+        tokens_per_s: of all requests together, the prompts' passes included.
+        speedup: over plain decoding in the same turns.
+        cycle: seconds of a cycle, the prompts' passes included.
     """
 
     batch: int
     tokens_per_s: Figure
-    speedup: float | None
-    cycle: Figure
-    warnings: list[str] = Field(default_factory=list)  # of earlier versions
+    speedup: Figure
+    cycle: float
 
 
 class CandidateRow(StrictModel):
@@ -38,8 +35,9 @@ class CandidateRow(StrictModel):
     Attributes:
         head: name of the draft head; ``scores`` says what it scores.
         state: of the search: ``measured``, ``stopped``, ``not reached``.
-        prompts: that its acceptance was measured on; ``identical`` of them gave plain decoding's output.
-        accepted: tokens a cycle commits; None if nothing was decoded.
+        groups: groups of prompts that it was measured on; ``different`` of them gave another output than plain
+            decoding.
+        accepted: tokens that a cycle commits for one request; None if nothing was decoded.
         method: as ``eval --recipe`` runs it.
     """
 
@@ -47,14 +45,14 @@ class CandidateRow(StrictModel):
     head: str
     scores: str
     state: str
-    prompts: int
-    identical: int
+    groups: int
+    different: int
     accepted: Figure | None
     batches: list[BatchRow]
     method: MethodSpec
 
     def at(self, batch: int) -> BatchRow | None:
-        """The prediction for a batch size."""
+        """Return the row of a batch size."""
         return next((row for row in self.batches if row.batch == batch), None)
 
 
@@ -63,55 +61,25 @@ class Recommendation(StrictModel):
 
     Attributes:
         method: name of a candidate, or ``plain``.
-        speedup: over plain decoding, predicted.
+        speedup: over plain decoding.
         why: sentences.
         others: the best of each other draft head and the next tree of this one, the best first.
     """
 
     batch: int
     method: str
-    tokens_per_s: Figure
-    speedup: float | None
+    speedup: Figure
     why: list[str]
     others: list[str]
-
-
-class CheckedPrediction(StrictModel):
-    """A prediction and what ``eval`` measured.
-
-    Attributes:
-        error: predicted over measured, less 1.
-        predicted_rank, measured_rank: from 1; 0 for plain decoding.
-    """
-
-    name: str
-    predicted: Figure
-    measured: Figure
-    error: float
-    predicted_rank: int
-    measured_rank: int
-
-
-class TuneCheck(StrictModel):
-    """Predictions by rank compared with ``eval`` on the other half of the prompts, plain decoding last; ``evaluation``
-    is its folder, ``mean_error`` of the sizes of the errors.
-    """
-
-    questions: int
-    rows: list[CheckedPrediction]
-    mean_error: float
-    evaluation: str
 
 
 class TuneResults(StrictModel):
     """All of ``tune.json``.
 
     Attributes:
-        what_if: the latency file that seconds were taken from, of another machine; None: measured here.
-        latency: facts of the latency table: machine, device, dtype.
         inputs: hashes by role.
-        prompts: how many acceptance was ``measured`` on, are for ``checking``, and were ``left_out``.
-        plain: plain decoding by batch size.
+        prompts: how many were ``measured`` on at most, and ``left_out`` as too long.
+        plain: tokens a second of plain decoding by batch size, over all turns.
         remarks: what a reader must know: time that ran out, outputs that differ.
     """
 
@@ -120,18 +88,15 @@ class TuneResults(StrictModel):
     command: list[str]
     target: str
     drafter: str
-    what_if: str | None
-    latency: dict[str, Any]
     environment: dict[str, Any]
     inputs: dict[str, str]
     settings: dict[str, Any]
     prompts: dict[str, int]
-    plain: list[BatchRow]
+    plain: dict[str, float | None]
     candidates: list[CandidateRow]
     recommendations: list[Recommendation]
     remarks: list[str]
-    check: TuneCheck | None = None
 
     def row(self, name: str) -> CandidateRow:
-        """A candidate by name."""
+        """Return a candidate by name."""
         return next(row for row in self.candidates if row.name == name)

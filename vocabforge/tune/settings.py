@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -33,43 +32,26 @@ class TuneSettings(StrictModel):
     target: ModelPath = option("Target: a folder, or a name of the Hub (safetensors).", ...)
     drafter: ModelPath = option("Trained drafter, native or in another layout.", ...)
     prompts: str = option(
-        "Question file of any format that eval reads, or the name of a benchmark: acceptance is measured on "
-        "every second question; --check uses the others.",
+        "Question file of any format that eval reads, or the name of a benchmark. The first turns are decoded.",
         ...,
     )
     ranking: Path | None = option("Frequency table for static vocabularies.")
     size: Sizes = option("Sizes of static vocabularies to try.", (), metavar="R,...")
     batch: Sizes = option("Batch sizes; each gets a recommendation.", (1,), metavar="N,...")
     max_new_tokens: int = option("Limit of an answer.", 128, ge=2)
-    limit: Annotated[int, Field(ge=4)] | None = option(
-        "Number of questions, both halves together [default: all]."
-    )
+    limit: Annotated[int, Field(ge=2)] = option("Most questions, spread over the file.", 64)
     prompt_format: str = option("auto, chat or raw; auto uses the chat template if there is one.", "auto")
     seconds: float = option(
-        "Time budget: a tenth for latency, the rest for acceptance. Unmeasured configurations are reported; "
-        "re-run with more time to continue. inf measures everything.",
+        "Time budget. Unmeasured configurations are reported; re-run with more time to continue. inf measures "
+        "everything.",
         600.0,
         ge=0,
         allow_inf_nan=True,
-    )
-    what_if: Path | None = option(
-        "Latency file of another machine, written there by --measure-only. No time is measured here."
-    )
-    check: int = option(
-        "Evaluate this many configurations, from best to worst, on the unused questions and compare with "
-        "the predictions. 8 are enough to judge them.",
-        0,
-        ge=0,
     )
     tokenizer: TokenizerPath | None = option("Tokenizer folder [default: the target's].")
     dtype: Literal["float32", "bfloat16", "float16"] = option("Of target and drafter.", "float32")
     device: str | None = option("cpu, cuda, cuda:1 … [default: cuda if available].")
     target_backend: Backend = option("lean, transformers (the target's own code) or auto.", "auto")
-
-    @property
-    def latency_seconds(self) -> float:
-        """A tenth of all; 60 if there is no end."""
-        return 60.0 if math.isinf(self.seconds) else self.seconds / 10
 
     @model_validator(mode="after")
     def _together(self) -> TuneSettings:
@@ -85,10 +67,6 @@ class TuneSettings(StrictModel):
                 got=self.batch,
                 expected="numbers from 1 up, each once",
                 source="--batch",
-            )
-        if self.check and 1 not in self.batch:
-            raise UsageError(
-                "eval runs one request at a time", got=self.batch, expected="--batch 1", source="--check"
             )
         return self
 

@@ -1,9 +1,8 @@
-"""What a cycle's time depends on: the draft head's sizes, tree, batch and prefix; and seconds with bounds."""
+"""What is searched, by its sizes: draft heads and draft trees."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Annotated, Any, Literal, NamedTuple, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, model_validator
 
@@ -15,24 +14,6 @@ from ..models.heads.registry import DraftHead
 HeadKind = Literal["full", "static", "scheduled", "ranker", "low-rank", "router", "context", "hybrid"]
 TreeKind = Literal["dynamic", "chain"]
 Count = Annotated[int, Field(ge=0)]
-
-
-class Seconds(NamedTuple):
-    """A time and its bounds, in seconds."""
-
-    value: float
-    low: float
-    high: float
-
-    def times(self, count: float) -> Seconds:
-        """Of so many in a row, whose errors are alike."""
-        return Seconds(self.value * count, self.low * count, self.high * count)
-
-
-def total(parts: Iterable[Seconds]) -> Seconds:
-    """The sum; bounds are added, as if all parts erred the same way."""
-    found = list(parts)
-    return Seconds(*(sum(one[place] for one in found) for place in range(3)))
 
 
 class HeadSetting(StrictModel):
@@ -55,11 +36,6 @@ class HeadSetting(StrictModel):
     clusters: Count = 0
     shared: bool = False
     fp8: bool = False
-
-    @property
-    def family(self) -> tuple[str, int, int, bool, bool]:
-        """What no interpolation crosses."""
-        return self.kind, self.rank, self.clusters, self.shared, self.fp8
 
     def at(self, step: int) -> int:
         """Tokens scored at a draft step."""
@@ -132,44 +108,11 @@ class TreeSetting(StrictModel):
         return f"tree{self.levels}x{self.topk}x{self.total}"
 
 
-class CycleSetting(StrictModel):
-    """One speculative cycle; hashable.
-
-    Attributes:
-        batch: requests side by side.
-        prefix: positions that the caches hold, a mean over a request.
-    """
-
-    head: HeadSetting
-    tree: TreeSetting
-    batch: Positive = 1
-    prefix: Positive
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        """Size by axis of ``records.AXES``, except ``scored``, which changes with the draft step."""
-        tree = self.tree
-        return {
-            "batch": self.batch,
-            "topk": tree.topk,
-            "prefix": self.prefix,
-            "nodes": tree.total,
-            "levels": tree.levels,
-            "history": tree.history,
-            "core": self.head.core,
-        }
-
-    @property
-    def label(self) -> str:
-        """For messages."""
-        return f"{self.head.label}; {self.tree.label}; batch {self.batch}, prefix {self.prefix:,}"
-
-
 def setting_of(head: DraftHead) -> HeadSetting:
     """The setting of a built draft head.
 
     Raises:
-        UsageError: a head whose sizes the latency table does not know.
+        UsageError: an unknown kind of head.
     """
     kind: Any = getattr(head, "KIND", None)
     if kind not in get_args(HeadKind):

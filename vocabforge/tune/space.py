@@ -6,15 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ...core.artifact import MANIFEST, open_artifact
-from ...core.errors import ArtifactError, DataError, UsageError
-from ...decode.build.heads import parse_dynamic
-from ...decode.build.spec import MethodSpec
-from ...vocab.counts.table import load_counts
-from ...vocab.subset.forced import ForceOptions, forced_ids
-from ...vocab.subset.subset import load_subset, make_subset, save_subset
-from ..settings import MethodSpace
-from ..types import TreeSetting
+from ..core.artifact import MANIFEST, open_artifact
+from ..core.errors import ArtifactError, DataError, UsageError
+from ..decode.build.heads import parse_dynamic
+from ..decode.build.spec import MethodSpec
+from ..vocab.counts.table import load_counts
+from ..vocab.subset.forced import ForceOptions, forced_ids
+from ..vocab.subset.subset import load_subset, make_subset, save_subset
+from .settings import MethodSpace
+from .types import TreeSetting
 
 FULL = "full"
 

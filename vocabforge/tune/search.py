@@ -5,18 +5,24 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from functools import partial
+from typing import Literal, Protocol
 
-from .acceptance import PromptRow
-from .predict import Prediction
+from .measure import TOGETHER, Measured
 from .space import TuneCandidate
-
-if TYPE_CHECKING:
-    from .session import Joined
 
 State = Literal["measured", "stopped", "not reached"]
 FIRST = 2  # prompts of the first round
 LEAST = 8  # candidates that a round leaves at least
+
+
+class Meter(Protocol):
+    """What measures candidates."""
+
+    def measure(
+        self, candidates: Sequence[TuneCandidate], prompts: int, left: Callable[[], float]
+    ) -> list[Mapping[int, Measured]]:
+        """Return what is known of each candidate on the first prompts, by batch size; nothing if it was not reached."""
 
 
 @dataclass
@@ -25,41 +31,39 @@ class Entry:
 
     Attributes:
         state: ``measured`` on all prompts; ``stopped`` after a round; ``not reached`` before the time was up.
-        by_batch: prediction by batch size; empty if nothing was decoded.
+        by_batch: figures by batch size; empty if nothing was decoded.
     """
 
     candidate: TuneCandidate
     state: State = "not reached"
-    rows: Sequence[PromptRow] = ()
-    by_batch: Mapping[int, Prediction] = field(default_factory=dict)
+    by_batch: Mapping[int, Measured] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
         return self.candidate.name
 
     def value(self, batch: int) -> float:
-        """Predicted tokens a second; 0 if nothing is known."""
-        return self.by_batch[batch].value if self.by_batch else 0.0
+        """Return the speed-up; 0 if nothing is known."""
+        return self.by_batch[batch].value if batch in self.by_batch else 0.0
 
 
 def search(
     found: Sequence[TuneCandidate],
-    methods: Joined,
+    meter: Meter,
     prompts: int,
     *,
     least: int = LEAST,
     left: Callable[[int], float] = lambda number: 1.0,
     tell: Callable[[str], None] = lambda what: None,
 ) -> list[Entry]:
-    """Everything about every candidate, in the order given.
+    """Return everything about every candidate, in the order given.
 
     Args:
-        methods: what measures and predicts candidates.
         prompts: in all.
         least: candidates that a round leaves at least.
         left: seconds that may still be spent in the round of this number; at 0 no further candidate is decoded in
             that round. The first candidate is always measured on the first prompts.
-        tell: called with a text before a candidate is decoded.
+        tell: called with a text before candidates are decoded.
     """
     entries = {one.name: Entry(one) for one in found}
     # Shuffled, so that a budget does not cut off one corner of the space.
@@ -67,15 +71,17 @@ def search(
     number, size = 1, min(FIRST, prompts)
     while True:
         known: list[Entry] = []
-        for candidate in alive:
-            tell(f"{size} of {prompts} prompts: {candidate.name}")
+        for place in range(0, len(alive), TOGETHER):
+            some = alive[place : place + TOGETHER]
+            tell(f"{size} of {prompts} prompts: {some[0].name}{' …' if some[1:] else ''}")
             if known and left(number) <= 0:
                 break
-            entry = entries[candidate.name]
-            entry.rows = methods.measure(candidate, size)
-            entry.by_batch = methods.predict(candidate, entry.rows)
-            entry.state = "measured" if size == prompts else "stopped"
-            known.append(entry)
+            for candidate, figures in zip(some, meter.measure(some, size, partial(left, number))):
+                entry = entries[candidate.name]
+                if figures:
+                    entry.by_batch = figures
+                    entry.state = "measured" if size == prompts else "stopped"
+                    known.append(entry)
         if size == prompts or left(number + 1) <= 0:
             return [entries[one.name] for one in found]
         alive = [entry.candidate for entry in _survivors(known, least)]
@@ -83,7 +89,7 @@ def search(
 
 
 def answers_of(found: int, prompts: int, least: int = LEAST) -> int:
-    """Answers that a search over so many candidates decodes in all, if one draft head and batch size decide."""
+    """Return the answers that a search over so many candidates decodes, if one head and batch size decide."""
     size, known, total = min(FIRST, prompts), 0, 0
     while True:
         total += found * (size - known)
@@ -94,7 +100,7 @@ def answers_of(found: int, prompts: int, least: int = LEAST) -> int:
 
 
 def _survivors(entries: Sequence[Entry], least: int) -> list[Entry]:
-    """For each batch size the better half, and the best of each draft head, so that heads can be compared."""
+    """Return for each batch size the better half, and the best of each draft head, so that heads can be compared."""
     count = max(least, (len(entries) + 1) // 2)
     kept: dict[str, Entry] = {}
     for batch in entries[0].by_batch:
@@ -105,20 +111,20 @@ def _survivors(entries: Sequence[Entry], least: int) -> list[Entry]:
 
 
 def ranked(entries: Iterable[Entry], batch: int) -> list[Entry]:
-    """By predicted tokens a second, the best first; those without a prediction are left out."""
-    known = [entry for entry in entries if entry.by_batch]
+    """Return the measured entries by their speed-up, the best first."""
+    known = [entry for entry in entries if batch in entry.by_batch]
     return sorted(known, key=lambda entry: (-entry.value(batch), entry.name))
 
 
 def finalists(entries: Iterable[Entry], batch: int) -> list[Entry]:
-    """Of those known on the most prompts, by predicted tokens a second, the best first."""
+    """Return those known on the most prompts by their speed-up, the best first."""
     order = ranked(entries, batch)
-    most = max((len(entry.rows) for entry in order), default=0)
-    return [entry for entry in order if len(entry.rows) == most]
+    most = max((entry.by_batch[batch].rows for entry in order), default=0)
+    return [entry for entry in order if entry.by_batch[batch].rows == most]
 
 
 def best_of_heads(order: Iterable[Entry]) -> list[Entry]:
-    """The first of each draft head."""
+    """Return the first entry of each draft head."""
     heads: dict[str, Entry] = {}
     for entry in order:
         heads.setdefault(entry.candidate.head.name, entry)

@@ -1,0 +1,258 @@
+"""Tokens a second of candidates and of plain decoding, measured in turns on the same prompts.
+
+The speed of a machine drifts by more than methods differ. Every candidate is therefore timed beside plain decoding, one
+prompt after the other with their order rotated, and is judged by its speed-up over plain decoding in those turns.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import Field, ValidationError
+
+from ..core.config import StrictModel
+from ..core.errors import ArtifactError, DataError
+from ..core.files import atomic_write_json, read_json
+from ..decode.engine import Decoder
+from ..decode.request import Request
+from ..evaluate.acceptance.prompts import LivePrompts
+from ..evaluate.results.intervals import Array, estimate, ratio, ratio_of_ratios
+from ..evaluate.results.schema import Figure
+from .types import Count
+
+WARM_UP = 8  # tokens that a decoder makes before it is timed
+TOGETHER = 8  # candidates that take turns, each with caches of its own
+
+
+class TurnRow(StrictModel):
+    """One group of prompts decoded side by side, and plain decoding of the same group in the same turn.
+
+    Attributes:
+        new_tokens, seconds: of all answers, the prompts' passes included.
+        cycles, committed: verifications, and the tokens that they committed.
+        plain_tokens, plain_seconds: the same of plain decoding.
+        identical: whether all answers are plain decoding's.
+    """
+
+    new_tokens: Count
+    seconds: float = Field(gt=0.0)
+    cycles: Count
+    committed: Count
+    plain_tokens: Count
+    plain_seconds: float = Field(gt=0.0)
+    identical: bool = True
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What the rows of one candidate and batch size say.
+
+    Attributes:
+        rows: number of groups.
+        tokens_per_s: of all requests together.
+        speedup: over plain decoding in the same turns, with its interval over groups.
+        accepted: tokens that a cycle commits for one request.
+        cycle: seconds of a cycle, the prompts' passes included.
+        plain: tokens a second of plain decoding in these turns.
+    """
+
+    rows: int
+    tokens_per_s: Figure
+    speedup: Figure
+    accepted: Figure
+    cycle: float
+    plain: Figure
+
+    @property
+    def value(self) -> float:
+        """The speed-up; 0 if nothing was decoded."""
+        return self.speedup.value or 0.0
+
+
+def measured(rows: Sequence[TurnRow], batch: int) -> Measured:
+    """Sum up rows of one batch size."""
+
+    def columns(*names: str) -> Array:
+        return np.array([[getattr(row, name) for name in names] for row in rows], np.float64)[:, None]
+
+    own, plain = ("new_tokens", "seconds"), ("plain_tokens", "plain_seconds")
+    cycles = sum(row.cycles for row in rows) / batch
+    return Measured(
+        len(rows),
+        estimate(columns(*own), ratio, pooled=True),
+        estimate(columns(*own, *plain), ratio_of_ratios, pooled=True),
+        estimate(columns("committed", "cycles"), ratio, pooled=True),
+        sum(row.seconds for row in rows) / max(cycles, 1.0),
+        estimate(columns(*plain), ratio, pooled=True),
+    )
+
+
+def digest(value: Any) -> str:
+    """Return the hex hash of a JSON value."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode("utf-8")).hexdigest()
+
+
+class TurnStore:
+    """A folder with one file a candidate: rows by batch size and group."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def read(self, key: str) -> dict[str, TurnRow]:
+        """Return what is known of a candidate.
+
+        Raises:
+            ArtifactError: the file is damaged.
+        """
+        path = self.folder / f"{key[:32]}.json"
+        if not path.is_file():
+            return {}
+        try:
+            body = read_json(path, "measured speeds")
+            return {name: TurnRow.model_validate(row) for name, row in body["rows"].items()}
+        except (DataError, ValidationError, KeyError, TypeError, AttributeError) as error:
+            raise ArtifactError(
+                "measured speeds cannot be read",
+                got=error.got if isinstance(error, DataError) else error,
+                source=path,
+                remedy="delete the file; its method is measured again",
+            ) from error
+
+    def write(self, key: str, about: Mapping[str, Any], rows: Mapping[str, TurnRow]) -> None:
+        """Save everything that is known of a candidate."""
+        saved = {name: row.model_dump() for name, row in rows.items()}
+        atomic_write_json(self.folder / f"{key[:32]}.json", {"key": key, "about": dict(about), "rows": saved})
+
+
+class SpeedMeter:
+    """Times candidates beside plain decoding; rows are saved as soon as they are known.
+
+    Args:
+        prompts: all that may be asked for, in order.
+        new: most tokens of an answer.
+        decoder: makes the decoder of a candidate (None: plain decoding) for a batch size.
+        store: where rows are kept.
+        identity: everything besides the candidate that decides a row, the machine included.
+
+    Attributes:
+        on_answers: called with the number of answers that a candidate decoded.
+    """
+
+    def __init__(
+        self,
+        prompts: LivePrompts,
+        new: int,
+        decoder: Callable[[Any, int], Decoder],
+        store: TurnStore,
+        identity: Mapping[str, Any],
+    ) -> None:
+        self.prompts, self.new, self.store, self._decoder = prompts, new, store, decoder
+        asked = digest([list(prompt) for prompt in prompts.prompts])
+        stops = sorted(prompts.stop_ids)
+        self.identity = {**identity, "new_tokens": new, "stop_ids": stops, "prompts": asked}
+        self._rows: dict[str, dict[str, TurnRow]] = {}
+        self.on_answers: Callable[[int], object] = lambda count: None
+
+    def __len__(self) -> int:
+        return len(self.prompts.prompts)
+
+    def groups(self, prompts: int, batch: int) -> int:
+        """Return the number of groups that cover so many prompts."""
+        return -(-prompts // batch)
+
+    def known(self, about: Mapping[str, Any]) -> dict[str, TurnRow]:
+        """Return a candidate's rows so far, by batch size and group."""
+        key = self._key(about)
+        if key not in self._rows:
+            self._rows[key] = self.store.read(key)
+        return self._rows[key]
+
+    def rows(self, about: Mapping[str, Any], prompts: int, batch: int) -> list[TurnRow]:
+        """Return the known rows of the groups that cover the first prompts."""
+        known = self.known(about)
+        names = (f"{batch}:{group}" for group in range(self.groups(prompts, batch)))
+        return [known[name] for name in names if name in known]
+
+    def measure(
+        self,
+        candidates: Sequence[tuple[Any, Mapping[str, Any]]],
+        prompts: int,
+        batch: int,
+        left: Callable[[], float],
+    ) -> None:
+        """Time candidates, at most ``TOGETHER``, on the first prompts; known rows stay.
+
+        Args:
+            candidates: each with what decides its drafts, as JSON values.
+            left: seconds that may still be spent; at 0 nothing further is timed.
+        """
+        missing = {
+            group: [
+                one
+                for one, (_, about) in enumerate(candidates)
+                if f"{batch}:{group}" not in self.known(about)
+            ]
+            for group in range(self.groups(prompts, batch))
+        }
+        used = sorted({one for some in missing.values() for one in some})
+        if not used:
+            return
+        plain = self._decoder(None, batch)
+        decoders = {one: self._decoder(candidates[one][0], batch) for one in used}
+        warm: set[int] = set()
+        for group, some in missing.items():
+            turn: dict[int, Any] = {}
+            order = [-1, *some]
+            for one in order[group % len(order) :] + order[: group % len(order)] if some else ():
+                if turn.keys() - {-1} and left() <= 0:
+                    break
+                decoder = plain if one < 0 else decoders[one]
+                if one not in warm:
+                    self._decode(decoder, group, batch, min(self.new, WARM_UP))
+                    warm.add(one)
+                turn[one] = self._decode(decoder, group, batch, self.new)
+                if one >= 0:
+                    self.on_answers(batch)
+            if -1 not in turn and turn:
+                turn[-1] = self._decode(plain, group, batch, self.new)
+            for one in turn.keys() - {-1}:
+                self._save(candidates[one][1], f"{batch}:{group}", turn[one], turn[-1])
+            if left() <= 0:
+                return
+
+    def _decode(self, decoder: Decoder, group: int, batch: int, new: int) -> tuple[list[Any], float]:
+        prompts, stops = self.prompts.prompts, self.prompts.stop_ids
+        asked = [Request(prompts[(group * batch + row) % len(prompts)], new, stops) for row in range(batch)]
+        began = time.perf_counter()
+        made = decoder.generate_batch(asked)
+        return made, time.perf_counter() - began
+
+    def _save(
+        self,
+        about: Mapping[str, Any],
+        name: str,
+        own: tuple[list[Any], float],
+        plain: tuple[list[Any], float],
+    ) -> None:
+        known = self.known(about)
+        lengths = [length for one in own[0] for length in one.accept_lengths]
+        known[name] = TurnRow(
+            new_tokens=sum(len(one.token_ids) for one in own[0]),
+            seconds=own[1],
+            cycles=len(lengths),
+            committed=sum(lengths),
+            plain_tokens=sum(len(one.token_ids) for one in plain[0]),
+            plain_seconds=plain[1],
+            identical=[one.token_ids for one in own[0]] == [one.token_ids for one in plain[0]],
+        )
+        self.store.write(self._key(about), about, known)
+
+    def _key(self, about: Mapping[str, Any]) -> str:
+        return digest({**self.identity, "candidate": dict(about)})

@@ -1,0 +1,139 @@
+"""What a search found, as ``tune.json`` holds it: figures, what to run with, and remarks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import median
+
+from .. import __version__
+from ..core.hub import hub_name, model_name
+from ..core.provenance import command_line
+from ..decode.build.recipe import PLAIN
+from ..decode.build.spec import MethodSpec
+from ..evaluate.results.schema import Figure
+from .outcome import BatchRow, CandidateRow, Recommendation, TuneResults
+from .search import Entry, best_of_heads, finalists
+from .session import TuneSession
+from .types import setting_of
+
+ONE = Figure(value=1.0, low=1.0, high=1.0)
+
+
+def results_of(loaded: TuneSession, entries: Sequence[Entry], late: bool) -> TuneResults:
+    """Return all of ``tune.json``.
+
+    Args:
+        late: the time for measuring was up.
+    """
+    settings = loaded.settings
+    rows = [
+        CandidateRow(
+            name=entry.name,
+            head=entry.candidate.head.name,
+            scores=setting_of(loaded.head(entry.candidate.head)).label,
+            state=entry.state,
+            groups=sum(one.rows for one in entry.by_batch.values()),
+            different=loaded.different(entry.candidate),
+            accepted=next((one.accepted for one in entry.by_batch.values()), None),
+            batches=[
+                BatchRow(batch=batch, tokens_per_s=one.tokens_per_s, speedup=one.speedup, cycle=one.cycle)
+                for batch, one in entry.by_batch.items()
+            ],
+            method=_absolute(entry.candidate.recipe(settings.drafter)),
+        )
+        for entry in entries
+    ]
+    return TuneResults(
+        version=__version__,
+        command=command_line(),
+        target=model_name(settings.target),
+        drafter=hub_name(settings.drafter),
+        environment=loaded.environment,
+        inputs=loaded.input_hashes,
+        settings={
+            "new_tokens": settings.max_new_tokens,
+            "batches": list(settings.batch),
+            "prompts": settings.prompts,
+            "prompt_format": loaded.form,
+            "dtype": settings.dtype,
+            "budget": None if math.isinf(settings.seconds) else settings.seconds,
+        },
+        prompts={"measured": len(loaded.meter), "left_out": loaded.left_out},
+        plain={str(batch): _plain_rate(entries, batch) for batch in settings.batch},
+        candidates=rows,
+        recommendations=[recommend(entries, batch) for batch in settings.batch],
+        remarks=_remarks(loaded, rows, late),
+    )
+
+
+def _plain_rate(entries: Sequence[Entry], batch: int) -> float | None:
+    rates = [entry.by_batch[batch].plain.value for entry in entries if batch in entry.by_batch]
+    known = [rate for rate in rates if rate is not None]
+    return median(known) if known else None
+
+
+def _absolute(spec: MethodSpec) -> MethodSpec:
+    """Return the same with paths that hold wherever the recipe is used from."""
+    paths = {name: getattr(spec, name) for name in ("drafter", "vocab", "head")}
+    return spec.model_copy(update={name: path.resolve() for name, path in paths.items() if path is not None})
+
+
+def _remarks(loaded: TuneSession, rows: Sequence[CandidateRow], late: bool) -> list[str]:
+    found = []
+    if late:
+        done = sum(row.state == "measured" for row in rows)
+        unreached = sum(row.state == "not reached" for row in rows)
+        found.append(
+            f"The time for measuring was up: {done} of {len(rows)} methods are known on all prompts, {unreached} on "
+            "none. The same command with more --seconds continues."
+        )
+    if different := [row.name for row in rows if row.different]:
+        found.append(
+            f"{len(different)} methods gave another output than plain decoding, first {different[0]}: run eval with "
+            "the recipe, which tells a tie within rounding from a fault."
+        )
+    if loaded.left_out:
+        found.append(f"{loaded.left_out} questions were left out: too long for the target.")
+    return found
+
+
+def recommend(entries: Sequence[Entry], batch: int) -> Recommendation:
+    """Return the fastest method: a candidate known on the most prompts, or plain decoding."""
+    order = finalists(entries, batch)
+    others = best_of_heads(order)
+    speedups = {entry.name: entry.by_batch[batch].speedup for entry in order}
+    best, won = PLAIN, ONE
+    if order and order[0].value(batch) > 1:
+        first = order[0]
+        best, won = first.name, speedups[first.name]
+        same = [entry for entry in order[1:] if entry.candidate.head == first.candidate.head][:1]
+        others = sorted([*same, *others[1:]], key=lambda entry: -entry.value(batch))
+        own = first.by_batch[batch]
+        why = [f"It commits {own.accepted.value or 0:.2f} tokens a cycle of {own.cycle * 1e3:.3g} ms."]
+    elif order and not any(_overlap(speedups[entry.name], ONE) for entry in order):
+        why = [
+            "Plain decoding is faster than every draft head and tree of the last round: do without the drafter."
+        ]
+    else:
+        why = ["No draft head and tree is faster than plain decoding."]
+    if best == PLAIN and order:
+        why.append(f"The best of them, {order[0].name}, is {order[0].value(batch):.2f} times as fast.")
+    rivals = {PLAIN: ONE} | {
+        entry.name: speedups[entry.name] for entry in (others if best != PLAIN else order)
+    }
+    if close := [name for name, speedup in rivals.items() if name != best and _overlap(speedup, won)]:
+        more = f" and {len(close) - 4} more" if close[4:] else ""
+        why.append(f"Within the intervals it cannot be told from {', '.join(close[:4])}{more}.")
+    return Recommendation(
+        batch=batch, method=best, speedup=won, why=why, others=[entry.name for entry in others]
+    )
+
+
+def _overlap(one: Figure, other: Figure) -> bool:
+    """Return whether two intervals overlap; a figure without one is its value."""
+    low, high = (
+        [each.value if bound is None else bound for each, bound in ((one, one.low), (other, other.low))],
+        [each.value if bound is None else bound for each, bound in ((one, one.high), (other, other.high))],
+    )
+    return max(value or 0.0 for value in low) <= min(value or 0.0 for value in high)

@@ -1,1 +1,0 @@
-"""Measured acceptance, prediction and the search."""

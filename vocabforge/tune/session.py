@@ -1,0 +1,184 @@
+"""What a search is made of: models, prompts and heads, loaded once, and the meter that times candidates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
+
+from ..core.artifact import open_artifact
+from ..core.errors import UsageError
+from ..corpus.tokenizer.prompt_format import PromptFormat, resolve_format
+from ..corpus.tokenizer.tokenizer import TextTokenizer
+from ..decode.build.methods import build_method
+from ..decode.build.models import Models
+from ..decode.build.recipe import PLAIN
+from ..decode.build.spec import MethodSpec
+from ..decode.engine import Decoder
+from ..decode.proposers.interface import Wrap
+from ..evaluate.acceptance.prompts import LivePrompts
+from ..evaluate.benchmarks import load_benchmark, spread
+from ..evaluate.run.environment import describe_environment
+from ..evaluate.run.prompts import PromptBuilder, system_of
+from ..models.heads.registry import DraftHead, base_of, exact_head
+from .measure import Measured, SpeedMeter, TurnStore, measured
+from .settings import MethodSpace, TuneSettings
+from .space import FULL, HeadChoice, TuneCandidate, candidates, cut_vocabs, head_choices, trees_of
+from .types import TreeSetting
+
+OWN = "own"
+
+
+def read_prompts(
+    source: str, tokenizer: TextTokenizer, *, form: str, limit: int, room: int
+) -> tuple[LivePrompts, PromptFormat, int]:
+    """Return the first turns of a question file, their format, and how many were too long.
+
+    Args:
+        source: name of a benchmark, or a question file.
+        limit: most questions, spread over the file.
+        room: most positions of a prompt.
+
+    Raises:
+        DataError: the file cannot be read.
+        UsageError: fewer than two questions that fit.
+    """
+    whole, chosen = load_benchmark(source), resolve_format(tokenizer, form)
+    ids = [
+        PromptBuilder(tokenizer, chosen, system_of(one, None)).ask(one.turns[0]) for one in whole.questions
+    ]
+    fitting = [prompt for prompt in ids if 0 < len(prompt) <= room]
+    if len(fitting) < 2:
+        raise UsageError(
+            "too few questions to compare speeds",
+            got=f"{len(fitting)} of {len(ids)}, whose prompts have at most {room:,} tokens",
+            expected="two or more",
+            source=Path(source).name,
+            remedy="give more questions, or lower --max-new-tokens",
+        )
+    return LivePrompts(spread(fitting, limit), tokenizer.eos_ids), chosen, len(ids) - len(fitting)
+
+
+class TuneSession:
+    """Everything that a run has loaded.
+
+    Args:
+        output: its folder.
+        wrap: makes passes faster, as ``eval`` does.
+
+    Raises:
+        VocabForgeError: anything missing, damaged, or not belonging together.
+    """
+
+    def __init__(
+        self, output: Path, settings: TuneSettings, space: MethodSpace, wrap: Wrap | None = None
+    ) -> None:
+        self.output, self.settings, self._wrap = output, settings, wrap
+        self.models = Models(
+            settings.target,
+            settings.tokenizer,
+            device=settings.device,
+            dtype=settings.dtype,
+            backend=settings.target_backend,
+        )
+        self.drafter = self.models.drafter(settings.drafter)[0]
+        self.trees = [
+            tree
+            for tree in trees_of(space, self.drafter.max_steps)
+            if tree.topk == 1 or not self.models.model.config.recurrent
+        ]
+        most = max(tree.total for tree in self.trees)
+        room = self.models.model.config.max_positions - settings.max_new_tokens - most
+        prompts, self.form, self.left_out = read_prompts(
+            settings.prompts,
+            self.models.tokenizer,
+            form=settings.prompt_format,
+            limit=settings.limit,
+            room=room,
+        )
+        cut = list[tuple[str, Path]]()
+        if settings.ranking is not None:
+            cut = cut_vocabs(settings.ranking, settings.size, settings.target, output / "vocab")
+        base = base_of(self.drafter)
+        self.choices = head_choices(space, FULL if len(base.weight) == len(base.embedding) else OWN, cut)
+        self._heads: dict[HeadChoice, DraftHead] = {}
+        self.candidates = candidates({choice: self.head(choice).size for choice in self.choices}, self.trees)
+        about = {**self.hashes, "dtype": settings.dtype, "environment": self.environment}
+        self.meter = SpeedMeter(
+            prompts, settings.max_new_tokens, self.decoder, TurnStore(output / "speeds"), about
+        )
+
+    @cached_property
+    def hashes(self) -> dict[str, str]:
+        """Of target, drafter and tokenizer."""
+        owner = self.models.owner(self.settings.drafter)
+        return {"target": owner.target, "drafter": owner.drafter, "tokenizer": owner.tokenizer}
+
+    @cached_property
+    def input_hashes(self) -> dict[str, str]:
+        """The same, and of all draft vocabularies and heads, by role."""
+        found = dict(self.hashes)
+        for choice in self.choices:
+            for role, path in (("vocabulary", choice.spec.vocab), ("draft head", choice.spec.head)):
+                if path is not None:
+                    found[f"{role} {path.name}"] = open_artifact(path, verify=False).content_hash
+        return found
+
+    @cached_property
+    def environment(self) -> dict[str, Any]:
+        return describe_environment(device=str(self.models.model.device), dtype=self.settings.dtype)
+
+    def decoder(self, candidate: TuneCandidate | None, batch: int) -> Decoder:
+        """Build the decoder of a candidate as ``eval --recipe`` does; None: of plain decoding.
+
+        Raises:
+            VocabForgeError: a vocabulary or a head of another tokenizer or drafter, or a size beyond it.
+        """
+        spec = MethodSpec() if candidate is None else candidate.recipe(self.settings.drafter)
+        name = PLAIN if candidate is None else candidate.name
+        made = build_method(self.models, spec, name, rows=batch, wrap=self._wrap)
+        return cast("Decoder", made.generator)
+
+    def head(self, choice: HeadChoice) -> DraftHead:
+        """Return the draft head of a choice, built once, over the deepest tree."""
+        if choice not in self._heads:
+            levels = max(tree.levels for tree in self.trees)
+            proposer = self.decoder(TuneCandidate(choice, TreeSetting.chain(levels - 1)), 1).proposer
+            found = None if proposer is None else proposer.head
+            self._heads[choice] = exact_head(self.drafter) if found is None else found
+        return self._heads[choice]
+
+    def about(self, candidate: TuneCandidate) -> dict[str, Any]:
+        """Return what decides a candidate's drafts, by content."""
+        head = candidate.head.spec
+        paths = {"vocab": head.vocab, "head": head.head}
+        return {
+            **{name: path and open_artifact(path, verify=False).content_hash for name, path in paths.items()},
+            "shortlist": head.shortlist,
+            "budget": head.budget,
+            "dynamic": head.dynamic,
+            "tree": candidate.tree.model_dump(mode="json"),
+        }
+
+    def known(self, candidate: TuneCandidate) -> int:
+        """Return the number of groups that a candidate was timed on."""
+        return len(self.meter.known(self.about(candidate)))
+
+    def measure(
+        self, some: Sequence[TuneCandidate], prompts: int, left: Callable[[], float]
+    ) -> list[Mapping[int, Measured]]:
+        """Time candidates on the first prompts; see :class:`~.search.Meter`."""
+        pairs = [(one, self.about(one)) for one in some]
+        for batch in self.settings.batch:
+            self.meter.measure(pairs, prompts, batch, left)
+        found: list[Mapping[int, Measured]] = []
+        for _, about in pairs:
+            rows = {batch: self.meter.rows(about, prompts, batch) for batch in self.settings.batch}
+            whole = all(rows.values())  # one batch size alone decides nothing
+            found.append({batch: measured(some, batch) for batch, some in rows.items()} if whole else {})
+        return found
+
+    def different(self, candidate: TuneCandidate) -> int:
+        """Return the number of groups whose answers are not plain decoding's."""
+        return sum(not row.identical for row in self.meter.known(self.about(candidate)).values())
