@@ -170,9 +170,9 @@ losses: $(STAMP) $(REAL)/target/generation_config.json
 
 # Two runs of some minutes each: against transformers, and a wider pair of the same outputs against plain decoding.
 bench-decoding: $(STAMP) $(REAL)/target/generation_config.json
-	$(BIN)/vocabforge bench decoding --repeats 5 --json target=$(REAL)/target \
+	$(BIN)/python recipes/bench/decoding.py --repeats 5 target=$(REAL)/target \
 	  methods.draft-model.drafter=$(VOCABFORGE_DATA)/models/stories260K methods.n-gram.proposer=n-gram \
-	  methods.early-exit.proposer=early-exit methods.eagle3.drafter=$(REAL)/run/drafter > $(REAL)/decoding.json
+	  methods.early-exit.proposer=early-exit methods.eagle3.drafter=$(REAL)/run/drafter --output $(REAL)/decoding.json
 
 # A model of characters, from a llama2.c checkpoint; BOS stands between stories, so it ends one, as for bitllama.
 TOK105 := runs/tok105/model
@@ -184,7 +184,7 @@ $(TOK105)/generation_config.json: | $(STAMP)
 	echo '{"bos_token_id": 1, "eos_token_id": [1, 2]}' > $@
 
 # 512 BPE tokens and 105 characters, each the other's drafter: greedy against transformers, then drawn at temperature 1.
-FOREIGN := $(BIN)/vocabforge bench decoding --json --repeats
+FOREIGN := $(BIN)/python recipes/bench/decoding.py --repeats
 over = $(foreach way,tli slem slrs,methods.$(way).drafter=$(1) methods.$(way).proposer=$(way)) methods.tli.depth=1 \
   methods.slem.depth=$(2) methods.slrs.depth=$(2)
 TO_BITLLAMA := target=$(REAL)/target $(call over,$(TOK105),5)
@@ -193,10 +193,10 @@ DRAWN := temperature=1 methods.tli.draft_sampling=true
 
 bench-foreign: $(STAMP) $(REAL)/target/generation_config.json $(TOK105)/generation_config.json
 	@mkdir -p runs/foreign
-	$(FOREIGN) 3 $(TO_BITLLAMA) > runs/foreign/bitllama.json
-	$(FOREIGN) 3 $(TO_TOK105) > runs/foreign/tok105.json
-	$(FOREIGN) 1 $(TO_BITLLAMA) $(DRAWN) > runs/foreign/bitllama-drawn.json
-	$(FOREIGN) 1 $(TO_TOK105) $(DRAWN) > runs/foreign/tok105-drawn.json
+	$(FOREIGN) 3 $(TO_BITLLAMA) --output runs/foreign/bitllama.json
+	$(FOREIGN) 3 $(TO_TOK105) --output runs/foreign/tok105.json
+	$(FOREIGN) 1 $(TO_BITLLAMA) $(DRAWN) --output runs/foreign/bitllama-drawn.json
+	$(FOREIGN) 1 $(TO_TOK105) $(DRAWN) --output runs/foreign/tok105-drawn.json
 
 # No set-up of their own: a GPU machine may have no network, and any Python with torch will do.
 ANY_PYTHON = $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))

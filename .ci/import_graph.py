@@ -30,7 +30,6 @@ ORDER = (
     "demo",
     "evaluate",
     "doctor",
-    "bench",
     "tune",
     "cli",
 )

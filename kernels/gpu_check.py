@@ -26,13 +26,13 @@ sys.path[:0] = [str(ROOT), str(ROOT / "kernels")]  # nothing need be installed
 import gpu_goals  # noqa: E402
 import gpu_parts  # noqa: E402
 import gpu_tests  # noqa: E402
+from bench import run as kernels  # noqa: E402
+from bench.cases import OP_BENCHES  # noqa: E402
+from bench.cases.types import SHAPES  # noqa: E402
+from bench.parts import PARTS as BENCH_PARTS  # noqa: E402
+from bench.run import machine_facts  # noqa: E402
+from bench.table import markdown  # noqa: E402
 
-from vocabforge.bench.kernels import run as kernels  # noqa: E402
-from vocabforge.bench.kernels.cases import OP_BENCHES  # noqa: E402
-from vocabforge.bench.kernels.cases.types import SHAPES  # noqa: E402
-from vocabforge.bench.kernels.parts import PARTS as BENCH_PARTS  # noqa: E402
-from vocabforge.bench.kernels.run import machine_facts  # noqa: E402
-from vocabforge.bench.kernels.table import markdown  # noqa: E402
 from vocabforge.core.console import markdown_table  # noqa: E402
 from vocabforge.core.errors import UsageError  # noqa: E402
 from vocabforge.core.files import atomic_write, atomic_write_json  # noqa: E402

@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vocabforge.bench.kernels.cases.heads import BenchHead, head_cost, requests_of, text_tokens
-from vocabforge.bench.kernels.cases.types import LLAMA3_8B, QWEN3_8B, ModelShape
+from bench.cases.heads import BenchHead, head_cost, requests_of, text_tokens
+from bench.cases.types import LLAMA3_8B, QWEN3_8B, ModelShape
+
 from vocabforge.core.console import DataTable
 
 # Of the GPU of the estimates: bytes a second, and seconds that a dependent node costs beyond its work.
@@ -20,7 +21,7 @@ _SHAPES = (LLAMA3_8B, QWEN3_8B)
 
 Row = Mapping[str, Any]
 Floor = Callable[[ModelShape, int], float]  # shape, N -> the best that is possible
-Found = Callable[[Row], Sequence[float]]  # result of ``bench kernels`` -> the figures of a regime
+Found = Callable[[Row], Sequence[float]]  # result of ``bench_kernels`` -> the figures of a regime
 
 
 @dataclass(frozen=True)

@@ -17,16 +17,16 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT)]  # nothing need be installed
+sys.path[:0] = [str(ROOT), str(ROOT / "kernels")]  # nothing need be installed
 
-from vocabforge.bench.kernels.parts import (  # noqa: E402
+from bench.parts import (  # noqa: E402
     LIBRARIES,
     NO_TIME,
     FigureJournal,
     KernelOptions,
     run_part,
 )
-from vocabforge.bench.kernels.timing import DeviceCeilings  # noqa: E402
+from bench.timing import DeviceCeilings  # noqa: E402
 
 _MOST_STARTS = 8
 _GRACE = 15.0  # seconds beyond the budget, for the figure that was begun in time

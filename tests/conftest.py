@@ -14,7 +14,12 @@ import pytest
 if TYPE_CHECKING:
     from tests.worlds import World
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+_ROOT = Path(__file__).resolve().parents[1]
+# Scripts are imported as they are when they run: from their own folders.
+sys.path[:0] = [
+    str(_ROOT),
+    *(str(_ROOT / folder) for folder in ("kernels", "recipes/bench", "recipes/study")),
+]
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the processes that tests start; see below

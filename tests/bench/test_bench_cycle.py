@@ -8,13 +8,13 @@ from typing import cast
 
 import pytest
 import torch
+from bench import cycle as bench_cycle
+from bench.cases.heads import head_cost
+from bench.cases.types import LLAMA3_8B, QWEN3_8B, SMALL, ModelShape
+from bench.parts import NO_TIME, PARTS, FigureJournal, KernelOptions, run_part
+from bench.shapes import Pair, head_settings, lean_config, random_pair
+from bench.timing import DeviceCeilings, Protocol
 
-from vocabforge.bench.kernels import cycle as bench_cycle
-from vocabforge.bench.kernels.cases.heads import head_cost
-from vocabforge.bench.kernels.cases.types import LLAMA3_8B, QWEN3_8B, SMALL, ModelShape
-from vocabforge.bench.kernels.parts import NO_TIME, PARTS, FigureJournal, KernelOptions, run_part
-from vocabforge.bench.kernels.shapes import Pair, head_settings, lean_config, random_pair
-from vocabforge.bench.kernels.timing import DeviceCeilings, Protocol
 from vocabforge.models.drafters.eagle3 import Eagle3Config, Eagle3Drafter
 from vocabforge.models.drafters.eagle_layers import MidLayer, RMSNorm
 from vocabforge.models.lean.model import LeanModel

@@ -8,15 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from decoding import bench_decoding, remarks, shown
+from decoding_settings import PROMPTS
+from decoding_sides import OurRun, TheirRun
 from tokenizers import pre_tokenizers
-from typer.testing import CliRunner
 
+from tests.bench.rendered import rendered
 from tests.worlds import byte_tokenizer, merging_tokenizer, tiny_drafter, tiny_target
-from vocabforge.bench.decoding.run import bench_decoding, remarks
-from vocabforge.bench.decoding.settings import PROMPTS
-from vocabforge.bench.decoding.sides import OurRun, TheirRun
-from vocabforge.cli.app import build_app
-from vocabforge.cli.bench import bench
 from vocabforge.core.errors import ConfigError, UsageError
 from vocabforge.corpus.tokenizer.prompt_format import resolve_format
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
@@ -117,7 +115,8 @@ def test_drawn_tokens_are_measured_on_one_side(folders: list[str], tmp_path: Pat
     methods = foreign(tmp_path, ["th", "the", "\u0120t", "an"], "tli", "slrs")
     asked = [folders[0], *methods, *SMALL, "temperature=1", "methods.tli.draft_sampling=true"]
     asked.append("methods.tli.verifier=residual")
-    rows = {row["mode"]: row for row in bench_decoding(asked, repeats=1)["modes"]}
+    result = bench_decoding(asked, repeats=1)
+    rows = {row["mode"]: row for row in result["modes"]}
     for row in rows.values():
         assert row["theirs"] is None
         assert row["as_plain"] is None
@@ -125,11 +124,9 @@ def test_drawn_tokens_are_measured_on_one_side(folders: list[str], tmp_path: Pat
     assert rows["slrs"]["ours"]["counts"]["psi"] > 0
     settings = rows["tli"]["ours"]["settings"]
     assert (settings["verifier"], settings["lossless"]) == ("residual", True)
-    app = build_app({"bench": bench}, ["bench"])
-    done = CliRunner().invoke(app, ["bench", "decoding", *asked, "--repeats", "1"], terminal_width=240)
-    assert done.exit_code == 0, done.output
-    assert "temperature 1" in done.output
-    assert "psi_contexts" in done.output
+    text = rendered(shown(result))
+    assert "temperature 1" in text
+    assert "psi_contexts" in text
 
 
 def test_what_transformers_refuses_is_told(folders: list[str], tmp_path: Path) -> None:
@@ -175,16 +172,13 @@ def test_a_wrong_token_is_reported_with_its_margin(
         return done
 
     monkeypatch.setattr(OurRun, "generate", wrong)
-    app = build_app({"bench": bench}, ["bench"])
-    done = CliRunner().invoke(
-        app, ["bench", "decoding", *folders[:2], *SMALL, "--repeats", "1"], terminal_width=240
-    )
-    assert done.exit_code == 0, done.output
-    assert "0 of 2" in done.output
-    assert "at token 4" in " ".join(done.output.split())
-    assert "WRONG" in done.output
+    result = bench_decoding([*folders[:2], *SMALL], repeats=1)
+    text = rendered(shown(result))
+    assert "0 of 2" in text
+    assert "at token 4" in " ".join(text.split())
+    assert "WRONG" in text
 
-    row, _ = bench_decoding([*folders[:2], *SMALL], repeats=1)["modes"]
+    row, _ = result["modes"]
     folder = Path(folders[0].removeprefix("target="))
     model, tokenizer = load_target(folder), load_tokenizer(folder)
     ids = PromptBuilder(tokenizer, resolve_format(tokenizer, "auto")).ask(PROMPTS[0])

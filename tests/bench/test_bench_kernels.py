@@ -7,21 +7,20 @@ from typing import Any
 
 import pytest
 import torch
-
-from vocabforge.bench.kernels import timing as bench_kernels_timing
-from vocabforge.bench.kernels.cases.types import (
+from bench import timing as bench_kernels_timing
+from bench.cases.types import (
     OpCase,
     close,
     normal,
 )
-from vocabforge.bench.kernels.ops import (
+from bench.ops import (
     check_case,
     measure_case,
     named_figures,
 )
-from vocabforge.bench.kernels.parts import KernelOptions
-from vocabforge.bench.kernels.table import markdown
-from vocabforge.bench.kernels.timing import DeviceCeilings, Protocol, time_calls
+from bench.parts import KernelOptions
+from bench.table import markdown
+from bench.timing import DeviceCeilings, Protocol, time_calls
 
 CPU = torch.device("cpu")
 QUICK = Protocol(CPU, seconds=1.0, least=1, most=2, most_copies=3)

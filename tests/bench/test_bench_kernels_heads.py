@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-
-from vocabforge.bench.kernels.cases import heads
-from vocabforge.bench.kernels.cases.types import SMALL, OpCase
-from vocabforge.bench.kernels.ops import check_case
+from bench.cases import heads
+from bench.cases.types import SMALL, OpCase
+from bench.ops import check_case
 
 CPU = torch.device("cpu")
 ALIKE = {case.name: case for case in heads.cases(SMALL)}

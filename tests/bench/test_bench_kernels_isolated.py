@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bench.parts import KernelOptions
+from bench.timing import DeviceCeilings
 
 from tests.ops.kernels_build import load_script
-from vocabforge.bench.kernels.parts import KernelOptions
-from vocabforge.bench.kernels.timing import DeviceCeilings
 
 parts = load_script("gpu_parts")
 main, read_journal, run_isolated = parts.main, parts.read_journal, parts.run_isolated

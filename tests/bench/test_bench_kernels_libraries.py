@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 import torch
+from bench import run as bench_kernels
+from bench.cases import OP_BENCHES, op_cases, target_sample
+from bench.cases.types import SMALL, TRITON, OpCase, outputs_of
+from bench.ops import library_figures, measure_library
+from bench.parts import FigureJournal
+from bench.table import markdown
+from bench.timing import DeviceCeilings
 from torch import Tensor
 from torch.nn import functional as F
 
-from vocabforge.bench.kernels import run as bench_kernels
-from vocabforge.bench.kernels.cases import OP_BENCHES, op_cases, target_sample
-from vocabforge.bench.kernels.cases.types import SMALL, TRITON, OpCase, outputs_of
-from vocabforge.bench.kernels.ops import library_figures, measure_library
-from vocabforge.bench.kernels.parts import FigureJournal
-from vocabforge.bench.kernels.table import markdown
-from vocabforge.bench.kernels.timing import DeviceCeilings
 from vocabforge.ops.target_sample import target_weights_reference
 
 OPTIONS = replace(bench_kernels.SMALL, ceilings=DeviceCeilings(1e9, 1e9, 1e-6), measure=1e-4)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from bench import run as bench_kernels
+from bench.parts import FigureJournal, KernelOptions
+from bench.table import markdown, tables
+from bench.timing import DeviceCeilings
 
-from vocabforge.bench.kernels import run as bench_kernels
-from vocabforge.bench.kernels.parts import FigureJournal, KernelOptions
-from vocabforge.bench.kernels.table import markdown, tables
-from vocabforge.bench.kernels.timing import DeviceCeilings
-from vocabforge.cli.bench import BenchRequest, bench
+from tests.worlds import ROOT
 from vocabforge.core.errors import UsageError
 
 
@@ -97,8 +99,10 @@ class TestRun:
         assert text.startswith("**no GPU was used")
         assert "silu_mul" in text
 
-    def test_on_the_command_line(self, capsys: pytest.CaptureFixture[str]) -> None:
-        settings = ["device=cpu", "parts=ops", "ops=silu_mul"]
-        bench("kernels", BenchRequest(repeats=1, settings=tuple(settings)))
-        printed = capsys.readouterr().out
-        assert "| silu_mul R=" in printed
+    def test_on_the_command_line(self) -> None:
+        words = [sys.executable, ROOT / "kernels/measure.py", "device=cpu", "parts=ops", "ops=silu_mul"]
+        done = subprocess.run(list(map(str, words)), capture_output=True, text=True, check=True)
+        assert "| silu_mul R=" in done.stdout
+        wrong = subprocess.run([*map(str, words), "rows=ten"], capture_output=True, text=True, check=False)
+        assert (wrong.returncode, "Traceback" in wrong.stderr) == (1, False)
+        assert "cannot be read" in wrong.stderr

@@ -6,11 +6,10 @@ import json
 from pathlib import Path
 
 import torch
-from typer.testing import CliRunner
+from load import bench_load, shown
 
+from tests.bench.rendered import rendered
 from tests.worlds import byte_tokenizer, tiny_target
-from vocabforge.cli.app import build_app
-from vocabforge.cli.bench import bench
 
 
 def test_every_load_and_method(tmp_path: Path) -> None:
@@ -19,11 +18,10 @@ def test_every_load_and_method(tmp_path: Path) -> None:
     methods = ["methods.both.proposer=n-gram+early-exit", "methods.n-gram.proposer=n-gram"]
     sizes = ["max_new_tokens=24", "questions=3", "rows=[1,3]"]
     threads = torch.get_num_threads()
-    line = ["bench", "load", f"target={tmp_path / 't'}", *methods, "methods.n-gram.control=fixed", *sizes]
-    done = CliRunner().invoke(build_app({"bench": bench}, ["bench"]), [*line, "--repeats", "2", "--json"])
-    assert done.exit_code == 0, done.output
+    line = [f"target={tmp_path / 't'}", *methods, "methods.n-gram.control=fixed", *sizes]
+    result = json.loads(json.dumps(bench_load(line, repeats=2)))
     assert torch.get_num_threads() == threads
-    rows = json.loads(done.stdout)["rows"]
+    rows = result["rows"]
     assert [(row["requests"], row["method"]) for row in rows] == [
         (count, name) for count in (1, 3) for name in ("plain", "both", "n-gram")
     ]
@@ -37,6 +35,6 @@ def test_every_load_and_method(tmp_path: Path) -> None:
             assert drafting <= {"plain", "n-gram", "early-exit"}
         else:
             assert list(row["cycles"]) == ["4 drafts"]
-    shown = CliRunner().invoke(build_app({"bench": bench}, ["bench"]), [*line, "--repeats", "1"])
-    assert "requests" in shown.output
-    assert "n-gram" in shown.output
+    text = rendered(shown(result))
+    assert "requests" in text
+    assert "n-gram" in text

@@ -6,18 +6,16 @@ import json
 from pathlib import Path
 
 import pytest
+import rival
 import torch
+import training
+from command import present
+from tensor_memory import TensorMemory
 from torch import nn
+from training import SHAPES, TrainingShape, bench_training, shown
 from transformers import AutoConfig
-from typer.testing import CliRunner
 
-from vocabforge.bench import speculators as rival
-from vocabforge.bench import training
-from vocabforge.bench.tensor_memory import TensorMemory
-from vocabforge.bench.training import SHAPES, TrainingShape, bench_training
 from vocabforge.capture.online import CapturedBatch, RowBatch
-from vocabforge.cli.app import build_app
-from vocabforge.cli.bench import bench, training_shown
 from vocabforge.core.errors import ConfigError, UsageError
 from vocabforge.models.drafters.registry import drafter_sizes, new_drafter
 from vocabforge.train.step import StepSettings, TrainStep
@@ -55,14 +53,13 @@ def test_every_variant_is_measured() -> None:
 
 
 @pytest.mark.usefixtures("_least")
-def test_command(tmp_path: Path) -> None:
-    app = build_app({"bench": bench}, ["bench"])
+def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = tmp_path / "bench.json"
-    done = CliRunner().invoke(app, ["bench", "training", *SMALL, "--repeats", "1", "--output", str(output)])
-    assert done.exit_code == 0, done.output
-    assert "fused + merged" in done.output
-    assert "extra MB" in done.output
-    assert "peak MB" not in done.output, "a CPU has no such figure"
+    present(lambda: bench_training(SMALL, repeats=1), shown, output)
+    text = capsys.readouterr().out
+    assert "fused + merged" in text
+    assert "extra MB" in text
+    assert "peak MB" not in text, "a CPU has no such figure"
     assert json.loads(output.read_text())["shapes"][0]["name"] == "least"
 
 
@@ -89,8 +86,8 @@ def test_rivals_take_turns(monkeypatch: pytest.MonkeyPatch, installed: bool) -> 
     assert trained["extra_mb"] > frozen["extra_mb"], "the gradient of the LM head"
     heads = (2 * 300 + 50) * 32 * 4  # embedding and LM head, each once, and the drafter's own head
     assert heads < trained["weights_mb"] * 1e6 < 2 * heads
-    shown = training_shown(result)
-    assert any("not installed" in one for one in shown if isinstance(one, str)) is (not installed)
+    parts = shown(result)
+    assert any("not installed" in one for one in parts if isinstance(one, str)) is (not installed)
 
 
 @pytest.mark.skipif(not rival.installed(), reason="the speculators library is not installed")
@@ -130,10 +127,8 @@ def test_mistakes_are_named() -> None:
         bench_training(["shapes=[giant]"])
     with pytest.raises(ConfigError, match="unknown key 'lenght'"):
         bench_training(["lenght=3"])
-    app = build_app({"bench": bench}, ["bench"])
-    done = CliRunner().invoke(app, ["bench", "count-freq"])
-    assert done.exit_code == 2
-    assert "needs a tokenizer" in done.output + str(done.stderr)
+    with pytest.raises(SystemExit, match="unknown key"):
+        present(lambda: bench_training(["lenght=3"]), shown, None)
 
 
 @pytest.mark.parametrize("name", SHAPES)

@@ -78,7 +78,6 @@ OUTPUTS = {
     "eval": lambda w: ("--target", w.target, "--drafter", w.drafter, "--benchmark", "sample"),
     "tune": lambda w: ("--target", w.target, "--drafter", w.drafter, "--prompts", "sample"),
     "demo": lambda _: ("--size", "ci"),
-    "bench": lambda _: ("training",),
 }
 
 

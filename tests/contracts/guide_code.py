@@ -61,7 +61,7 @@ def eval_row(value: str) -> Any:
         assert isinstance(call, ast.Call)
         named = {str(one.arg): ast.literal_eval(one.value) for one in call.keywords}
         return FamilyTraits(*map(ast.literal_eval, call.args), **named)
-    here = "vocabforge.bench.kernels.cases"
+    here = "bench.cases"
     return ast.literal_eval(value.replace('f"{_HERE}', f'"{here}'))
 
 
@@ -69,7 +69,8 @@ def install(guide: Guide, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict
     """Write the guide's files under a folder; the Python ones become modules of the names that their places give."""
     made: dict[str, ModuleType] = {}
     for place, text in guide.files.items():
-        name, file = place.removesuffix(".py").replace("/", "."), folder / place
+        name = place.removesuffix(".py").removeprefix("kernels/").replace("/", ".")
+        file = folder / place
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
         if file.suffix != ".py":

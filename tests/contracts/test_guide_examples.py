@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from bench.cases import OP_BENCHES, op_cases
+from bench.cases.types import ModelShape
 from typer.testing import CliRunner
 
 from tests.contracts.guide_code import GUIDES, Guide, checks_of, fresh, install, read_guide, run
@@ -20,8 +22,6 @@ from tests.export.readers_support import IDS, changed, eagle3, make_tiny, write
 from tests.ops.kernels_build import KERNELS, load_build
 from tests.train.run_support import make_place, settings
 from tests.worlds import ROOT, tiny_drafter
-from vocabforge.bench.kernels.cases import OP_BENCHES, op_cases
-from vocabforge.bench.kernels.cases.types import ModelShape
 from vocabforge.cli.app import build_app
 from vocabforge.cli.decode.generate import generate
 from vocabforge.cli.inspect import VIEWS

@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 import torch
+from decoding_settings import PROMPTS
 
 from tests.decode.probability import holm_rejections, p_value
 from tests.models.llama2c import convert
 from tests.worlds import DATA, needs_data
-from vocabforge.bench.decoding.settings import PROMPTS
 from vocabforge.corpus.tokenizer.tokenizer import TextTokenizer, encode_prompt, load_tokenizer
 from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.engine import Decoder

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import importlib.util
 import re
@@ -126,7 +125,7 @@ def _check_overrides(name: str, params: dict[str, Any], rest: Sequence[str]) -> 
     given = params.get("overrides") or params.get("settings") or ()
     items = [word for word in given if "=" in word]
     stray = [word for word in overrides_of(rest) if _OVERRIDE.match(word) and word not in items]
-    if stray and name in ("train-drafter", "train-router", "capture", "bench"):
+    if stray and name in ("train-drafter", "train-router", "capture"):
         raise Wrong(f"not read as an override: {', '.join(stray)}")
     if items:
         model, base = _configuration(name, params)
@@ -138,21 +137,6 @@ def _configuration(name: str, params: dict[str, Any]) -> tuple[Any, dict[str, An
     from vocabforge.train.config import TrainConfig
     from vocabforge.train.heads.router_config import RouterTrainConfig
 
-    if name == "bench":
-        from vocabforge.bench.decoding.load import LoadBenchConfig
-        from vocabforge.bench.decoding.settings import DecodingBenchConfig
-        from vocabforge.bench.kernels.parts import KernelOptions
-        from vocabforge.bench.training import TrainingBenchConfig
-
-        kinds = {
-            "training": TrainingBenchConfig,
-            "decoding": DecodingBenchConfig,
-            "load": LoadBenchConfig,
-            "kernels": KernelOptions,
-        }
-        if params["name"] not in kinds:
-            raise Wrong(f"bench {params['name']} takes no key=value settings")
-        return kinds[params["name"]], {}
     models = {"train-router": RouterTrainConfig, "train-drafter": TrainConfig, "capture": TrainConfig}
     recipe = params.get("config")
     values = read_yaml(ROOT / recipe) if recipe is not None and (ROOT / recipe).is_file() else {}
@@ -165,12 +149,6 @@ def check_keys(model: Any, base: dict[str, Any], items: Sequence[str]) -> None:
     Raises:
         Wrong: it does not.
     """
-    if dataclasses.is_dataclass(model):  # bench kernels reads its words itself, with `parts` beside them
-        known = {field.name for field in dataclasses.fields(model)} | {"parts"}
-        unknown = [item for item in items if item.partition("=")[0] not in known]
-        if unknown:
-            raise Wrong(f"no such setting: {', '.join(unknown)}")
-        return
     if not issubclass(model, StrictModel):
         raise TypeError(model)
     try:

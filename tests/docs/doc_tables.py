@@ -144,8 +144,6 @@ KEPT: tuple[Kept, ...] = (
     Kept("docs/guides/eight-billion.md", "vocabforge train-drafter --config qwen3-8b", _ELSEWHERE),
     Kept("docs/commands.md", "vocabforge push", _PUSHED),
     Kept("docs/guides/serving.md", "vocabforge push", _PUSHED),
-    Kept("docs/guides/adaptive.md", "vocabforge bench load", "minutes; tests/bench/test_bench_load.py"),
-    Kept("docs/guides/kernels.md", "vocabforge bench kernels", "minutes; tests/bench/test_bench_kernels*.py"),
     Kept("docs/guides/serving.md", "vocabforge eval", _SERVERS),
     Kept("docs/commands.md", "vocabforge eval --server", _SERVERS),
     Kept(
@@ -168,16 +166,9 @@ KEPT: tuple[Kept, ...] = (
         "another kind of drafter; tests/cli/test_export_cli.py",
     ),
     Kept("docs/guides/evaluation.md", "vocabforge eval --target runs/bitllama", "development data"),
-    Kept(
-        "docs/commands.md",
-        "vocabforge bench count-freq",
-        "measures in processes of its own; no test of truth",
-    ),
     Kept("docs/commands.md", "vocabforge demo", "tests/pipeline/test_demo.py"),
-    Kept("docs/internal/measurements.md", "vocabforge bench decoding", "minutes, development data"),
     Kept("docs/guides/add-a-draft-head.md", "vocabforge", _OF_THE_GUIDE),
     Kept("docs/guides/add-a-drafter.md", "vocabforge", _OF_THE_GUIDE),
-    Kept("docs/guides/add-a-kernel.md", "vocabforge bench kernels", _OF_THE_GUIDE),
     Kept("docs/guides/add-a-server.md", "vocabforge", _OF_THE_GUIDE),
     *(
         Kept(

@@ -8,9 +8,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tensor_memory import TensorMemory
 from torch import Tensor
 
-from vocabforge.bench.tensor_memory import TensorMemory
 from vocabforge.core.errors import ConfigError, DataError
 from vocabforge.models.target.documents import document_mask
 from vocabforge.models.ttt import attention as ttt_attention_module

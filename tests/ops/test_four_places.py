@@ -7,10 +7,10 @@ import re
 from pathlib import Path
 
 import pytest
+from bench.cases import OP_BENCHES, op_cases
+from bench.cases.types import SMALL
 
 from tests.ops.kernels_build import KERNELS
-from vocabforge.bench.kernels.cases import OP_BENCHES, op_cases
-from vocabforge.bench.kernels.cases.types import SMALL
 from vocabforge.ops.backend import Op
 
 ROOT = KERNELS.parent

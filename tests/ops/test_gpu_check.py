@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from vocabforge.bench.kernels.cases import OP_BENCHES
-from vocabforge.bench.kernels.ops import head_figures, op_figures
-from vocabforge.bench.kernels.parts import KernelOptions
-from vocabforge.bench.kernels.run import SMALL, sources_hash
+from bench.cases import OP_BENCHES
+from bench.ops import head_figures, op_figures
+from bench.parts import KernelOptions
+from bench.run import SMALL, sources_hash
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "kernels" / "gpu_check.py"
@@ -144,7 +143,7 @@ class TestParts:
         def measure(options: Any, parts: Any, run: Any) -> dict[str, Any]:
             return {"failed": {"ops": {"a": "NaN", "b": "died"}}}
 
-        monkeypatch.setattr("vocabforge.bench.kernels.run.measure", measure)
+        monkeypatch.setattr("bench.run.measure", measure)
         asked = check.parse(["--device", "cpu", "--small"])
         found = check.bench(10.0, asked, tmp_path)
         assert (found["state"], found["problem"]) == ("failed", "2 figures wrong or not measured")

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from bench.cases.ranker_topk import check, plain
 from torch import Tensor
 
-from vocabforge.bench.kernels.cases.ranker_topk import check, plain
 from vocabforge.core.errors import UsageError
 from vocabforge.ops.draft_topk import draft_topk
 from vocabforge.ops.fp8 import FP8, quantise_rows

@@ -10,11 +10,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tensor_memory import TensorMemory
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from tests.train.test_vocab_loss import FUSED, NAIVE, TRANSFORMS, SmallChunks, assert_same, case, run
-from vocabforge.bench.tensor_memory import TensorMemory
 from vocabforge.models.target.logits import IDENTITY, LogitFacts, LogitTransform
 from vocabforge.train.loss.fused import LossInputs
 from vocabforge.train.loss.kinds import KL, LOSSES

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 import torch
+from tensor_memory import TensorMemory
 from torch import Tensor, nn
 
 from tests.decode.drafting import CASES, VARIANTS, make_drafter
 from tests.train.run_support import settings
 from tests.train.ttt_reference import capture, documents, pack
-from vocabforge.bench.tensor_memory import TensorMemory
 from vocabforge.capture.online import CapturedBatch, OnlineCapture
 from vocabforge.core.config import parse_config
 from vocabforge.core.distributed import Group

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tensor_memory import TensorMemory
 from torch import Tensor
 
 from tests.train.ttt_reference import (
@@ -18,7 +19,6 @@ from tests.train.ttt_reference import (
     reference_rows,
 )
 from tests.worlds import tiny_drafter, tiny_target, ttt_loss
-from vocabforge.bench.tensor_memory import TensorMemory
 from vocabforge.capture.online import CapturedBatch, RowBatch
 from vocabforge.models.drafters.eagle3 import Eagle3Drafter
 from vocabforge.models.drafters.interface import Drafter

@@ -11,11 +11,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tensor_memory import TensorMemory
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
-from vocabforge.bench.tensor_memory import TensorMemory
 from vocabforge.models.target import logits
 from vocabforge.models.target.logits import IDENTITY, LogitFacts, LogitTransform
 from vocabforge.train.loss.fused import LossCosts, LossInputs, make_plan

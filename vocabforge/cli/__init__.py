@@ -31,21 +31,23 @@ COMMANDS: dict[str, str] = {
     "eval": "vocabforge.cli.decode.eval:evaluate",
     "report": "vocabforge.cli.decode.report:report",
     "generate": "vocabforge.cli.decode.generate:generate",
-    "bench": "vocabforge.cli.bench:bench",
     "kernels": "vocabforge.cli.kernels:kernels",
     "doctor": "vocabforge.cli.ship.doctor:doctor",
     "demo": "vocabforge.cli.demo:demo",
 }
 
 # Former command -> what to run instead.
-MOVED = {"study": "python recipes/study/study.py; see docs/guides/study.md"}
+MOVED = {
+    "study": "python recipes/study/study.py; see docs/guides/study.md",
+    "bench": "the scripts of recipes/bench, or python kernels/measure.py",
+}
 
 # Headings of the help page, each over the commands from this one on.
 HEADINGS = {
     "count-freq": "Vocabularies",
     "regenerate": "Data and training",
     "export": "Drafters in use: decode, measure, serve",
-    "bench": "Comparisons, this machine, a first try",
+    "kernels": "This machine, a first try",
 }
 
 

@@ -34,8 +34,7 @@ def model_folder(path: Path, *, weights: bool = True) -> Path:
     An existing path is taken as it is, then a drafter that comes with the package, by its name. A GGUF file, or a
     folder with one, is converted once into the cache (:func:`~vocabforge.core.gguf.gguf_folder`). A name of the Hub is
     looked up in the cache of huggingface_hub, then downloaded: configuration, tokenizer, model card and safetensors
-    weights, or the GGUF file that it names. Anything
-    else comes back unchanged.
+    weights, or the GGUF file that it names. Anything else comes back unchanged.
 
     Args:
         weights: False for a tokenizer alone.

@@ -28,7 +28,7 @@ BACKENDS = ("auto", "reference", "native", "emulated")
 HALVES = frozenset({torch.bfloat16, torch.float16})
 FLOATS = HALVES | {torch.float32}
 # The one switch of `fused_linear` and `fused_qkv`: the backend with which decoder layers take them; None: they take the
-# ops that these replace, until a GPU has measured both (`bench kernels ops=fused_linear,fused_qkv`).
+# ops that these replace, until a GPU has measured both (`kernels/measure.py ops=fused_linear,fused_qkv`).
 FUSED_LAYERS: str | None = None
 
 

@@ -1,7 +1,7 @@
 """What a configuration would do and take, without loading weights or data.
 
 A multiply-add is two operations. Attention, activations and evaluations are not counted: they depend on rows and
-device, and ``vocabforge bench training`` measures them.
+device, and ``recipes/bench/training.py`` measures them.
 """
 
 from __future__ import annotations

@@ -1,0 +1,106 @@
+"""Benchmark of ``ranker_select``: the ranker's scores of all tokens and the choice of its candidates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from vocabforge.ops.fp8 import quantise_rows
+from vocabforge.ops.ranker_select import ranker_select, ranker_select_reference
+
+from .types import Inputs, LibraryWay, ModelShape, OpCase, normal
+
+LEAST_RECALL = 0.9  # of the 16-bit candidates in the 8-bit ones; noise of rank 64 gives 0.97
+
+
+def cases(shape: ModelShape) -> list[OpCase]:
+    """Each rank with each size of the shortlist; in 8 bits with the middle size."""
+    middle = shape.shortlists[len(shape.shortlists) // 2]
+    found = [_case(shape, rank, k, False) for rank in shape.ranks for k in shape.shortlists]
+    return found + [_case(shape, rank, middle, True) for rank in shape.ranks if rank % 16 == 0]
+
+
+def recall(found: Tensor, wanted: Tensor, size: int) -> float:
+    """The share of ids ``wanted`` (N, k), below ``size``, that are ``found`` (N, k)."""
+    inside = [
+        torch.zeros(len(ids), size, dtype=torch.bool, device=ids.device).scatter_(1, ids.long(), True)
+        for ids in (found, wanted)
+    ]
+    return float((inside[0] & inside[1]).sum() / wanted.numel())
+
+
+def _case(shape: ModelShape, rank: int, k: int, fp8: bool) -> OpCase:
+    rows, vocab = shape.rows, shape.vocab
+
+    def make(random: torch.Generator, dtype: torch.dtype) -> Inputs:
+        projected = normal((rows, rank), random, dtype)
+        weight = normal((vocab, rank), random, dtype, rank**-0.5)
+        found, scale = quantise_rows(weight) if fp8 else (weight, None)
+        return {"projected": projected, "vocab": found, "k": k, "scale": scale, "weight": weight}
+
+    def run(inputs: Inputs, backend: str) -> Tensor:
+        return ranker_select(inputs["projected"], inputs["vocab"], k, scale=inputs["scale"], backend=backend)
+
+    def share_found(inputs: Inputs, got: tuple[Tensor, ...]) -> float:
+        """Of the candidates that 16 bits choose."""
+        return recall(got[0], ranker_select_reference(inputs["projected"], inputs["weight"], k), vocab)
+
+    def near(inputs: Inputs, got: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> str | None:
+        share = share_found(inputs, got)
+        return None if share >= LEAST_RECALL else f"recall of {share:.3f} of the 16-bit candidates"
+
+    def check(inputs: Inputs, got: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> str | None:
+        return _difference(inputs, got[0]) or (near(inputs, got, expected) if fp8 else None)
+
+    def matmul_and_topk(inputs: Inputs) -> Tensor:
+        """As PyTorch has it, in 16 bits."""
+        scores = F.linear(inputs["projected"], inputs["weight"]).float()
+        return scores.topk(k, dim=-1, sorted=False).indices
+
+    def scaled_mm(inputs: Inputs) -> Callable[[], Tensor]:
+        """Hidden rows are rounded to 8 bits in each call, as the product wants them."""
+        columns, scale = inputs["vocab"].T, inputs["scale"][None]  # (r, V), (1, V)
+
+        def call() -> Tensor:
+            left, size = quantise_rows(inputs["projected"])
+            scores = torch._scaled_mm(
+                left, columns, size[:, None], scale, out_dtype=torch.bfloat16, use_fast_accum=True
+            )
+            return scores.topk(k, dim=-1, sorted=False).indices
+
+        return call
+
+    return OpCase(
+        name=f"ranker_select N={rows} r={rank} k={k}{' fp8' if fp8 else ''}",
+        op="ranker_select",
+        sizes={"N": rows, "V": vocab, "r": rank, "k": k, "bits": 8 if fp8 else 16},
+        make=make,
+        run=run,
+        reference=lambda inputs: run(inputs, "reference"),
+        floor_bytes=vocab * (rank + 4.0 if fp8 else 2.0 * rank) + 2.0 * rows * rank + 4.0 * rows * k,
+        floor_flops=2.0 * rows * vocab * rank,
+        baselines={"16-bit matmul and topk": matmul_and_topk},
+        check=check,
+        measures={"recall": share_found} if fp8 else {},
+        libraries={"torch._scaled_mm": LibraryWay("torch", scaled_mm, check=near)} if fp8 else {},
+    )
+
+
+def _difference(inputs: Inputs, found: Tensor) -> str | None:
+    """None, or what is wrong with a set: an id twice, or a score below the border by more than sums in fp32 differ."""
+    projected, vocab, k = inputs["projected"].float(), inputs["vocab"].float(), inputs["k"]
+    scores, sizes = projected @ vocab.T, projected.norm(dim=-1, keepdim=True) * vocab.norm(dim=-1).amax()
+    if inputs["scale"] is not None:
+        scores, sizes = scores * inputs["scale"], sizes * inputs["scale"].amax()
+    if found.shape != (len(projected), k):
+        return f"ids of shape {tuple(found.shape)} instead of {(len(projected), k)}"
+    ascending = found.sort(dim=-1).values
+    twice = int((ascending.diff(dim=-1) == 0).sum())
+    if twice or int(ascending.amin()) < 0 or int(ascending.amax()) >= len(vocab):
+        return f"{twice} ids twice, or ids outside of the vocabulary"
+    border = scores.topk(k, dim=-1).values[:, -1:]
+    low = int((scores.gather(-1, found.long()) < border - 1e-5 * sizes).sum())
+    return f"{low} ids below the border" if low else None

@@ -1,0 +1,326 @@
+"""Cases of ops, checked and timed: one row of figures each, beside the floor and other ways to the same result."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vocabforge.models.target.load import dtype_name
+
+from .cases import OP_BENCHES, op_cases
+from .cases.types import SHAPES, Inputs, ModelShape, OpCase, outputs_of
+from .parts import Figure, KernelOptions, device_lost
+from .timing import Protocol, Replay, Timing, time_calls
+
+
+@contextmanager
+def poisoned_memory() -> Iterator[None]:
+    """New tensors start as NaN (integers: their highest value) instead of whatever lies there."""
+    filling: Any = torch.utils.deterministic
+    was, filled = torch.get_deterministic_debug_mode(), filling.fill_uninitialized_memory
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of operators without a deterministic form
+        # Not use_deterministic_algorithms, which imports the compiler.
+        torch.set_deterministic_debug_mode("warn")
+        filling.fill_uninitialized_memory = True
+        try:
+            yield
+        finally:
+            torch.set_deterministic_debug_mode(was)
+            filling.fill_uninitialized_memory = filled
+
+
+def poison(tensor: Tensor) -> None:
+    """Overwrite with what no op gives: NaN, or the integer type's highest value."""
+    if tensor.is_floating_point():
+        tensor.fill_(float("nan"))
+    elif tensor.dtype == torch.bool:
+        tensor.logical_not_()
+    else:
+        tensor.fill_(torch.iinfo(tensor.dtype).max)
+
+
+def leave_poison(like: tuple[Tensor, ...]) -> None:
+    """Free poisoned blocks of the outputs' sizes: an allocator hands them to the next who asks.
+
+    Outputs of compiled ops do not all pass through what :func:`poisoned_memory` switches.
+    """
+    for tensor in [torch.empty_like(one) for one in like for _ in range(2)]:
+        poison(tensor)
+
+
+def check_case(
+    case: OpCase, device: torch.device, dtype: torch.dtype, backend: str, seed: int
+) -> dict[str, Any]:
+    """Compare an op with its reference on inputs that nothing else uses.
+
+    Returns:
+        ``problem``: None, or what is wrong (values, bits that change between runs); ``graph``: the same for the
+        replay of a captured graph whose outputs were poisoned; ``measured``: the case's own figures by name.
+    """
+    inputs = case.inputs(device, dtype, seed)
+    expected = tuple(one.clone() for one in outputs_of(case.reference(_own(case, inputs))))
+    ours = _own(case, inputs)
+    leave_poison(expected)
+    with poisoned_memory():
+        got = outputs_of(case.run(ours, backend))
+    problem = case.problem(ours, got, expected)
+    kept = tuple(one.clone() for one in got)
+    if problem is None:
+        second = outputs_of(case.run(_own(case, inputs), backend))
+        problem = None if _same_bits(kept, second) else "the same inputs gave other bits"
+    measured = {name: round(float(measure(ours, kept)), 4) for name, measure in case.measures.items()}
+    return {
+        "problem": problem,
+        "graph": _check_graph(case, inputs, backend, device, kept),
+        "measured": measured,
+    }
+
+
+def _check_graph(
+    case: OpCase, inputs: Inputs, backend: str, device: torch.device, expected: tuple[Tensor, ...]
+) -> str | None:
+    ours = _own(case, inputs)
+    try:
+        replay = Replay(lambda: outputs_of(case.run(ours, backend)), device)
+    except RuntimeError as error:  # what torch raises for a call that capture forbids
+        return f"cannot be captured: {str(error).splitlines()[0]}"
+    given = {one.data_ptr() for one in _tensors(ours)}
+    for output in replay.outputs:
+        if output.data_ptr() not in given:  # an op may hand an input on
+            poison(output)
+    for name in case.mutates:
+        ours[name].copy_(inputs[name])
+    replay.replay()
+    return None if _same_bits(replay.outputs, expected) else "the replay gave other bits than the call"
+
+
+def _own(case: OpCase, inputs: Inputs) -> Inputs:
+    """The inputs with copies of what the op writes to."""
+    return {name: value.clone() if name in case.mutates else value for name, value in inputs.items()}
+
+
+def _same_bits(ours: tuple[Tensor, ...], theirs: tuple[Tensor, ...]) -> bool:
+    """Equal, NaN being equal to NaN."""
+    return len(ours) == len(theirs) and all(
+        a.shape == b.shape and a.dtype == b.dtype and bool(((a == b) | ((a != a) & (b != b))).all())
+        for a, b in zip(ours, theirs)
+    )
+
+
+_SEED = 0  # of the inputs
+PLAIN = "reference"  # the op's own PyTorch form, timed beside it like any baseline
+
+
+def op_figures(options: KernelOptions) -> list[Figure]:
+    """Every op with a benchmark, checked and timed."""
+    names = options.ops or tuple(OP_BENCHES)
+    return named_figures({name: partial(op_cases, name) for name in names}, options, plain=True)
+
+
+def head_figures(options: KernelOptions) -> list[Figure]:
+    """The table of draft heads."""
+    from .cases.heads import cases
+
+    return named_figures({"heads": cases}, options, plain=False)
+
+
+def library_figures(options: KernelOptions) -> list[Figure]:
+    """Every case that other libraries compute, too, beside ours."""
+    names = options.ops or tuple(OP_BENCHES)
+    return named_figures(
+        {name: partial(op_cases, name) for name in names}, options, plain=False, libraries=True
+    )
+
+
+def named_figures(
+    makers: Mapping[str, Callable[[ModelShape], list[OpCase]]],
+    options: KernelOptions,
+    *,
+    plain: bool,
+    libraries: bool = False,
+) -> list[Figure]:
+    """Each case once, under a name with its sizes; a text instead if a maker's cannot be made.
+
+    Goals come first, then the others, those of the first of ``options.rows`` before the next: what the time does not
+    suffice for is at the end.
+    """
+    found: dict[str, Any] = {}
+    goals: set[str] = set()
+    for count in options.rows:
+        for name, cases in makers.items():
+            for shape in map(SHAPES.__getitem__, options.shapes):
+                try:
+                    made = cases(shape if shape.small else replace(shape, rows=count))
+                except Exception as error:  # noqa: BLE001 (one broken op must not hide the others)
+                    found[name] = f"{type(error).__name__}: {error}"
+                    continue
+                for case in made:
+                    sizes = " ".join(f"{key}={value}" for key, value in case.sizes.items())
+                    label = f"{case.op}: {case.name} [{sizes}]"
+                    figures: dict[str, Any] = {label: partial(measure_case, case, options, plain=plain)}
+                    if libraries:
+                        figures = {
+                            f"{library}, {label}": partial(measure_library, case, library, options)
+                            for library in case.libraries
+                        }
+                    for figure, measure in figures.items():
+                        found.setdefault(figure, measure)
+                    goals |= set(figures) if case.goal else set()
+    return sorted(found.items(), key=lambda figure: figure[0] not in goals)
+
+
+def measure_case(case: OpCase, options: KernelOptions, *, plain: bool = True) -> dict[str, Any]:
+    """Check a case in all its dtypes and time it in the first.
+
+    Args:
+        plain: time the PyTorch reference, too.
+
+    Returns:
+        a row: ``op``, ``case``, ``sizes``, ``dtype``, ``problems`` (what is wrong, by dtype; nothing is timed
+        then), ``graph_problems`` (the same of a captured graph), ``measured`` (figures beside time, of the first
+        dtype), and the figures of :func:`_figures`.
+    """
+    protocol = options.protocol()
+    problems: dict[str, str] = {}
+    graphs: dict[str, str] = {}
+    measured: dict[str, float] = {}
+    for dtype in case.dtypes:
+        found = check_case(case, protocol.device, dtype, options.backend, _SEED + 1)
+        for told, part in ((problems, "problem"), (graphs, "graph")):
+            if (text := found[part]) is not None:
+                told[dtype_name(dtype)] = text
+        measured = measured or found["measured"]
+    row: dict[str, Any] = {
+        "op": case.op,
+        "case": case.name,
+        "sizes": dict(case.sizes),
+        "dtype": dtype_name(case.dtypes[0]),
+        "backend": options.backend,
+        "problems": problems,
+        "graph_problems": graphs,
+        "measured": measured,
+    }
+    if not problems:
+        row |= _figures(case, options, protocol, plain=plain)
+    _make_room(protocol)
+    return row
+
+
+def measure_library(case: OpCase, library: str, options: KernelOptions) -> dict[str, Any]:
+    """Compare another library's result with the reference, then time it beside ours on the same inputs.
+
+    Returns:
+        a row: ``op``, ``case``, ``sizes``, ``library``, ``untimed`` (see :class:`LibraryWay`) and either ``skipped``
+        (why it is absent), ``problem`` (what is wrong with its result, or why it has none), or ``timing``, ``ours``
+        (both as graph replays, or both as plain calls) and ``ratio`` (the library's time over ours).
+    """
+    way, protocol, dtype = case.libraries[library], options.protocol(), case.dtypes[0]
+    row: dict[str, Any] = {"op": case.op, "case": case.name, "sizes": dict(case.sizes), "library": library}
+    row |= {"untimed": way.untimed}
+    try:
+        importlib.import_module(way.module)
+    except ImportError as error:
+        return row | {"skipped": str(error)}
+    try:
+        inputs = case.inputs(protocol.device, dtype, _SEED + 1)
+        expected = outputs_of(case.reference(inputs))
+        problem = case.problem(inputs, outputs_of(way.prepare(inputs)()), expected, way.check)
+        del inputs, expected
+        if problem is not None:
+            return row | {"problem": f"wrong result: {problem}"}
+        sets = _rotation(case, protocol)
+        theirs = time_calls([way.prepare(one) for one in sets], protocol)
+    except Exception as error:  # it is not ours: whatever it raises is reported
+        if device_lost(error):
+            raise
+        return row | {"problem": f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"}
+    calls = _calls(sets, lambda inputs: case.run(inputs, options.backend))
+    ours = time_calls(calls, protocol, graph=theirs.method != "events")
+    _make_room(protocol)
+    return row | {
+        "timing": theirs.to_dict(),
+        "ours": ours.to_dict(),
+        "ratio": theirs.seconds / ours.seconds,
+    }
+
+
+def _make_room(protocol: Protocol) -> None:
+    """Collect what still holds the device's memory, where that is much: a collection takes a while."""
+    if protocol.cuda:
+        free, total = torch.cuda.mem_get_info(protocol.device)
+        cached = torch.cuda.memory_reserved(protocol.device) - torch.cuda.memory_allocated(protocol.device)
+        if free + cached < total / 2:
+            gc.collect()
+
+
+def _figures(case: OpCase, options: KernelOptions, protocol: Protocol, *, plain: bool) -> dict[str, Any]:
+    """Times of the op and its baselines.
+
+    ``timing`` (graph replays where they can be), ``eager`` (events around plain calls), ``floor_us`` and ``share``
+    (floor over time), ``bound``, ``gb_per_s`` reached, ``baselines`` with their ``ratio``
+    (baseline's time over the op's), ``copies`` of the inputs and whether they are ``cold``, that is: twice the
+    cache or more.
+    """
+    assert options.ceilings is not None
+    sets = _rotation(case, protocol)
+    moved = sum(case.bytes_of(one) for one in sets) / len(sets)
+    floor, bound = options.ceilings.floor(moved, case.floor_flops)
+    backend = options.backend
+    timing = time_calls(_calls(sets, lambda inputs: case.run(inputs, backend)), protocol)
+    eager = time_calls(_calls(sets, lambda inputs: case.run(inputs, backend)), protocol, graph=False)
+    used = min(len(sets), timing.calls)
+    ways = {**({PLAIN: case.reference} if plain else {}), **case.baselines}
+    baselines = {name: _baseline(_calls(sets, way), protocol, timing) for name, way in ways.items()}
+    return {
+        "timing": timing.to_dict(),
+        "eager": eager.to_dict(),
+        "floor_bytes": moved,
+        "floor_flops": case.floor_flops,
+        "floor_us": floor * 1e6,
+        "bound": bound,
+        "share": floor / timing.seconds,
+        "gb_per_s": moved / timing.seconds / 1e9,
+        "baselines": baselines,
+        "copies": used,
+        "cold": moved * used >= 2 * protocol.cache_bytes(),
+    }
+
+
+def _baseline(calls: list[Callable[[], Any]], protocol: Protocol, ours: Timing) -> dict[str, Any]:
+    """A baseline's time, or why it has none; it may lack the memory where the op does not."""
+    try:
+        timing = time_calls(calls, protocol)
+    except (RuntimeError, ValueError) as error:
+        return {"problem": str(error).splitlines()[0]}
+    return {**timing.to_dict(), "ratio": timing.seconds / ours.seconds}
+
+
+def _calls(sets: Sequence[Inputs], way: Callable[[Inputs], Any]) -> list[Callable[[], Any]]:
+    def call(inputs: Inputs) -> Callable[[], Any]:
+        return lambda: way(inputs)
+
+    return [call(inputs) for inputs in sets]
+
+
+def _rotation(case: OpCase, protocol: Protocol) -> list[Inputs]:
+    """As many sets of inputs as exceed the cache."""
+    device, dtype = protocol.device, case.dtypes[0]
+    first = case.inputs(device, dtype, _SEED)
+
+    held = float(sum(one.nbytes for one in _tensors(first)))
+    count = protocol.copies(case.bytes_of(first), held)
+    return [first, *(case.inputs(device, dtype, _SEED + 2 + number) for number in range(1, count))]
+
+
+def _tensors(inputs: Inputs) -> list[Tensor]:
+    return [one for one in inputs.values() if isinstance(one, Tensor)]

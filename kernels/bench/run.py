@@ -1,0 +1,201 @@
+"""``kernels/measure.py``: ops, draft heads, drafting and whole cycles on one device, beside their floors.
+
+Needs torch alone, so that it also runs where the package is not installed (``kernels/gpu_check.py``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from vocabforge.core.errors import UsageError, VocabForgeError
+from vocabforge.core.provenance import git_revision, program_output
+from vocabforge.core.registry import check_known
+from vocabforge.core.values import split_pair
+from vocabforge.evaluate.run.environment import describe_environment
+from vocabforge.models.device import choose_device
+from vocabforge.ops.backend import library_facts
+
+from .parts import LIBRARIES, NO_TIME, PARTS, FigureJournal, KernelOptions, run_part
+
+_ROOT = Path(__file__).resolve().parents[2]
+_SOURCES = (".py", ".cu", ".cuh", ".h", ".cpp")
+
+
+def machine_facts(device: str) -> dict[str, Any]:
+    """Machine, GPU, driver, torch, compiler, revision, hash of the sources and date, as plain JSON values."""
+    import torch
+
+    facts = {
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "revision": git_revision(),
+        "sources": sources_hash(_ROOT),
+        **describe_environment(device=device, dtype="bfloat16"),
+        "torch_cuda": torch.version.cuda,
+        "nvcc": _nvcc(),
+        "dependent_launches": os.environ.get("VOCABFORGE_PDL") == "1",
+    }
+    if device != "cpu":
+        facts["gpu_memory"] = torch.cuda.get_device_properties(device).total_memory
+        facts["driver"] = program_output(
+            ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+        )
+    return facts
+
+
+def sources_hash(root: Path) -> str:
+    """SHA-256 of package and kernels: tells what was measured where there is no repository."""
+    digest = hashlib.sha256()
+    paths = [path for folder in ("vocabforge", "kernels") for path in (root / folder).rglob("*")]
+    for path in sorted(path for path in paths if path.suffix in _SOURCES and "build" not in path.parts):
+        digest.update(f"{path.relative_to(root).as_posix()}\n".encode())
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+def _nvcc() -> str | None:
+    home = os.environ.get("CUDA_HOME", "/usr/local/cuda")
+    told = program_output([shutil.which("nvcc") or f"{home}/bin/nvcc", "--version"])
+    found = re.search(r"release ([\d.]+)", told or "")
+    return found.group(1) if found else None
+
+
+SCHEMA, SCHEMA_VERSION = "vocabforge.bench-kernels", 2
+REAL = KernelOptions()
+SMALL = KernelOptions("cpu", ("small",), (1,), (), "auto", measure=0.001, budget=60.0)
+# Shares of the time in which parts run on a GPU.
+SHARES = {"ops": 0.36, "heads": 0.28, "drafting": 0.1, "cycle": 0.15, LIBRARIES: 0.11}
+
+Runner = Callable[[str, KernelOptions], FigureJournal]
+
+
+def bench_kernels(settings: Sequence[str], repeats: int = 3) -> dict[str, Any]:
+    """Measure on this machine; on a CPU the same code at small sizes.
+
+    Args:
+        settings: ``key=value``: device, shapes, rows, ops, parts (lists with commas), only (a part of the figures'
+            names), backend, measure, budget (seconds of one measurement, of all parts).
+        repeats: on a GPU a measurement takes 0.01 s for each of them, unless ``measure`` says otherwise.
+
+    Returns:
+        see :func:`measure`.
+
+    Raises:
+        UsageError: a setting that there is not, or a device that is not there.
+    """
+    values = _read(settings)
+    device = str(choose_device(values.pop("device", None)))
+    base = SMALL if device == "cpu" else replace(REAL, device=device, measure=0.01 * repeats, budget=400.0)
+    parts = values.pop("parts", tuple(PARTS))
+    options = replace(base, **values)
+    return measure(options, parts, in_process)
+
+
+def in_process(part: str, options: KernelOptions) -> FigureJournal:
+    """Run one part here."""
+    journal = FigureJournal(deadline=time.monotonic() + options.budget)
+    try:
+        run_part(part, options, journal)
+    except Exception as error:  # noqa: BLE001 (what was measured stays, and the other parts follow)
+        journal.leave(f"{part}: the rest", f"{type(error).__name__}: {error}")
+    return journal
+
+
+def measure(options: KernelOptions, parts: Sequence[str], run: Runner) -> dict[str, Any]:
+    """Ceilings first, then the parts, each within its share of ``options.budget``.
+
+    Returns:
+        ``schema``, ``schema_version``, ``machine``, ``options``, ``ceilings``, ``parts`` (part -> name -> row),
+        ``not_real`` (why these are no figures of a GPU at real sizes, or None), ``open`` (part -> name of a figure that
+        was not measured -> why), ``failed`` (part -> name -> what went wrong).
+    """
+    from .timing import measure_ceilings
+
+    for part in parts:
+        check_known(part, PARTS, "part")
+    ceilings = measure_ceilings(options.protocol())
+    options = replace(options, ceilings=ceilings)
+    end, waiting = time.monotonic() + options.budget, sum(SHARES[part] for part in parts)
+    journals = {}
+    for part in parts:
+        share = max(0.0, end - time.monotonic()) * SHARES[part] / waiting
+        waiting -= SHARES[part]  # what a part leaves is for the others
+        journals[part] = run(part, replace(options, budget=share))
+    return {
+        "schema": SCHEMA,
+        "schema_version": SCHEMA_VERSION,
+        "machine": machine_facts(options.device),
+        "options": options.to_dict(),
+        "ceilings": ceilings.to_dict(),
+        "parts": {part: journal.rows for part, journal in journals.items()},
+        "not_real": why_not_real(options),
+        "open": {part: journal.open for part, journal in journals.items() if journal.open},
+        "failed": failures(journals),
+    }
+
+
+def why_not_real(options: KernelOptions) -> str | None:
+    """Why a run gives no figures of a GPU, of real sizes and compiled kernels, or None."""
+    if options.device == "cpu":
+        return "no GPU was used: this run only proves the code"
+    if "small" in options.shapes:
+        return "this run has small sizes"
+    try:
+        facts = library_facts()
+    except VocabForgeError as error:
+        return str(error)
+    if facts is None or facts["variant"] != "native" or options.backend != "native":
+        return "the CUDA kernels were not built or not used"
+    return None
+
+
+def failures(journals: Mapping[str, FigureJournal]) -> dict[str, dict[str, str]]:
+    """Wrong results of ours, and figures that could not be measured for another reason than time."""
+    found: dict[str, dict[str, str]] = {}
+    for part, journal in journals.items():
+        if part == LIBRARIES:
+            continue  # what another library cannot do is told in its rows
+        wrong: dict[str, str] = {}
+        for name, row in journal.rows.items():
+            told = {**row.get("problems", {}), **row.get("graph_problems", {})}
+            if told:
+                wrong[name] = "; ".join(f"{kind}: {text}" for kind, text in told.items())
+        wrong |= {name: why for name, why in journal.open.items() if why != NO_TIME}
+        if wrong:
+            found[part] = wrong
+    return found
+
+
+_KNOWN: dict[str, type] = {
+    **dict.fromkeys(("shapes", "ops", "parts", "device", "backend", "only"), str),
+    **dict.fromkeys(("measure", "budget"), float),
+    "rows": int,
+}
+_LISTS = ("shapes", "rows", "ops", "parts")
+
+
+def _read(settings: Sequence[str]) -> dict[str, Any]:
+    from .cases import OP_BENCHES
+    from .cases.types import SHAPES
+
+    values: dict[str, Any] = {}
+    for setting in settings:
+        key, text = split_pair(setting, expected=", ".join(f"{name}=..." for name in _KNOWN))
+        check_known(key, _KNOWN, "setting")
+        try:
+            read = tuple(_KNOWN[key](part) for part in (text.split(",") if key in _LISTS else [text]))
+        except ValueError as error:
+            raise UsageError("a setting cannot be read", got=setting, expected=f"{key}=NUMBER") from error
+        values[key] = read if key in _LISTS else read[0]
+    for key, table in (("shapes", SHAPES), ("ops", OP_BENCHES)):
+        for name in values.get(key, ()):
+            check_known(name, table, key[:-1])
+    return values

@@ -1,0 +1,133 @@
+"""The figures of ``bench_kernels`` as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from vocabforge.core.console import DataTable
+
+from .parts import LIBRARIES
+
+Row = Mapping[str, Any]
+_CEILINGS = {
+    "copy_gb_per_s": ("copy, read and written", "GB/s"),
+    "bf16_matmul_tflop_per_s": ("bf16 product", "TFLOP/s"),
+    "graph_node_us": ("smallest kernel", "us"),
+}
+_DRAFTING = ("layer", "head", "softmax and top-k", "tree", "launch gaps")
+
+
+def tables(result: Row) -> list[DataTable]:
+    """All tables of a result of ``bench_kernels``; parts that were not measured have none."""
+    ceilings = [(name, f"{result['ceilings'][key]:,.2f}", unit) for key, (name, unit) in _CEILINGS.items()]
+    found = [DataTable("Ceilings", ("ceiling<", "measured", "unit"), ceilings)]
+    makers = {"heads": _heads, "drafting": _drafting, "cycle": _cycle, "ops": _ops, LIBRARIES: _libraries}
+    for part, make in makers.items():
+        if rows := list(result["parts"].get(part, {}).values()):
+            found.append(make(rows))
+    left = [(part, name, why) for part, names in result["open"].items() for name, why in names.items()]
+    return [*found, DataTable("Not measured", ("part<", "figure<", "why<"), left)] if left else found
+
+
+def markdown(result: Row) -> str:
+    """The tables of a result, each under its title; why they are no figures of a GPU first."""
+    remark = [f"**{result['not_real']}.**\n"] if result.get("not_real") else []
+    sections = ["\n".join([f"## {one.title}", "", *one.markdown(), ""]) for one in tables(result)]
+    return "\n".join([*remark, *sections])
+
+
+def _timed(row: Row, digits: int) -> list[object]:
+    """Columns of a timed case: us, 10-90%, calls, floor, share; or that its result is wrong."""
+    if row["problems"]:
+        return [
+            "wrong: " + "; ".join(f"{name}: {text}" for name, text in row["problems"].items()),
+            *[None] * 4,
+        ]
+    timing = row["timing"]
+    return [
+        f"{timing['us']:.{digits}f}" + (" (no graph)" if timing["method"] == "events" else ""),
+        f"{timing['low_us']:.{digits}f}-{timing['high_us']:.{digits}f}",
+        f"{row['eager']['us']:.{digits}f}",
+        f"{row['floor_us']:.{digits}f} {row['bound']}",
+        f"{row['share']:.0%}" + ("" if row["cold"] else " (in cache)"),
+    ]
+
+
+_TIMED = ("us", "10-90%", "calls, us", "floor, us", "share")
+
+
+def _ops(rows: Sequence[Row]) -> DataTable:
+    def cells(row: Row) -> list[object]:
+        name = row["case"] + "".join(f", {key} {value:.3f}" for key, value in row["measured"].items())
+        ways = "; ".join(
+            f"{way} {one['ratio']:.2f}" if "ratio" in one else f"{way} -"
+            for way, one in row.get("baselines", {}).items()
+        )
+        rate = None if row["problems"] else f"{row['gb_per_s']:,.0f}"
+        return [name, *_timed(row, 2), rate, ways]
+
+    return DataTable(
+        "Ops", ("case<", *_TIMED, "GB/s", "other ways (times ours)"), [cells(row) for row in rows]
+    )
+
+
+def _heads(rows: Sequence[Row]) -> DataTable:
+    """Each beside the static head of the same V and N."""
+
+    def place(row: Row) -> tuple[int, int]:
+        return row["sizes"]["V"], row["sizes"]["N"]
+
+    static = {
+        place(row): row["timing"]["us"] for row in rows if row["op"] == "head static" and "timing" in row
+    }
+
+    def cells(row: Row) -> list[object]:
+        base = None if row["problems"] else static.get(place(row))
+        share = None if base is None else f"{row['timing']['us'] / base:.2f}"
+        return [row["case"].partition(" V=")[0], *place(row), *_timed(row, 1), share]
+
+    return DataTable("Draft heads", ("head<", "V", "N", *_TIMED, "of static"), [cells(row) for row in rows])
+
+
+def _drafting(rows: Sequence[Row]) -> DataTable:
+    """Where drafting's time goes, as shares of the time without graphs."""
+
+    def cells(row: Row) -> list[object]:
+        without = row["without_us"]
+        parts = [f"{row['parts'][part]:.1f} ({row['parts'][part] / without:.0%})" for part in _DRAFTING]
+        return [row["name"], f"{row['with_us']:.1f}", f"{without:.1f}", *parts]
+
+    columns = ("drafting<", "with graphs, us", "without, us", *(f"{part}, us (share)" for part in _DRAFTING))
+    return DataTable("Drafting", columns, [cells(row) for row in rows])
+
+
+def _cycle(rows: Sequence[Row]) -> DataTable:
+    def cells(row: Row) -> list[object]:
+        times = [f"{row[key]:.3f}" for key in ("ms", "ahead_ms", "without_ms", "floor_ms")]
+        return [row["name"], *times, f"{row['share']:.0%}", f"{row['bytes'] / 1e6:,.0f}"]
+
+    columns = ("cycle<", "ms", "ahead, ms", "without graphs, ms", "roofline, ms", "share", "MB")
+    return DataTable("Cycle (shapes are real, weights random)", columns, [cells(row) for row in rows])
+
+
+def _libraries(rows: Sequence[Row]) -> DataTable:
+    """What was timed, row by row; below it once why a library was skipped, and how many cases that concerns."""
+    found: list[list[object]] = []
+    absent: dict[tuple[str, str], int] = {}
+    for row in rows:
+        if why := row.get("skipped"):
+            absent[row["library"], why] = absent.get((row["library"], why), 0) + 1
+        elif why := row.get("problem"):
+            found.append([row["case"], row["library"], *[None] * 3, why])
+        else:
+            remark = [f"without {row['untimed']}"] if row["untimed"] else []
+            remark += ["plain calls, no graph"] if row["timing"]["method"] == "events" else []
+            times = [f"{row[key]['us']:.2f}" for key in ("timing", "ours")]
+            found.append([row["case"], row["library"], *times, f"{row['ratio']:.2f}", ", ".join(remark)])
+    found += [
+        [f"{count} cases", library, *[None] * 3, f"skipped: {why}"]
+        for (library, why), count in absent.items()
+    ]
+    columns = ("case<", "library<", "us", "ours, us", "times ours", "remark<")
+    return DataTable("Other libraries", columns, found)

@@ -1,1 +1,0 @@
-"""Benchmarks of counting, training, decoding, draft heads and kernels."""

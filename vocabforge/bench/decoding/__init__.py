@@ -1,1 +1,0 @@
-"""Decoding speed of every method, beside plain decoding and transformers."""
