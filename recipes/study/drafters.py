@@ -224,7 +224,7 @@ def trained_drafter(config: TrainConfig, data: str, target: str) -> dict[str, An
         gc.collect()  # the captured states are gigabytes, and the target's hooks hold them in a cycle
         return {"drafter": str(path), "digest": drafter_digest(path)}
 
-    place = config.output.with_suffix(".json")
+    place = config.output.with_name(f"{config.output.name}.json")
     made = run_step(f"seed {config.run.seed}: {config.output.name}", place, key, make, folder=config.output)
     for name in ("checkpoints", "best"):
         shutil.rmtree(config.output / name, ignore_errors=True)

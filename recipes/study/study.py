@@ -25,7 +25,7 @@ from vocabforge.core.errors import UsageError, VocabForgeError
 from vocabforge.core.files import atomic_write, atomic_write_json, read_json
 from vocabforge.core.progress import ProgressBar
 from vocabforge.core.provenance import git_revision, package_versions
-from vocabforge.corpus.tokenizer.tokenizer import encode_prompt
+from vocabforge.corpus.tokenizer.prompt_format import resolve_format
 from vocabforge.decode.build.methods import build_proposer, recipe_models
 from vocabforge.decode.build.models import Models
 from vocabforge.decode.build.recipe import DecodingRecipe, read_recipe
@@ -34,6 +34,7 @@ from vocabforge.decode.text import continue_batches
 from vocabforge.decode.trees.shapes import TreeShape, chain, default_shape
 from vocabforge.evaluate.benchmarks import Question, load_benchmark
 from vocabforge.evaluate.results.intervals import estimate, ratio, ratio_of_ratios
+from vocabforge.evaluate.run.prompts import PromptBuilder, system_of
 from vocabforge.models.heads.registry import exact_head
 from vocabforge.models.target.fingerprint import target_fingerprint
 from vocabforge.vocab.counts.table import load_counts
@@ -93,7 +94,8 @@ def main() -> None:
                 for shape, form in shapes.items()
             }
             if temperature == 0:
-                found[name]["exact_logits"] = float(np.nanmean(ranks[name].scored))
+                scored = [count for count in ranks[name].scored if not np.isnan(count)]
+                found[name]["exact_logits"] = float(np.mean(scored)) if scored else None
                 if buckets is not None:
                     row["first draft correct"] = by_bucket(ranks[name], answers, buckets)
     results = {
@@ -126,8 +128,8 @@ def draft_heads(models: Models, recipe: DecodingRecipe, levels: int) -> list[Dra
                 got=f"{name}: {spec.proposer}",
                 expected="methods.NAME.drafter",
             )
-        chained: dict[str, Any] = {"tree": "chain", "depth": levels - 1, "control": "fixed"}
-        spec = MethodSpec.model_validate(spec.model_copy(update=chained).model_dump())
+        spec = spec.without("topk", "total_nodes", "tree_file", "confidence", "verifier", "draft_sampling")
+        spec = spec.model_copy(update={"tree": "chain", "depth": levels - 1, "control": "fixed"})
         _, built, _ = build_proposer(models, spec, name)
         head = exact_head(models.drafter(spec.drafter)[0]) if built is None else built.head
         grouped.setdefault(spec.drafter, {})[name] = head
@@ -138,12 +140,15 @@ def answer(
     models: Models, questions: Sequence[tuple[str, Question]], asked: argparse.Namespace, temperature: float
 ) -> list[Continuation]:
     """Return the target's own answers to the first turns; they are kept in the output folder."""
+    form = resolve_format(models.tokenizer, "auto")
     prompts = [
-        tuple(encode_prompt(models.tokenizer, [{"role": "user", "content": question.turns[0]}]))
+        tuple(PromptBuilder(models.tokenizer, form, system_of(question, None)).ask(question.turns[0]))
         for _, question in questions
     ]
     file = asked.output / f"answers-{temperature:g}.json"
-    key = json.loads(json.dumps([target_fingerprint(models.target), prompts, asked.max_new_tokens]))
+    decides = (str(models.model.dtype), type(models.model).__name__, sorted(models.tokenizer.eos_ids))
+    key = [target_fingerprint(models.target), prompts, asked.max_new_tokens, decides]
+    key = json.loads(json.dumps(key))
     stored = read_json(file, "answers") if file.is_file() else {}
     if stored.get("key") != key:
         run, _ = continue_batches(
@@ -171,11 +176,11 @@ def figures(
     answers: Sequence[Continuation],
     questions: Sequence[tuple[str, Question]],
     shape: TreeShape,
-    asked: argparse.Namespace,
+    ends: Sequence[int],
 ) -> dict[str, Any]:
     """Return accepted length and share of the baseline's, each with its 95% interval, of all and by category."""
     offsets = cycle_offsets(answers)
-    limited = np.array([len(one.tokens) >= asked.max_new_tokens for one in answers])
+    limited = np.array([one.tokens[-1] not in ends for one in answers])  # by the limit or the context
     columns = []
     for one in (own, baseline):
         walked = walk(one.ranks, offsets, shape, limited=limited)
@@ -207,7 +212,7 @@ def token_buckets(counts: np.ndarray) -> dict[str, np.ndarray]:
 
 def by_bucket(
     own: Replayed, answers: Sequence[Continuation], buckets: dict[str, np.ndarray]
-) -> dict[str, dict[str, float]]:
+) -> dict[str, dict[str, float | None]]:
     """Return how often the best first draft is the target's token, by the frequency of that token."""
     wanted = np.concatenate([np.asarray(one.tokens[1:], np.int64) for one in answers])
     correct = own.ranks[:, 0] == 0
@@ -215,7 +220,7 @@ def by_bucket(
     for name, mask in buckets.items():
         inside = mask[np.minimum(wanted, len(mask) - 1)] & (wanted < len(mask))
         count = int(inside.sum())
-        found[name] = {"tokens": count, "share": float(correct[inside].mean()) if count else float("nan")}
+        found[name] = {"tokens": count, "share": float(correct[inside].mean()) if count else None}
     return found
 
 
@@ -229,7 +234,8 @@ def markdown(results: dict[str, Any]) -> str:
     head += [f"share, {shapes[0]}"]
     rows = []
     for name, found in methods.items():
-        cells = [name, f"{found['exact_logits']:,.0f}"]
+        logits = found["exact_logits"]
+        cells = [name, "–" if logits is None else f"{logits:,.0f}"]
         cells += [
             cell(one[shape]["all"]["accepted"]) for shape in shapes for one in found["temperatures"].values()
         ]
@@ -249,7 +255,7 @@ def markdown(results: dict[str, Any]) -> str:
         first = methods[next(iter(methods))]["temperatures"]["0"][rare[0]]
         rows = [
             [name, f"{first[name]['tokens']:,}"]
-            + [f"{one['temperatures']['0'][rare[0]][name]['share']:.1%}" for one in methods.values()]
+            + [percent(one["temperatures"]["0"][rare[0]][name]["share"]) for one in methods.values()]
             for name in first
         ]
         text += table(["tokens", "number", *methods], rows)
@@ -263,6 +269,11 @@ def cell(figure: dict[str, Any], *, percent: bool = False, interval: bool = True
         return "–"
     known = interval and figure["low"] is not None
     return form(figure["value"]) + (f" [{form(figure['low'])}–{form(figure['high'])}]" if known else "")
+
+
+def percent(share: float | None) -> str:
+    """Return a share as text."""
+    return "–" if share is None else f"{share:.1%}"
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -1,4 +1,4 @@
-"""``bench decoding`` end to end on tiny models, eager; what it says of outputs that differ."""
+"""``recipes/bench/decoding.py`` end to end on tiny models, eager; what it says of outputs that differ."""
 
 from __future__ import annotations
 

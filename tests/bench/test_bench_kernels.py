@@ -1,4 +1,4 @@
-"""The timing protocol of ``bench kernels``, and the checks before anything is timed."""
+"""The timing protocol of ``kernels/measure.py``, and the checks before anything is timed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables and runs of ``bench kernels``: what was measured, what was not, and why."""
+"""Tables and runs of ``kernels/measure.py``: what was measured, what was not, and why."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``bench load`` end to end on a tiny target: every load and method, the arms that its control ran."""
+"""``recipes/bench/load.py`` end to end on a tiny target: every load and method, the arms that its control ran."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from tests.packing import pack
 from vocabforge.core.config import load_config
 from vocabforge.corpus.prepared.dataset import TrainingSequence
 from vocabforge.demo.target import train as training
-from vocabforge.demo.target.build import build_model, finished_target, make_tokenizer, train_tiny_target
+from vocabforge.demo.target.build import build_model, make_tokenizer, train_tiny_target
 from vocabforge.demo.target.config import TinyTargetConfig
 from vocabforge.demo.target.layerskip import dropout_rates, dropped, exit_weights, layerskip_loss
 from vocabforge.demo.target.train import TextBatch, TextRows, batch_loss
@@ -136,8 +136,6 @@ def test_a_resumed_run_gives_the_same_weights(
         wanted.model_copy(update=dict.fromkeys(SKIP, 0) | {"early_exit_every": 1}), tmp_path / "plain"
     )
     assert (plain.path / "model.safetensors").read_bytes() != first
-    assert finished_target(wanted, whole.path) is not None
-    assert finished_target(wanted, plain.path) is None
 
 
 def test_the_recipe_is_the_demos_but_for_its_training(tmp_path: Path) -> None:

@@ -21,7 +21,6 @@ from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.demo.target.build import (
     END,
     PAD,
-    finished_target,
     make_tokenizer,
     train_tiny_target,
 )
@@ -177,23 +176,6 @@ def test_a_run_begun_with_other_settings_is_not_gone_on_with(
         train_tiny_target(config, tmp_path / "target", make_step=with_event(6, fail))
     with pytest.raises(UsageError, match="init_std"):
         train_tiny_target(config.model_copy(update={"init_std": 0.1}), tmp_path / "target")
-
-
-def test_a_finished_target_is_known_by_inputs_and_settings(
-    target: Artifact, config: TinyTargetConfig, place: Path, tmp_path: Path
-) -> None:
-    found = finished_target(config, target.path)
-    assert found is not None
-    assert found.content_hash == target.content_hash
-    for same in ({"threads": 2}, {"checkpoint_every": 3}, {"device": "auto"}):
-        assert finished_target(config.model_copy(update=same), target.path) is not None
-    for other in ({"init_std": 0.1}, {"seed": 1}, {"heldout": place / "heldout.jsonl"}):
-        assert finished_target(config.model_copy(update=other), target.path) is None
-    moved = shutil.copyfile(place / "train.jsonl", tmp_path / "moved.jsonl")
-    assert finished_target(config.model_copy(update={"train": moved}), target.path) is not None
-    moved.write_text(moved.read_text("utf-8").replace("a", "b", 1), "utf-8")
-    assert finished_target(config.model_copy(update={"train": moved}), target.path) is None
-    assert finished_target(config, tmp_path / "none") is None
 
 
 def test_what_does_not_fit_is_refused(config: TinyTargetConfig, place: Path, tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def arguments_of(command: Command, before: Sequence[Command]) -> list[str]:
 
 
 def _continued(words: list[str], before: Sequence[Command]) -> list[str]:
-    """``tune … --check 8``: the words of the last whole command of this name, what is given again left out."""
+    """``tune … --batch 8``: the words of the last whole command of this name, what is given again left out."""
     earlier = next(found for one in reversed(before) if (found := ours(one.words) or [])[:1] == words[:1])
     given = {word for word in words if word.startswith("--")}
     kept = []

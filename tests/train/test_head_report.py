@@ -191,7 +191,8 @@ def test_average_precision_of_the_router_is_against_the_full_heads_best_tokens(s
 
 def test_all_clusters_lose_nothing_but_padding(setup) -> None:
     target, drafters, batches = setup
-    head = make_heads(drafters["whole"])["router"].with_budgets((8,))
+    router = make_heads(drafters["whole"])["router"].router
+    head = RouterHead(base_of(drafters["whole"]), router, (8,), "own")
     report = head_report(drafters["whole"], target, {"all": head}, batches, STEPS)
     assert report["heads"]["all"]["overall"]["shortlist"] == VOCAB - 2
     ranker = build_head(

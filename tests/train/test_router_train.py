@@ -34,7 +34,6 @@ from vocabforge.train.heads.router_setup import build_router_trainer, plan
 from vocabforge.train.heads.states import (
     average_precision,
     best_columns,
-    best_tokens,
     drafting_rows,
     router_labels,
     router_losses,
@@ -109,36 +108,6 @@ def test_best_columns_are_the_lowest_of_equals(ties: bool) -> None:
     for n in (1, 5, 40):
         expected = torch.argsort(logits, dim=-1, descending=True, stable=True)[:, :n].sort(-1).values
         assert torch.equal(best_columns(logits, n).sort(-1).values, expected)
-
-
-def test_routers_on_one_drafter_share_its_best_tokens(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[int] = []
-
-    def counted(hidden: torch.Tensor, *rest: Any) -> torch.Tensor:
-        calls.append(len(hidden))
-        return best_tokens(hidden, *rest)
-
-    monkeypatch.setattr("vocabforge.train.heads.router.best_tokens", counted)
-
-    def train(output: str, best: dict[Any, Any] | None, **sections: Any) -> tuple[bytes, int]:
-        calls.clear()
-        optim = {"steps": 4, **sections.pop("optim", {})}
-        path = build_router_trainer(
-            config(place, output, optim=optim, **sections), load_drafter, best=best
-        ).run()
-        return (path / "head.safetensors").read_bytes(), len(calls)
-
-    best: dict[Any, Any] = {}
-    alone, number = train("share-alone", None)
-    assert number == 4 * 3
-    assert train("share-first", best) == (alone, number)
-    assert train("share-second", best) == (alone, 0)
-    for name, sections in (
-        ("seed", {"run": {"seed": 7}}),
-        ("batch", {"optim": {"batch_size": 2}}),
-        ("top", {"router": {"top_n": 2}}),
-    ):
-        assert train(f"share-{name}", best, **sections)[1] == number
 
 
 def test_loss_is_the_mean_over_clusters_summed_over_rows() -> None:

@@ -88,16 +88,18 @@ class Worlds:
             found[batch] = measured(rows, 1)
         return found
 
+    def groups(self, prompts: int) -> int:
+        return prompts * len(self.batches)
+
     def measure(
-        self, some: Sequence[TuneCandidate], prompts: int, left: Callable[[], float]
+        self, some: Sequence[TuneCandidate], prompts: int, left: Callable[[], float] | None
     ) -> list[Mapping[int, Measured]]:
         found: list[Mapping[int, Measured]] = []
         for candidate in some:
-            if any(found) and left() <= 0:
-                found.append({})
-                continue
-            self.decoded[candidate.name] = prompts
-            found.append(self.figures(candidate, prompts))
+            if left is not None and not (any(found) and left() <= 0):
+                self.decoded[candidate.name] = prompts
+            done = min(prompts, self.decoded.get(candidate.name, 0))
+            found.append(self.figures(candidate, done) if done else {})
         return found
 
 

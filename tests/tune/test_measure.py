@@ -91,6 +91,13 @@ def test_when_the_time_is_up_one_candidate_is_measured(models: Models, tmp_path:
     assert [len(meter.rows(one, 4, 1)) for one in (ABOUT, other)] == [1, 0]
 
 
+def test_a_group_that_was_begun_is_finished(models: Models, tmp_path: Path) -> None:
+    meter, other, answers = meter_of(models, tmp_path), ABOUT | {"other": True}, []
+    meter.on_answers = answers.append
+    meter.measure([(CHAIN, ABOUT), (CHAIN, other)], 4, 1, lambda: 3 - len(answers))
+    assert [len(meter.rows(one, 4, 1)) for one in (ABOUT, other)] == [2, 2]
+
+
 def test_the_speed_up_is_that_of_the_turns() -> None:
     """A machine that becomes twice as slow half-way changes nothing."""
     rows = [row(1.5), row(1.5, seconds=2.0), row(1.5, seconds=2.0)]

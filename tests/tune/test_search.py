@@ -61,3 +61,20 @@ def test_a_way_that_is_best_for_one_batch_size_only_survives() -> None:
     entries = search(chains(16), world, 8, least=1)
     best = {batch: finalists(entries, batch)[0].candidate.tree.levels for batch in (1, 64)}
     assert best[1] > best[64]
+
+
+def test_a_round_that_ends_early_does_not_pass_for_whole() -> None:
+    """The last round is cut: what was measured before stays, and only candidates with the same prompts compete."""
+    world = Worlds(speedups_of(0.8, 12))
+    rounds: list[int] = []
+
+    def left(number: int) -> float:
+        rounds.append(number)
+        return 1.0 if number < 3 or rounds.count(3) < 4 else 0.0
+
+    entries = search(chains(12), world, 8, least=12, left=left)
+    states = {entry.name: entry.state for entry in entries}
+    measured = [name for name, state in states.items() if state == "measured"]
+    assert 0 < len(measured) < 12
+    assert set(states.values()) == {"measured", "stopped"}
+    assert {entry.name for entry in finalists(entries, 1)} == set(measured)

@@ -24,7 +24,7 @@ class Timed(Worlds):
         super().__init__(speedups_of(0.8, 56))
         self.clock = clock
         self.decoded = {one.name: 2 for one in self.candidates[:known]}
-        self.settings = SimpleNamespace(seconds=seconds)
+        self.settings = SimpleNamespace(seconds=seconds, batch=(1,))
         self.meter: Any = type("Meter", (), {"__len__": lambda _: 20})()
         self.answers = 0
 
@@ -32,20 +32,19 @@ class Timed(Worlds):
         return self.decoded.get(candidate.name, 0)
 
     def measure(
-        self, some: Sequence[TuneCandidate], prompts: int, left: Callable[[], float]
+        self, some: Sequence[TuneCandidate], prompts: int, left: Callable[[], float] | None
     ) -> list[Mapping[int, Measured]]:
         found: list[Mapping[int, Measured]] = []
         for candidate in some:
-            if any(found) and left() <= 0:
-                found.append({})
-                continue
-            if (new := prompts - self.known(candidate)) > 0:
-                each = 1 + 2 * (candidate.tree.levels % 7) / 7
-                self.clock.now += new * each + (0.0 if self.answers else each)
-                self.answers += new
-                self.meter.on_answers(new)
-            self.decoded[candidate.name] = max(prompts, self.known(candidate))
-            found.append(self.figures(candidate, prompts))
+            if left is not None and not (any(found) and left() <= 0):
+                if (new := prompts - self.known(candidate)) > 0:
+                    each = 1 + 2 * (candidate.tree.levels % 7) / 7
+                    self.clock.now += new * each + (0.0 if self.answers else each)
+                    self.answers += new
+                    self.meter.on_answers(new)
+                self.decoded[candidate.name] = max(prompts, self.known(candidate))
+            done = min(prompts, self.known(candidate))
+            found.append(self.figures(candidate, done) if done else {})
         return found
 
 

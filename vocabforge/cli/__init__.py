@@ -38,8 +38,8 @@ COMMANDS: dict[str, str] = {
 
 # Former command -> what to run instead.
 MOVED = {
-    "study": "python recipes/study/study.py; see docs/guides/study.md",
-    "bench": "the scripts of recipes/bench, or python kernels/measure.py",
+    "study": "python recipes/study/study.py in the repository; see docs/guides/study.md",
+    "bench": "the scripts of recipes/bench or kernels/measure.py in the repository",
 }
 
 # Headings of the help page, each over the commands from this one on.

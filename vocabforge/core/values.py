@@ -37,20 +37,18 @@ def words_in(texts: str | Iterable[str] | None) -> tuple[str, ...]:
     return tuple(part.strip() for text in whole for part in text.split(",") if part.strip())
 
 
-def sizes_in(
-    option: str, texts: str | Iterable[str] | None, *, needed: bool = False, least: int = 0
-) -> tuple[int, ...]:
+def sizes_in(option: str, texts: str | Iterable[str] | None, *, least: int = 0) -> tuple[int, ...]:
     """The sizes between commas of an option that may be repeated; nothing gives nothing.
 
     Raises:
-        UsageError: something else is among them, one below ``least``, or nothing if one is ``needed``.
+        UsageError: something else is among them, or one below ``least``.
     """
     words = words_in(texts)
     try:
         sizes = tuple(parse_size(word) for word in words)
-        if (sizes or not needed) and all(size >= least for size in sizes):
+        if all(size >= least for size in sizes):
             return sizes
-        problem = ", ".join(words) or "nothing"
+        problem = ", ".join(words)
     except ValueError as error:
         problem = str(error)
     raise UsageError(

@@ -26,9 +26,6 @@ from ..corpus.sources.document import SourceOptions
 from ..corpus.tokenizer.tokenizer import TextTokenizer
 from .config import DataConfig, OptimConfig
 
-# Rows that are counted at once.
-_COUNTED_ROWS = 256
-
 
 @dataclass(frozen=True, eq=False)
 class TrainData:
@@ -200,16 +197,6 @@ def batch_rows(count: int, batch_size: int, step: int, seed: int) -> list[int]:
 @functools.lru_cache(maxsize=2)  # a batch may span two epochs
 def _permutation(count: int, seed: int, epoch: int) -> npt.NDArray[np.int64]:
     return np.random.default_rng([seed, epoch]).permutation(count)
-
-
-def corpus_counts(rows: PackedRows, vocab_size: int) -> npt.NDArray[np.int64]:
-    """(V,) how often each id occurs in the rows that are learnt from: no held-out document is counted."""
-    counts = np.zeros(vocab_size, dtype=np.int64)
-    for first in range(0, len(rows), _COUNTED_ROWS):
-        some = slice(first, first + _COUNTED_ROWS)
-        ids = np.asarray(rows.input_ids[some])[np.asarray(rows.document[some]) > 0]
-        counts += np.bincount(ids, minlength=vocab_size)
-    return counts
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""What to draft with on this machine: latency measured, acceptance measured, joined, searched and recommended."""
+"""The search for the fastest draft head and draft tree, measured on this machine."""

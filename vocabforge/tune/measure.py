@@ -6,6 +6,7 @@ prompt after the other with their order rotated, and is judged by its speed-up o
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import time
@@ -29,6 +30,7 @@ from .types import Count
 
 WARM_UP = 8  # tokens that a decoder makes before it is timed
 TOGETHER = 8  # candidates that take turns, each with caches of its own
+_MOST_TRIES = 4  # at a decoding in which passes are captured
 
 
 class TurnRow(StrictModel):
@@ -55,19 +57,20 @@ class Measured:
     """What the rows of one candidate and batch size say.
 
     Attributes:
-        rows: number of groups.
+        rows: number of groups; ``different`` of them gave another output than plain decoding.
         tokens_per_s: of all requests together.
         speedup: over plain decoding in the same turns, with its interval over groups.
         accepted: tokens that a cycle commits for one request.
-        cycle: seconds of a cycle, the prompts' passes included.
+        cycle: seconds of a cycle of one request, the prompts' passes included; None for more requests.
         plain: tokens a second of plain decoding in these turns.
     """
 
     rows: int
+    different: int
     tokens_per_s: Figure
     speedup: Figure
     accepted: Figure
-    cycle: float
+    cycle: float | None
     plain: Figure
 
     @property
@@ -83,13 +86,14 @@ def measured(rows: Sequence[TurnRow], batch: int) -> Measured:
         return np.array([[getattr(row, name) for name in names] for row in rows], np.float64)[:, None]
 
     own, plain = ("new_tokens", "seconds"), ("plain_tokens", "plain_seconds")
-    cycles = sum(row.cycles for row in rows) / batch
+    cycles = sum(row.cycles for row in rows)
     return Measured(
         len(rows),
+        sum(not row.identical for row in rows),
         estimate(columns(*own), ratio, pooled=True),
         estimate(columns(*own, *plain), ratio_of_ratios, pooled=True),
         estimate(columns("committed", "cycles"), ratio, pooled=True),
-        sum(row.seconds for row in rows) / max(cycles, 1.0),
+        sum(row.seconds for row in rows) / max(cycles, 1) if batch == 1 else None,
         estimate(columns(*plain), ratio, pooled=True),
     )
 
@@ -191,7 +195,7 @@ class SpeedMeter:
 
         Args:
             candidates: each with what decides its drafts, as JSON values.
-            left: seconds that may still be spent; at 0 nothing further is timed.
+            left: seconds that may still be spent; at 0 no further group is timed, and of the first group one candidate.
         """
         missing = {
             group: [
@@ -204,35 +208,49 @@ class SpeedMeter:
         used = sorted({one for some in missing.values() for one in some})
         if not used:
             return
-        plain = self._decoder(None, batch)
-        decoders = {one: self._decoder(candidates[one][0], batch) for one in used}
-        warm: set[int] = set()
-        for group, some in missing.items():
-            turn: dict[int, Any] = {}
-            order = [-1, *some]
-            for one in order[group % len(order) :] + order[: group % len(order)] if some else ():
-                if turn.keys() - {-1} and left() <= 0:
-                    break
-                decoder = plain if one < 0 else decoders[one]
-                if one not in warm:
-                    self._decode(decoder, group, batch, min(self.new, WARM_UP))
-                    warm.add(one)
-                turn[one] = self._decode(decoder, group, batch, self.new)
-                if one >= 0:
-                    self.on_answers(batch)
-            if -1 not in turn and turn:
-                turn[-1] = self._decode(plain, group, batch, self.new)
-            for one in turn.keys() - {-1}:
-                self._save(candidates[one][1], f"{batch}:{group}", turn[one], turn[-1])
-            if left() <= 0:
-                return
+        decoders = {one: self._decoder(None if one < 0 else candidates[one][0], batch) for one in (-1, *used)}
+        try:
+            for decoder in decoders.values():
+                decoder.reserve(max(map(len, self.prompts.prompts)) + self.new)
+            warm: set[int] = set()
+            for group, some in missing.items():
+                if not some:
+                    continue
+                turn: dict[int, Any] = {}
+                for one in self._order([-1, *some], group):
+                    if group == 0 and turn.keys() - {-1} and left() <= 0:
+                        break  # a later group is finished, so that all candidates have the same ones
+                    if one not in warm:
+                        self._decode(decoders[one], group, batch, min(self.new, WARM_UP))
+                        warm.add(one)
+                    turn[one] = self._decode(decoders[one], group, batch, self.new)
+                    if one >= 0:
+                        self.on_answers(batch)
+                if -1 not in turn:
+                    turn[-1] = self._decode(decoders[-1], group, batch, self.new)
+                for one in turn.keys() - {-1}:
+                    self._save(candidates[one][1], f"{batch}:{group}", turn[one], turn[-1])
+                if left() <= 0:
+                    return
+        finally:
+            decoders.clear()
+            gc.collect()  # decoders and captured passes refer to each other
+
+    @staticmethod
+    def _order(places: list[int], group: int) -> list[int]:
+        first = group % len(places)
+        return places[first:] + places[:first]
 
     def _decode(self, decoder: Decoder, group: int, batch: int, new: int) -> tuple[list[Any], float]:
         prompts, stops = self.prompts.prompts, self.prompts.stop_ids
         asked = [Request(prompts[(group * batch + row) % len(prompts)], new, stops) for row in range(batch)]
-        began = time.perf_counter()
-        made = decoder.generate_batch(asked)
-        return made, time.perf_counter() - began
+        for _ in range(_MOST_TRIES):
+            before, began = decoder.recordings, time.perf_counter()
+            made = decoder.generate_batch(asked)
+            seconds = time.perf_counter() - began
+            if decoder.recordings == before:  # else passes were captured meanwhile
+                break
+        return made, seconds
 
     def _save(
         self,

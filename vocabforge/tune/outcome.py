@@ -20,13 +20,13 @@ class BatchRow(StrictModel):
     Attributes:
         tokens_per_s: of all requests together, the prompts' passes included.
         speedup: over plain decoding in the same turns.
-        cycle: seconds of a cycle, the prompts' passes included.
+        cycle: seconds of a cycle, the prompts' passes included; None for several requests.
     """
 
     batch: int
     tokens_per_s: Figure
     speedup: Figure
-    cycle: float
+    cycle: float | None
 
 
 class CandidateRow(StrictModel):

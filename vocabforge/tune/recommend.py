@@ -34,7 +34,7 @@ def results_of(loaded: TuneSession, entries: Sequence[Entry], late: bool) -> Tun
             scores=setting_of(loaded.head(entry.candidate.head)).label,
             state=entry.state,
             groups=sum(one.rows for one in entry.by_batch.values()),
-            different=loaded.different(entry.candidate),
+            different=sum(one.different for one in entry.by_batch.values()),
             accepted=next((one.accepted for one in entry.by_batch.values()), None),
             batches=[
                 BatchRow(batch=batch, tokens_per_s=one.tokens_per_s, speedup=one.speedup, cycle=one.cycle)
@@ -110,7 +110,8 @@ def recommend(entries: Sequence[Entry], batch: int) -> Recommendation:
         same = [entry for entry in order[1:] if entry.candidate.head == first.candidate.head][:1]
         others = sorted([*same, *others[1:]], key=lambda entry: -entry.value(batch))
         own = first.by_batch[batch]
-        why = [f"It commits {own.accepted.value or 0:.2f} tokens a cycle of {own.cycle * 1e3:.3g} ms."]
+        cycle = "" if own.cycle is None else f" of {own.cycle * 1e3:.3g} ms"
+        why = [f"It commits {own.accepted.value or 0:.2f} tokens a cycle{cycle}."]
     elif order and not any(_overlap(speedups[entry.name], ONE) for entry in order):
         why = [
             "Plain decoding is faster than every draft head and tree of the last round: do without the drafter."

@@ -14,10 +14,10 @@ TERMINAL_ROWS = 12  # of the methods; the page has all
 
 
 def methods_table(results: TuneResults, batch: int, most: int | None = None) -> DataTable:
-    """Return the methods of one batch size, the best first, plain decoding last."""
+    """Return the methods of one batch size, those measured on most prompts and the best first, plain decoding last."""
     rows = [(row, found) for row in results.candidates if (found := row.at(batch)) is not None]
     methods: list[tuple[CandidateRow, BatchRow]] = sorted(
-        rows, key=lambda pair: -(pair[1].speedup.value or 0.0)
+        rows, key=lambda pair: (-pair[0].groups, -(pair[1].speedup.value or 0.0))
     )
     cells: list[list[object]] = [
         [
@@ -25,7 +25,7 @@ def methods_table(results: TuneResults, batch: int, most: int | None = None) -> 
             figure_cell(found.speedup),
             number(found.tokens_per_s.value, 1),
             None if row.accepted is None else figure_cell(row.accepted),
-            number(found.cycle * 1e3),
+            number(None if found.cycle is None else found.cycle * 1e3),
             row.groups,
         ]
         for row, found in methods[:most]
@@ -47,7 +47,10 @@ def headline(results: TuneResults, one: Recommendation) -> str:
     if one.method == PLAIN:
         return f"Recommended{where}: plain decoding. {' '.join(one.why)}"
     rate = figure_cell(one.speedup)
-    return f"Recommended{where}: {one.method}, {rate.text} [{rate.under}] times plain decoding. {' '.join(one.why)}"
+    interval = f" [{rate.under}]" if rate.under else ""
+    return (
+        f"Recommended{where}: {one.method}, {rate.text}{interval} times plain decoding. {' '.join(one.why)}"
+    )
 
 
 def render_report(results: TuneResults) -> str:

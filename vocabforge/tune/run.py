@@ -58,7 +58,7 @@ def _check_folder(output: Path) -> None:
     check_run_folder(output)
     # Temporary files of a killed write are hidden.
     names = {item.name for item in output.iterdir() if item.name[0] != "."} if output.is_dir() else set()
-    if names and not names & {SPEEDS, "vocab"}:
+    if names and not names & {SPEEDS, "vocab", TUNE}:
         raise UsageError(
             "the folder holds something else",
             got=output,
@@ -75,8 +75,9 @@ def _search(loaded: TuneSession) -> tuple[list[Entry], bool]:
     meter, methods, began = loaded.meter, loaded.candidates, time.monotonic()
     seconds = loaded.settings.seconds
     limit = None if math.isinf(seconds) else seconds
+    first, batches = FIRST * max(loaded.settings.batch), len(loaded.settings.batch)
     say(
-        f"{len(methods)} methods, each on {min(FIRST, len(meter))} to {len(meter)} prompts"
+        f"{len(methods)} methods, each on {min(first, len(meter))} to {len(meter)} prompts"
         + (
             ""
             if limit is None
@@ -87,10 +88,13 @@ def _search(loaded: TuneSession) -> tuple[list[Entry], bool]:
     def left(number: int) -> float:
         return began + seconds * (0.5 if number == 1 else 1.0) - time.monotonic()
 
-    total = max(1, answers_of(len(methods), len(meter)) - sum(map(loaded.known, methods)))
+    asked = batches * answers_of(len(methods), len(meter), first=first)
+    total = max(1, asked - sum(map(loaded.known, methods)))
     with ProgressBar("Measuring", total, "answers", limit_s=limit) as bar:
         meter.on_answers = bar.update
-        found = search(methods, loaded, len(meter), left=left, tell=lambda what: bar.update(note=what))
+        found = search(
+            methods, loaded, len(meter), first=first, left=left, tell=lambda what: bar.update(note=what)
+        )
     return found, any(entry.state == "not reached" for entry in found) or left(2) <= 0
 
 

@@ -20,9 +20,15 @@ class Meter(Protocol):
     """What measures candidates."""
 
     def measure(
-        self, candidates: Sequence[TuneCandidate], prompts: int, left: Callable[[], float]
+        self, candidates: Sequence[TuneCandidate], prompts: int, left: Callable[[], float] | None
     ) -> list[Mapping[int, Measured]]:
-        """Return what is known of each candidate on the first prompts, by batch size; nothing if it was not reached."""
+        """Return what is known of each candidate on the first prompts, by batch size; nothing if it was not reached.
+
+        ``left``: seconds that may still be spent; None: nothing is timed.
+        """
+
+    def groups(self, prompts: int) -> int:
+        """Return the number of groups of so many prompts, over all batch sizes."""
 
 
 @dataclass
@@ -52,6 +58,7 @@ def search(
     meter: Meter,
     prompts: int,
     *,
+    first: int = FIRST,
     least: int = LEAST,
     left: Callable[[int], float] = lambda number: 1.0,
     tell: Callable[[str], None] = lambda what: None,
@@ -59,7 +66,7 @@ def search(
     """Return everything about every candidate, in the order given.
 
     Args:
-        prompts: in all.
+        prompts: in all; ``first`` of the first round.
         least: candidates that a round leaves at least.
         left: seconds that may still be spent in the round of this number; at 0 no further candidate is decoded in
             that round. The first candidate is always measured on the first prompts.
@@ -68,19 +75,19 @@ def search(
     entries = {one.name: Entry(one) for one in found}
     # Shuffled, so that a budget does not cut off one corner of the space.
     alive = random.Random(0).sample(list(found), len(found))
-    number, size = 1, min(FIRST, prompts)
+    number, size = 1, min(first, prompts)
     while True:
         known: list[Entry] = []
         for place in range(0, len(alive), TOGETHER):
             some = alive[place : place + TOGETHER]
             tell(f"{size} of {prompts} prompts: {some[0].name}{' …' if some[1:] else ''}")
-            if known and left(number) <= 0:
-                break
-            for candidate, figures in zip(some, meter.measure(some, size, partial(left, number))):
+            time = None if known and left(number) <= 0 else partial(left, number)
+            for candidate, figures in zip(some, meter.measure(some, size, time)):
                 entry = entries[candidate.name]
                 if figures:
                     entry.by_batch = figures
-                    entry.state = "measured" if size == prompts else "stopped"
+                    whole = sum(one.rows for one in figures.values()) == meter.groups(prompts)
+                    entry.state = "measured" if whole else "stopped"
                     known.append(entry)
         if size == prompts or left(number + 1) <= 0:
             return [entries[one.name] for one in found]
@@ -88,9 +95,9 @@ def search(
         number, size = number + 1, min(2 * size, prompts)
 
 
-def answers_of(found: int, prompts: int, least: int = LEAST) -> int:
+def answers_of(found: int, prompts: int, least: int = LEAST, first: int = FIRST) -> int:
     """Return the answers that a search over so many candidates decodes, if one head and batch size decide."""
-    size, known, total = min(FIRST, prompts), 0, 0
+    size, known, total = min(first, prompts), 0, 0
     while True:
         total += found * (size - known)
         if size == prompts:

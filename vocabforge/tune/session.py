@@ -7,11 +7,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
+from .. import __version__
 from ..core.artifact import open_artifact
 from ..core.errors import UsageError
 from ..corpus.tokenizer.prompt_format import PromptFormat, resolve_format
 from ..corpus.tokenizer.tokenizer import TextTokenizer
-from ..decode.build.methods import build_method
+from ..decode.build.methods import build_method, build_proposer
 from ..decode.build.models import Models
 from ..decode.build.recipe import PLAIN
 from ..decode.build.spec import MethodSpec
@@ -22,6 +23,7 @@ from ..evaluate.benchmarks import load_benchmark, spread
 from ..evaluate.run.environment import describe_environment
 from ..evaluate.run.prompts import PromptBuilder, system_of
 from ..models.heads.registry import DraftHead, base_of, exact_head
+from ..ops.backend import library_facts
 from .measure import Measured, SpeedMeter, TurnStore, measured
 from .settings import MethodSpace, TuneSettings
 from .space import FULL, HeadChoice, TuneCandidate, candidates, cut_vocabs, head_choices, trees_of
@@ -104,7 +106,15 @@ class TuneSession:
         self.choices = head_choices(space, FULL if len(base.weight) == len(base.embedding) else OWN, cut)
         self._heads: dict[HeadChoice, DraftHead] = {}
         self.candidates = candidates({choice: self.head(choice).size for choice in self.choices}, self.trees)
-        about = {**self.hashes, "dtype": settings.dtype, "environment": self.environment}
+        about = {
+            **self.hashes,
+            "dtype": settings.dtype,
+            "backend": settings.target_backend,
+            "environment": self.environment,
+            "ops": library_facts(),
+            "vocabforge": __version__,
+        }
+        self._context = max(map(len, prompts.prompts)) + settings.max_new_tokens + 1
         self.meter = SpeedMeter(
             prompts, settings.max_new_tokens, self.decoder, TurnStore(output / "speeds"), about
         )
@@ -137,16 +147,16 @@ class TuneSession:
         """
         spec = MethodSpec() if candidate is None else candidate.recipe(self.settings.drafter)
         name = PLAIN if candidate is None else candidate.name
-        made = build_method(self.models, spec, name, rows=batch, wrap=self._wrap)
+        made = build_method(self.models, spec, name, rows=batch, context=self._context, wrap=self._wrap)
         return cast("Decoder", made.generator)
 
     def head(self, choice: HeadChoice) -> DraftHead:
         """Return the draft head of a choice, built once, over the deepest tree."""
         if choice not in self._heads:
             levels = max(tree.levels for tree in self.trees)
-            proposer = self.decoder(TuneCandidate(choice, TreeSetting.chain(levels - 1)), 1).proposer
-            found = None if proposer is None else proposer.head
-            self._heads[choice] = exact_head(self.drafter) if found is None else found
+            chain = TuneCandidate(choice, TreeSetting.chain(levels - 1))
+            _, built, _ = build_proposer(self.models, chain.recipe(self.settings.drafter), chain.name)
+            self._heads[choice] = exact_head(self.drafter) if built is None else built.head
         return self._heads[choice]
 
     def about(self, candidate: TuneCandidate) -> dict[str, Any]:
@@ -162,23 +172,24 @@ class TuneSession:
         }
 
     def known(self, candidate: TuneCandidate) -> int:
-        """Return the number of groups that a candidate was timed on."""
-        return len(self.meter.known(self.about(candidate)))
+        """Return the number of answers that a candidate was timed on."""
+        return sum(int(name.partition(":")[0]) for name in self.meter.known(self.about(candidate)))
+
+    def groups(self, prompts: int) -> int:
+        """See :class:`~.search.Meter`."""
+        return sum(self.meter.groups(prompts, batch) for batch in self.settings.batch)
 
     def measure(
-        self, some: Sequence[TuneCandidate], prompts: int, left: Callable[[], float]
+        self, some: Sequence[TuneCandidate], prompts: int, left: Callable[[], float] | None
     ) -> list[Mapping[int, Measured]]:
         """Time candidates on the first prompts; see :class:`~.search.Meter`."""
         pairs = [(one, self.about(one)) for one in some]
-        for batch in self.settings.batch:
-            self.meter.measure(pairs, prompts, batch, left)
+        if left is not None:
+            for batch in self.settings.batch:
+                self.meter.measure(pairs, prompts, batch, left)
         found: list[Mapping[int, Measured]] = []
         for _, about in pairs:
             rows = {batch: self.meter.rows(about, prompts, batch) for batch in self.settings.batch}
             whole = all(rows.values())  # one batch size alone decides nothing
             found.append({batch: measured(some, batch) for batch, some in rows.items()} if whole else {})
         return found
-
-    def different(self, candidate: TuneCandidate) -> int:
-        """Return the number of groups whose answers are not plain decoding's."""
-        return sum(not row.identical for row in self.meter.known(self.about(candidate)).values())

@@ -37,10 +37,6 @@ class HeadSetting(StrictModel):
     shared: bool = False
     fp8: bool = False
 
-    def at(self, step: int) -> int:
-        """Tokens scored at a draft step."""
-        return self.scored[min(step, len(self.scored) - 1)]
-
     @property
     def label(self) -> str:
         """For tables."""

@@ -74,18 +74,17 @@ class MadePass(NamedTuple):
 
 
 class GraphCapture:
-    """A ``Wrap`` that records passes; see :func:`capture_passes`. ``quiet`` says nothing of each."""
+    """A ``Wrap`` that records passes; see :func:`capture_passes`."""
 
     def __init__(self, make_recorder: Callable[[], Recorder]) -> None:
         self.done: list[MadePass] = []
         self._make_recorder, self._recorder = make_recorder, make_recorder()
-        self.recording = self.quiet = False
+        self.recording = False
         self._passes: WeakSet[GraphPass] = WeakSet()
 
     def own(self) -> GraphCapture:
         """Another one, to be forgotten by itself; its recordings are counted here, too."""
         made = GraphCapture(self._make_recorder)
-        made.quiet = self.quiet
         made.done = self.done
         return made
 
@@ -132,8 +131,7 @@ class GraphCapture:
         _put_back(kept)
         shapes = " ".join(str(list(tensor.shape)) for tensor in inputs if tensor is not None)
         seconds = time.perf_counter() - began
-        if not self.quiet:
-            say(f"Captured {name} {shapes}".rstrip() + f" in {seconds:.1f} s")
+        say(f"Captured {name} {shapes}".rstrip() + f" in {seconds:.1f} s")
         self.done.append(MadePass(name, seconds))
         return replay
 

@@ -109,12 +109,17 @@ def build_method(
     name: str,
     *,
     rows: int = 1,
+    context: int | None = None,
     wrap: Wrap | None = None,
     sampled: bool = False,
 ) -> Method:
-    """Build one way of decoding ``rows`` requests side by side; see :func:`recipe_methods`. Errors name the method."""
+    """Build one way of decoding ``rows`` requests side by side; see :func:`recipe_methods`. Errors name the method.
+
+    ``context``: most positions of a request; None: the target's.
+    """
     if not spec.drafts:
-        return Method(name, Decoder(models.model, rows=rows, wrap=wrap), "one token a target forward")
+        plain = Decoder(models.model, context=context, rows=rows, wrap=wrap)
+        return Method(name, plain, "one token a target forward")
     with _named(name):
         check_spec(spec, None if spec.drafter is None else kind_of(spec.drafter), sampled=sampled)
         trained = spec.drafter is not None and not is_draft_model(spec.drafter)
@@ -123,7 +128,15 @@ def build_method(
         spec = spec.on(device, chains=chains, sampled=sampled, trained=trained, most_levels=most)
         made, built, way = build_proposer(models, spec, name, sampled=sampled)
         control = spec.control or "fixed"
-        decoder = Decoder(models.model, made, rows=rows, control=control, verifier=spec.verifier, wrap=wrap)
+        decoder = Decoder(
+            models.model,
+            made,
+            context=context,
+            rows=rows,
+            control=control,
+            verifier=spec.verifier,
+            wrap=wrap,
+        )
     plan = made.plan
     parts = [f"{made.label}, {plan.nodes} nodes on {plan.levels} levels"]
     if way is not None:

@@ -27,7 +27,7 @@ from .heads import BuiltHead
 if TYPE_CHECKING:
     from ...vocab.overlap.bridge import Bridge
 
-_TARGET_KIND = "target"  # that `demo` or `study` trained: of all artefacts the one that is a model
+_TARGET_KIND = "target"  # that `demo` trained: of all artefacts the one that is a model
 
 
 class Models:

@@ -19,7 +19,6 @@ from .estimates import SECONDS, CostEstimates, TokenEstimates
 BLOCK = 4  # cycles between decisions
 # Cycles after which plain decoding is measured again: its seconds decide whether anything pays.
 RENEW = 128
-CATCH_UP = 16  # tokens that a proposer reads beside its cycle at no price worth mentioning
 STALE = 256.0  # cycles after which what was seen of an arm counts half,
 DOUBT = 1024.0  # and after which its cost may have fallen by half
 SHARED = 0.25  # what a cycle counts for the other arms of its proposer
@@ -106,7 +105,6 @@ class BanditControl:
         largest = [self._numbers[group.plans[-1]] for group in self._groups if group.plans[1:]]
         self._unseen = [] if costs else [arm for arm in (*largest, 0) for _ in range(FIRST)]
         self._plain = 0  # the last cycle of plain decoding
-        self._behind = [0.0] * len(self._groups)  # tokens committed since each proposer drafted
         self._order = [0]  # arms, the largest bound first
         self._open = list(range(len(self.plans)))  # arms that had something to draft
         if costs:
@@ -139,21 +137,16 @@ class BanditControl:
         if place and accepted:
             self._groups[number].add(place, accepted, self._cycle)
         timed = SECONDS[0] <= cycle.seconds <= SECONDS[1]
-        # After a long absence, a proposer's first cycle also reads what others committed.
-        if timed and not (place and self._behind[number] > CATCH_UP):
+        if timed:
             for group in [self._groups[number]] if place else self._groups:
                 group.costs.add(place, cycle.seconds)
-        committed = 1 + sum(accepted) / max(len(accepted), 1)
-        self._behind = [behind + committed for behind in self._behind]
-        if place:
-            self._behind[number] = 0.0
-        if timed and arm in self._unseen:
-            self._unseen.remove(arm)
+            if arm in self._unseen:
+                self._unseen.remove(arm)
         if not place:
             self._plain = self._cycle
-        elif self._cycle - self._plain > RENEW and not self._groups[0].costs.given and not self._unseen:
-            self._unseen = [0] * FIRST
-        self._pay(arm, committed)
+        elif self._cycle - self._plain > RENEW and 0 not in self._unseen and not self._groups[0].costs.given:
+            self._unseen += [0] * FIRST
+        self._pay(arm, 1 + sum(accepted) / max(len(accepted), 1))
         self._since += 1
         if self._since >= BLOCK and 0 not in self._unseen:
             self._decide(arm)
@@ -187,13 +180,15 @@ class BanditControl:
         """Where the arm in use costs more or less than was known, measure plain decoding and trust no other cost."""
         number, place = self._arms[arm]
         costs = self._groups[number].costs
-        # What was known of an arm when it came into use is what it is held against.
+        # What was measured of an arm when it came into use is what it is held against.
         used = {next(one for one in (*self._order, 0) if one in some) for some in (self._open, self._order)}
-        known = self._decided
-        self._references = {one: self._references.get(one, known[one].seconds) for one in used}
-        if costs.given or not place or not (before := self._references.get(arm)):
+        now = {one: self._groups[self._arms[one][0]].costs.of(self._arms[one][1]) for one in used}
+        self._references = {
+            one: self._references.get(one, seconds) for one, seconds in now.items() if seconds
+        }
+        if costs.given or not place or arm not in self._references:
             return
-        if not 1 / CHANGE <= costs.of(place) / before <= CHANGE:
+        if not 1 / CHANGE <= now[arm] / self._references[arm] <= CHANGE:
             for group in self._groups:
                 group.costs.forget([place] if group.costs is costs else [])
             self._references, self._budget = {}, None

@@ -6,7 +6,7 @@ Everything follows from the configuration and the files: fixed steps, fixed seed
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch
 
 from ...core.artifact import Artifact, check_output, open_artifact, write_artifact
 from ...core.console import say
-from ...core.errors import ArtifactError, DataError
+from ...core.errors import DataError
 from ...core.files import atomic_write, atomic_write_json, sha256_file
 from ...core.lock import only_writer
 from ...corpus.sources.sources import SourceOptions, iter_documents
@@ -231,21 +231,6 @@ def target_inputs(config: TinyTargetConfig) -> dict[str, str]:
         ) from error
 
 
-def finished_target(config: TinyTargetConfig, folder: Path) -> Artifact | None:
-    """The target in ``folder``, if it was made from the same files with the same settings and is whole.
-
-    Raises:
-        DataError: a file that it is made from cannot be read.
-    """
-    try:
-        found = open_artifact(folder, KIND)
-        before = type(config).model_validate(found.manifest["config"])
-    except (ArtifactError, KeyError, ValueError):  # ValueError: made by a version with other settings
-        return None
-    same = before.decides() == config.decides() and found.manifest["parents"] == target_inputs(config)
-    return found if same else None
-
-
 def asked_step(
     model: Any, optimizer: torch.optim.Optimizer, rows: TextRows, config: TinyTargetConfig
 ) -> Step:
@@ -259,7 +244,6 @@ def train_tiny_target(
     folder: Path,
     *,
     overwrite: bool = False,
-    start: Callable[[Any], None] | None = None,
     make_step: MakeStep = asked_step,
 ) -> Artifact:
     """Train a target and write it, with its tokenizer, to ``folder`` as a standard Hugging Face checkpoint.
@@ -268,7 +252,6 @@ def train_tiny_target(
     held-out loss (nats a counted token). A stopped run resumes when called again, on a CPU to the same weights.
 
     Args:
-        start: changes the fresh model before it is trained.
         make_step: makes the optimiser step.
 
     Raises:
@@ -297,8 +280,6 @@ def train_tiny_target(
             else:
                 tokenizer = copy_tokenizer(config.tokenizer, temporary)
             model = build_model(config, tokenizer)
-            if start is not None:
-                start(model)
             facts.update(_fit(model.to(device), tokenizer, config, work, identity, make_step))
             if config.weights == "bf16":
                 model.to(torch.bfloat16)

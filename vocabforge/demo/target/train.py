@@ -99,11 +99,13 @@ def batches(count: int, config: OptimConfig, seed: int) -> Iterator[Tensor]:
         waiting = waiting[config.batch_size :]
 
 
-def counted_states(model: Any, batch: TextBatch, embedded: Tensor | None = None) -> Tensor:
+def counted_states(model: Any, batch: TextBatch) -> Tensor:
     """(n, H): states behind the final norm where a prediction counts."""
-    entry = {"input_ids": batch.input_ids} if embedded is None else {"inputs_embeds": embedded}
     output = model.model(
-        **entry, attention_mask=document_mask(batch.document), position_ids=batch.position, use_cache=False
+        input_ids=batch.input_ids,
+        attention_mask=document_mask(batch.document),
+        position_ids=batch.position,
+        use_cache=False,
     )
     return output.last_hidden_state[:, :-1][batch.keep]
 

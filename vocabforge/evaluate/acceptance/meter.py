@@ -1,6 +1,6 @@
 """Accepted length of several ways of drafting on the same prompts, beside plain decoding's outputs.
 
-What ``tune`` and ``recipes/study/drafters.py`` compare: greedy, through the engine that serves.
+What ``recipes/study/drafters.py`` compares: greedy, through the engine that serves.
 """
 
 from __future__ import annotations

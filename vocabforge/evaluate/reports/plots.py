@@ -1,7 +1,7 @@
 """Charts as SVG text: values in, SVG out.
 
-Inside a page a chart takes its colours from CSS variables, so light and dark both work; :func:`standalone` makes a
-file of it. Names are written above bars, not beside them, so that long ones fit on a phone.
+A chart takes its colours from a page's CSS variables, so light and dark both work. Names are written above bars, not
+beside them, so that long ones fit on a phone.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Trace:
     Attributes:
         index: number of the colour, marker and line style.
         y: values; None without one.
-        label: name in the legend of a file.
+        label: name in the legend.
     """
 
     index: int
@@ -102,7 +102,6 @@ def trace_lines(
     marks: Sequence[float] = (),
     points: Sequence[tuple[float, float, str]] = (),
     level: float | None = None,
-    legend: bool = False,
 ) -> str:
     """Curves over steps, positions or sizes.
 
@@ -112,7 +111,6 @@ def trace_lines(
         marks: places marked by lines across the chart.
         points: marked places (x, y) with their marker, as matplotlib names it; the first is on top.
         level: a value marked by a line across the chart.
-        legend: name the curves beside the chart (for a file that stands alone).
     """
 
     def draw(axes: Axes) -> None:
@@ -145,10 +143,8 @@ def trace_lines(
         axes.set_ylabel(labels[1])
         axes.grid(axis="y", color=RULE, linewidth=0.8)
         axes.set_axisbelow(True)
-        if legend:
-            axes.figure.legend(loc="outside right center", frameon=False, labelcolor=INK, fontsize=9)
 
-    return render_chart(name, 4.0, draw, width=8.0) if legend else render_chart(name, 3.0, draw)
+    return render_chart(name, 3.0, draw)
 
 
 def _draw_trace(axes: Axes, trace: Trace) -> None:
@@ -237,7 +233,7 @@ def stacked_rows(
     return render_chart(name, 0.55 + _ROW_IN * len(rows), draw)
 
 
-def render_chart(name: str, height: float, draw: Callable[[Any], None], width: float = WIDTH_IN) -> str:
+def render_chart(name: str, height: float, draw: Callable[[Any], None]) -> str:
     """Draw on axes of the common look (inches) and return themed SVG text."""
     from matplotlib import rc_context
     from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -258,7 +254,7 @@ def render_chart(name: str, height: float, draw: Callable[[Any], None], width: f
         "text.parse_math": False,  # names are the user's, not formulas
     }
     with rc_context(style):
-        figure = Figure(figsize=(width, height), layout="constrained")
+        figure = Figure(figsize=(WIDTH_IN, height), layout="constrained")
         canvas = FigureCanvasSVG(figure)
         figure.patch.set_alpha(0)
         axes = figure.add_subplot()
@@ -286,18 +282,3 @@ def _themed(svg: str, name: str) -> str:
     for colour, variable in (_VARIABLES | variables).items():
         svg = svg.replace(colour, f"var({variable})")
     return svg.strip()
-
-
-def standalone(svg: str) -> str:
-    """A chart as an SVG file of its own, in the colours of the light page."""
-    size = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)
-    width, height = size.groups() if size else ("100%", "100%")
-    for variable, colour in LIGHT.items():
-        svg = svg.replace(f"var({variable})", colour)
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" '
-        f'width="{width}" height="{height}" font-family="system-ui, sans-serif"'
-    )
-    paper = f'<rect width="100%" height="100%" fill="{LIGHT["--paper"]}"/>'
-    body = re.sub(r"^<svg\b", head, svg)
-    return re.sub(r"(<svg\b[^>]*>)", lambda found: found[1] + paper, body, count=1) + "\n"

@@ -197,8 +197,7 @@ class ClusterSlabs(nn.Module):
 class RouterHead(nn.Module):
     """DynaSpec: the shortlist is the union of the tokens of the best clusters.
 
-    On the ops it reads a copy of the head, sorted by cluster (1 GiB more for 128k rows of 4,096 in bf16), shared by
-    :meth:`with_budgets`.
+    On the ops it reads a copy of the head, sorted by cluster (1 GiB more for 128k rows of 4,096 in bf16).
 
     Args:
         base: the exact head; rows whose id is in no cluster (padding of the LM head) are never proposed.
@@ -231,7 +230,7 @@ class RouterHead(nn.Module):
             )
         check_budgets(budgets, router.clusters)
         check_width("router", router.hidden_size, base)
-        self.base, self.router, self.budgets = base, router, tuple(budgets)
+        self.router, self.budgets = router, tuple(budgets)
         self.transform = base.transform
         self.shared = rows == "shared"
         self.on_ops = self.static_shapes = head_ops.chosen(base.weight, ops)
@@ -268,13 +267,6 @@ class RouterHead(nn.Module):
         assert isinstance(module, Router)
         budgets = options.budgets or default_budgets(module.clusters, decaying=base.autoregressive)
         return cls(base, module, budgets, options.rows or "shared", options.ops)
-
-    def with_budgets(self, budgets: Sequence[int]) -> RouterHead:
-        """The same head with other budgets."""
-        found = RouterHead(self.base, self.router, budgets, "shared" if self.shared else "own", ops=False)
-        found.on_ops = found.static_shapes = self.on_ops
-        found._slabs = self._slabs
-        return found
 
     @property
     def by_step(self) -> bool:

@@ -42,7 +42,6 @@ from .report import head_report
 from .router_config import RouterTrainConfig
 from .states import DraftingRows, average_precision, best_tokens, drafting_rows, labels_of, router_losses
 
-BestTokens = dict[tuple[str, int, int, int], Tensor]
 ROUTER, REPORT = "router", "report.json"
 
 
@@ -55,8 +54,6 @@ class RouterTrainer:
         identity, facts: see :class:`~vocabforge.train.resume.Resumable`.
         owner: what the router will belong to.
         parents: content hashes of what it is made from.
-        best: the drafter's best tokens by rows and steps, shared by routers trained on the same rows: with a large
-            vocabulary they are most of the work.
     """
 
     config: RouterTrainConfig
@@ -70,7 +67,6 @@ class RouterTrainer:
     identity: dict[str, Any]
     owner: HeadOwner
     parents: dict[str, str] = field(default_factory=dict)
-    best: BestTokens | None = None
     facts: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -84,9 +80,6 @@ class RouterTrainer:
             np.zeros(3),
             torch.zeros(()),
         )  # loss, average precision, rows; of the last step
-        inputs = (self.owner.drafter, self.owner.target, self.data.digest(), config.run.seed)
-        decides = (*inputs, config.optim.batch_size, self.division, config.router.steps, config.router.top_n)
-        self._rows_key = repr(decides)
 
     def run(self) -> Path:
         """Train to the last step, resuming from the newest checkpoint; returns the router's folder. Collective.
@@ -126,7 +119,7 @@ class RouterTrainer:
                 with self.strategy.syncing(last=last):
                     embedded = F.embedding(part.state.tokens, self._base.embedding)
                     scores = self.strategy.forward(embedded, part.state.previous)  # (M, clusters)
-                labels = self._labels(part, step, index)
+                labels = self._labels(part)
                 loss = router_losses(scores, labels).sum() / number
                 self.strategy.backward(loss, last=last)
                 total += float(loss.detach())
@@ -200,16 +193,10 @@ class RouterTrainer:
         return RouterHead(self._base, router, budgets, "own", ops=False)
 
     @torch.no_grad()
-    def _labels(self, part: DraftingRows, step: int, index: int) -> Tensor:
+    def _labels(self, part: DraftingRows) -> Tensor:
         """bool (M, clusters)."""
-        key = (self._rows_key, step, index, part.state.step)
-        best = None if self.best is None else self.best.get(key)
-        if best is None:
-            weight, top_n = self._base.weight, self.config.router.top_n
-            best = best_tokens(part.hidden, weight, len(self._cluster), top_n)
-            if self.best is not None:
-                self.best[key] = best.to("cpu", torch.int32)
-        return labels_of(best.to(self.device, torch.int64), self._cluster, self.router.clusters)
+        best = best_tokens(part.hidden, self._base.weight, len(self._cluster), self.config.router.top_n)
+        return labels_of(best, self._cluster, self.router.clusters)
 
     def _finish(self, log: MetricsLog) -> Path:
         config, path = self.config, self.config.output / ROUTER

@@ -29,7 +29,7 @@ from ..data import divide, prepare_together, with_prepared
 from ..machine import device_of
 from ..parallel.strategy import wanted_strategy
 from .draft_heads import check_clusters, check_routable, new_router
-from .router import REPORT, ROUTER, BestTokens, RouterTrainer
+from .router import REPORT, ROUTER, RouterTrainer
 from .router_config import RouterTrainConfig
 
 # (drafter folder, target's tensors, target folder) -> drafter and its artefact; the command line hands it in,
@@ -90,13 +90,11 @@ def build_router_trainer(
     config: RouterTrainConfig,
     load_drafter: LoadDrafter,
     group: Group | None = None,
-    best: BestTokens | None = None,
 ) -> RouterTrainer:
     """Load target, drafter, clusters and data, and assemble the router. Collective.
 
     Args:
         group: None is this process alone.
-        best: see ``RouterTrainer``.
 
     Raises:
         VocabForgeError: anything missing, damaged, or not belonging together.
@@ -149,7 +147,6 @@ def build_router_trainer(
         _identity(config, owner, cluster_hash, data.digest()),
         owner,
         parents,
-        best,
     )
 
 
