@@ -98,7 +98,7 @@ smollm2-study: $(STAMP)
 	  optim.batch_size=2 optim.micro_batch_size=2 heads.ranker.rank=72 heads.low_rank.rank=72 run.live.prompts=0 \
 	  output=$(SMOLLM2)/heads
 	$(BIN)/vocabforge train-router --target "$(SMOLLM2_TARGET)" --drafter $(SMOLLM2)/full --clusters $(SMOLLM2)/clusters \
-	  --output $(SMOLLM2)/router $(STUDY_DATA) router.steps=4 optim.steps=200 optim.batch_size=2 optim.lr=1e-3
+	  --output $(SMOLLM2)/router $(STUDY_DATA) router.steps=4 optim.steps=100 optim.batch_size=2 optim.lr=1e-3
 	$(BIN)/python recipes/study/study.py --recipe recipes/study/smollm2.yaml --benchmark spec-bench --limit 80 \
 	  --max-new-tokens 48 --counts $(SMOLLM2)/counts --output $(SMOLLM2)/study
 

@@ -21,6 +21,7 @@ from vocabforge.decode.build.methods import build_method
 from vocabforge.decode.request import Generation, Request
 
 _LEAN, _LAYERS = "vocabforge.models.lean.model", "vocabforge.models.drafters.eagle_layers"
+_PROPOSER = "vocabforge.decode.proposers.model"
 
 
 @contextlib.contextmanager
@@ -31,9 +32,11 @@ def without(name: str) -> Iterator[None]:
             ("vocabforge.ops.few_rows.MOST_ROWS", 0),
             (f"{_LEAN}.MOST_ROWS", 0),
             (f"{_LAYERS}.MOST_ROWS", 0),
+            (f"{_PROPOSER}.FEW", 0),
         ],
         "few_rows above 16": [
-            (f"{place}.MOST_ROWS", 16) for place in ("vocabforge.ops.few_rows", _LEAN, _LAYERS)
+            *((f"{place}.MOST_ROWS", 16) for place in ("vocabforge.ops.few_rows", _LEAN, _LAYERS)),
+            (f"{_PROPOSER}.FEW", 16),
         ],
         "decoder_layers": [(f"{_LEAN}.runs_layers", _never), (f"{_LAYERS}.runs_layers", _never)],
         "draft_chain": [("vocabforge.decode.proposers.eagle.runs_chains", _never)],

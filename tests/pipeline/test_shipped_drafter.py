@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 
 from vocabforge.core.artifact import open_artifact
 from vocabforge.core.hub import hub_name, model_folder
+from vocabforge.models.target.fingerprint import norms_fingerprint
 
 NAME = "smollm2-135m"
 TARGET = os.environ.get("VOCABFORGE_SMOLLM2")
@@ -49,6 +50,9 @@ def test_its_cycles_on_the_real_model():
     """Outputs equal plain decoding's, and it accepts what it did when it was packed."""
     import vocabforge as vf
 
+    meta = open_artifact(model_folder(Path(NAME)), verify=False).meta
+    # What the Hub's model and other quantisations are recognised by.
+    assert meta["target_norms"] == norms_fingerprint(model_folder(Path(TARGET)))
     target = vf.load_target(TARGET)
     spec = vf.MethodSpec(drafter=NAME, tree="chain", depth=3, control="fixed")
     plain, drafted = vf.TextDecoder(target, vf.MethodSpec()), vf.TextDecoder(target, spec)

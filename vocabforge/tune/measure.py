@@ -7,8 +7,6 @@ prompt after the other with their order rotated, and is judged by its speed-up o
 from __future__ import annotations
 
 import gc
-import hashlib
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +19,7 @@ from pydantic import Field, ValidationError
 from ..core.config import StrictModel
 from ..core.errors import ArtifactError, DataError
 from ..core.files import atomic_write_json, read_json
+from ..corpus.regenerate.rows import content_digest
 from ..decode.engine import Decoder
 from ..decode.request import Request
 from ..evaluate.acceptance.prompts import LivePrompts
@@ -98,11 +97,6 @@ def measured(rows: Sequence[TurnRow], batch: int) -> Measured:
     )
 
 
-def digest(value: Any) -> str:
-    """Return the hex hash of a JSON value."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode("utf-8")).hexdigest()
-
-
 class TurnStore:
     """A folder with one file a candidate: rows by batch size and group."""
 
@@ -158,7 +152,7 @@ class SpeedMeter:
         identity: Mapping[str, Any],
     ) -> None:
         self.prompts, self.new, self.store, self._decoder = prompts, new, store, decoder
-        asked = digest([list(prompt) for prompt in prompts.prompts])
+        asked = content_digest([list(prompt) for prompt in prompts.prompts])
         stops = sorted(prompts.stop_ids)
         self.identity = {**identity, "new_tokens": new, "stop_ids": stops, "prompts": asked}
         self._rows: dict[str, dict[str, TurnRow]] = {}
@@ -273,4 +267,4 @@ class SpeedMeter:
         self.store.write(self._key(about), about, known)
 
     def _key(self, about: Mapping[str, Any]) -> str:
-        return digest({**self.identity, "candidate": dict(about)})
+        return content_digest({**self.identity, "candidate": dict(about)})
