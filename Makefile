@@ -7,7 +7,7 @@ STAMP := $(VENV)/.ready
 DEMO_OUTPUT ?= runs/demo
 TEST_WORKERS ?= auto
 
-.PHONY: help setup demo smollm2 smollm2-study gemma3 bitllama drafters losses bench-decoding bench-foreign kernels kernels-cpu emulator gpu-check test coverage test-long test-all test-proof test-fuzz test-faults test-docs test-deepspeed test-speculators test-transformers test-smollm2 test-servers test-vllm test-sglang test-llamacpp servers-table check format wheel docs docs-serve targets clean
+.PHONY: help setup demo smollm2 smollm2-study gemma3 gemma3-vocab gemma3-cycles bitllama drafters losses bench-decoding bench-foreign kernels kernels-cpu emulator gpu-check test coverage test-long test-all test-proof test-fuzz test-faults test-docs test-deepspeed test-speculators test-transformers test-smollm2 test-servers test-vllm test-sglang test-llamacpp servers-table check format wheel docs docs-serve targets clean
 .DEFAULT_GOAL := help
 
 help:
@@ -112,16 +112,28 @@ GEMMA3 := runs/gemma3
 GEMMA3_TARGET = $(or $(TARGET),$(GEMMA3)/gemma-3-270m-q4_k_m.gguf)
 TEXTS ?= $(VOCABFORGE_DATA)/corpus/c4_demo.jsonl.xz,$(VOCABFORGE_DATA)/corpus/wiki_demo.txt.xz
 
-gemma3: $(STAMP)
+gemma3: gemma3-vocab
+	$(BIN)/vocabforge train-drafter --config gemma3-270m target="$(GEMMA3_TARGET)" drafter.vocab=$(GEMMA3)/vocab \
+	  "data.train=[$(TEXTS)]" data.text_unit=line output=$(GEMMA3)/run
+	$(BIN)/vocabforge eval --target "$(GEMMA3_TARGET)" --drafter gemma3=$(GEMMA3)/run/drafter --overwrite \
+	  --benchmark $(GEMMA3)/run/heldout_prompts.jsonl --max-new-tokens 64 --output $(GEMMA3)/eval
+
+gemma3-vocab: $(STAMP)
 	$(if $(TARGET),,$(BIN)/python recipes/models/fetch.py gemma3-270m --output $(GEMMA3))
 	$(BIN)/vocabforge count-freq --tokenizer "$(GEMMA3_TARGET)" --overwrite --output $(GEMMA3)/counts \
 	  --input $(subst $(comma), ,$(TEXTS))
 	$(BIN)/vocabforge select-vocab --counts $(GEMMA3)/counts --target "$(GEMMA3_TARGET)" --size 16384 --overwrite \
 	  --fill lowest-id --output $(GEMMA3)/vocab
+
+# What a cycle costs with 16,384 and with 262,144 draft tokens: a drafter of one step, which accepts hardly anything.
+gemma3-cycles: gemma3-vocab
 	$(BIN)/vocabforge train-drafter --config gemma3-270m target="$(GEMMA3_TARGET)" drafter.vocab=$(GEMMA3)/vocab \
-	  "data.train=[$(TEXTS)]" data.text_unit=line output=$(GEMMA3)/run
-	$(BIN)/vocabforge eval --target "$(GEMMA3_TARGET)" --drafter gemma3=$(GEMMA3)/run/drafter --overwrite \
-	  --benchmark $(GEMMA3)/run/heldout_prompts.jsonl --max-new-tokens 64 --output $(GEMMA3)/eval
+	  "data.train=[$(TEXTS)]" data.text_unit=line data.heldout_documents=10 optim.steps=1 optim.batch_size=1 \
+	  optim.micro_batch_size=1 run.live.prompts=0 run.eval_rows=1 output=$(GEMMA3)/untrained
+	$(BIN)/vocabforge revocab --drafter $(GEMMA3)/untrained/drafter --target "$(GEMMA3_TARGET)" --vocab full \
+	  --overwrite --output $(GEMMA3)/untrained-full
+	$(BIN)/vocabforge eval --recipe recipes/decoding/gemma3_cycles.yaml --limit 8 --overwrite \
+	  --benchmark $(GEMMA3)/untrained/heldout_prompts.jsonl --max-new-tokens 32 --output $(GEMMA3)/cycles
 
 # A real target: needs the development data (VOCABFORGE_DATA), see docs/guides/real-model.md.
 REAL := runs/bitllama
