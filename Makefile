@@ -13,8 +13,8 @@ TEST_WORKERS ?= auto
 help:
 	@echo "make setup   virtual environment in $(VENV), with a torch build that fits this machine"
 	@echo "make demo    count, select, train, export and evaluate on a small target made here (8 minutes)"
-	@echo "make smollm2  a drafter for SmolLM2-135M-Instruct, from its file to measured speed (hours, resumes)"
-	@echo "make smollm2-study  draft vocabularies of every kind on that drafter, by exact replay (minutes)"
+	@echo "make smollm2  a drafter for SmolLM2-135M-Instruct, from its file to measured speed (1 to 2 hours, resumes)"
+	@echo "make smollm2-study  draft vocabularies of every kind on that drafter, by exact replay (half an hour)"
 	@echo "make gemma3  the same for Gemma 3 270M (262,144 tokens), a base model that learns from texts"
 	@echo "make bitllama  train and evaluate a drafter for a real small model (docs/guides/real-model.md)"
 	@echo "make drafters  drafters of every kind for that model and the demo's, compared (an hour a seed: SEEDS=0,1,2)"

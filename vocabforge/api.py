@@ -39,7 +39,7 @@ def load_target(
     """Load a target and its tokenizer. Drafters and draft heads are loaded on first use.
 
     Args:
-        target: folder of a Hugging Face checkpoint (safetensors), or a name on the Hub.
+        target: folder of a Hugging Face checkpoint, GGUF file, or name on the Hub.
         tokenizer: folder of another tokenizer; None is the target's own.
         device: ``cpu``, ``cuda`` or ``cuda:N``; None is CUDA if available, else the CPU.
         dtype: ``float32``, ``bfloat16``, ``float16``, or ``auto``: the checkpoint's dtype if the device supports it,

@@ -457,7 +457,7 @@ class TrainConfig(StrictModel):
     """Everything ``train-drafter`` needs; see the sections.
 
     Attributes:
-        target: Hugging Face folder of the target.
+        target: folder, GGUF file or Hub name of the target.
         tokenizer: folder or tokenizer.json; default: the target's folder.
         output: run folder; gets ``drafter/``, ``checkpoints/``, ``metrics.jsonl``.
         joint: train the target, too; it is written to ``joint-target/`` in the run folder. Default: it stays frozen.

@@ -29,7 +29,7 @@ def option(text: str, default: Any = None, *, metavar: str | None = None, **boun
 class TuneSettings(StrictModel):
     """What is tuned, on which questions, and how long. Every field is an option of the command."""
 
-    target: ModelPath = option("Target: a folder, or a name of the Hub (safetensors).", ...)
+    target: ModelPath = option("Target: a folder, a GGUF file, or a name of the Hub.", ...)
     drafter: ModelPath = option("Trained drafter, native or in another layout.", ...)
     prompts: str = option(
         "Question file of any format that eval reads, or the name of a benchmark. The first turns are decoded.",

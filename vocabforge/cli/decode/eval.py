@@ -57,7 +57,7 @@ def _given(context: typer.Context, names: Sequence[str]) -> str:
 class MethodOptions(StrictModel):
     """Where the methods come from: the command line, or a recipe."""
 
-    target: ModelPath | None = option(None, "Target: a folder, or a name of the Hub (safetensors).")
+    target: ModelPath | None = option(None, "Target: a folder, a GGUF file, or a name of the Hub.")
     recipe: Path | None = option(
         None,
         "Evaluate the methods of this YAML file, as written by `tune`, with its target, drafters and trees.",

@@ -40,7 +40,7 @@ _FIGURES = (
 class GenerateRequest(StrictModel):
     """The prompt, how it is read, where the output ends, and where the draws begin."""
 
-    target: ModelPath = option(..., "Target: a folder, or a name of the Hub (safetensors).")
+    target: ModelPath = option(..., "Target: a folder, a GGUF file, or a name of the Hub.")
     prompt: str = option(..., "Text to continue or to answer.")
     max_new_tokens: Positive = option(256, "Maximum number of output tokens.")
     stop: tuple[str, ...] = option((), "Stop before this text.", many=True)

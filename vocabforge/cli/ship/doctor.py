@@ -24,7 +24,9 @@ _TONES = {"ok": "good", "warning": "mild", "failed": "bad", "skipped": ""}
 class Subjects(StrictModel):
     """What is looked at beside the machine."""
 
-    target: ModelPath | None = option(None, "Target model folder to check.", "PATH")
+    target: ModelPath | None = option(
+        None, "Target to check: a folder, a GGUF file, or a name of the Hub.", "PATH"
+    )
     drafter: ModelPath | None = option(
         None, "Drafter, or draft model of any vocabulary, to check against the target.", "DIR"
     )

@@ -28,7 +28,7 @@ class ExportRequest(StrictModel):
     format: str = option(..., _FORMATS)
     output: Path = option(..., "Folder to make.")
     target: ModelPath | None = option(
-        None, "Target, a folder or a name of the Hub [default: that of its training]."
+        None, "Target: a folder, a GGUF file, or a name of the Hub [default: that of its training]."
     )
     vocab: Path | None = option(None, "Subset artefact: restrict the draft head to these tokens.")
     head: Path | None = option(

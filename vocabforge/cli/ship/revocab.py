@@ -18,7 +18,7 @@ class RevocabRequest(StrictModel):
     vocab: str = option(..., "Subset artefact, or full for the whole vocabulary.", "DIR|full")
     output: Path = option(..., "Folder to make.")
     target: ModelPath | None = option(
-        None, "Target, a folder or a name of the Hub [default: that of its training]."
+        None, "Target: a folder, a GGUF file, or a name of the Hub [default: that of its training]."
     )
     tokenizer: TokenizerPath | None = option(None, "Tokenizer folder [default: the target's].")
     format: str = option("native", "Layout to write, as in export.")

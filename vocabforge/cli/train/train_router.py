@@ -22,7 +22,7 @@ class RouterRequest(StrictModel):
         "Recipe: a YAML file or a name of `vocabforge recipes`. The options below override it.",
         short="-c",
     )
-    target: Path | None = option(None, "Target model folder.", "DIR")
+    target: Path | None = option(None, "Target: a folder, a GGUF file, or a name of the Hub.", "DIR")
     drafter: Path | None = option(None, "Trained EAGLE or block drafter. It is not modified.", "DIR")
     clusters: Path | None = option(None, "Clusters made by `cluster-vocab`.", "DIR")
     input: tuple[Path, ...] = option((), "Training texts or conversations.", "PATH", many=True)

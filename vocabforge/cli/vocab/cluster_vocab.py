@@ -24,9 +24,7 @@ _LARGE = 0.25  # share of the vocabulary in one cluster from which a router can 
 class ClusterRequest(StrictModel):
     """How the rows of the LM head are clustered."""
 
-    target: ModelPath = option(
-        ..., "Target: a folder (config.json, *.safetensors), or a name of the Hub.", "DIR"
-    )
+    target: ModelPath = option(..., "Target: a folder, a GGUF file, or a name of the Hub.", "DIR")
     output: Path = option(..., "Folder of the clusters to write.", "DIR")
     clusters: Size | None = option(
         None, "Number of clusters [default: 1024; V / 128 below V = 100,000].", "M"

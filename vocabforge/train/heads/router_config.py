@@ -45,7 +45,7 @@ class RouterTrainConfig(StrictModel):
     """Everything ``train-router`` needs.
 
     Attributes:
-        target: Hugging Face folder of the target.
+        target: folder, GGUF file or Hub name of the target.
         drafter: trained drafter; it stays as it is.
         clusters: clusters of the target's vocabulary (``cluster-vocab``).
         tokenizer: folder or tokenizer.json; default: the target's folder.
