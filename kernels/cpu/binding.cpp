@@ -172,9 +172,74 @@ std::tuple<Tensor, Tensor> decoder_layers(Tensor x, std::optional<Tensor> fed, s
   return {hidden_out, aux_out};
 }
 
+Tensor draft_chain(Tensor features, std::optional<Tensor> fc, Tensor ids, int64_t start, int64_t count, Tensor embedding,
+                   std::vector<Tensor> joined, bool normed_residual, bool normed_output, std::vector<Tensor> weights,
+                   Tensor norm, Tensor cos, Tensor sin, Tensor keys, Tensor values, Tensor head,
+                   std::optional<Tensor> head_ids, int64_t heads, double eps, double scale) {
+  Tensor g = fc.has_value() ? few_rows(features, *fc, std::nullopt) : features;
+  DecoderLayersArguments a{};
+  take_cache(a, keys, values, g, heads);
+  check_float(embedding, "draft_chain: embedding");
+  check_float(cos, "draft_chain: cos");
+  check_float(sin, "draft_chain: sin");
+  check_type(ids, ScalarType::Long, "draft_chain: ids");
+  check_float(head, "draft_chain: head");
+  const int64_t last = start + a.length + count - 1, hidden = a.hidden;
+  VF_CHECK(a.batch == 1 && a.length > 0 && count > 0 && start >= 0 && ids.is_contiguous() && ids.numel() == a.length &&
+               last <= keys.size(3) && last * a.head <= cos.numel() && cos.numel() == sin.numel(),
+           "draft_chain: ids, slots and angles do not fit");
+  VF_CHECK(embedding.size(1) == hidden && head.size(1) == hidden && weights.size() == kLayerWeights,
+           "draft_chain: embedding, head and weights do not fit");
+  VF_CHECK(!head_ids.has_value() || (head_ids->scalar_type() == ScalarType::Long && head_ids->numel() == head.size(0)),
+           "draft_chain: head_ids do not fit");
+  std::vector<float> x(data<float>(g), data<float>(g) + g.numel()), fed(g.numel()), normed(g.numel()), scores(head.size(0));
+  a.fed_width = hidden;
+  a.fed = fed.data();
+  take_joined(a, joined, normed_residual);
+  a.layers = 1;
+  a.inner = weights[15].size(1);
+  const LayerWeights layer = weights_of(weights, 0, a);
+  a.weights = &layer;
+  a.norm = pointer(norm, hidden, "draft_chain: norm");
+  a.eps = static_cast<float>(eps);
+  a.scale = static_cast<float>(scale);
+  a.residual_scale = 1.0f;
+  a.split = split;
+  const int64_t kind = 0;
+  a.kinds = &kind;
+  a.x = x.data();
+  a.hidden_out = normed.data();
+  Tensor out = new_tensor(ids, {1 + count}, ScalarType::Long);
+  std::vector<int64_t> tokens(data<int64_t>(ids), data<int64_t>(ids) + a.length), slots(a.length);
+  data<int64_t>(out)[0] = tokens.back();
+  for (int64_t drafted = 1;; ++drafted) {
+    for (int64_t row = 0; row < a.length; ++row) {
+      VF_CHECK(tokens[row] >= 0 && tokens[row] < embedding.size(0), "draft_chain: token ", tokens[row], " of ", embedding.size(0));
+      std::memcpy(fed.data() + row * hidden, data<float>(embedding) + tokens[row] * hidden, hidden * sizeof(float));
+      slots[row] = start + row;
+    }
+    const LayerView view{data<float>(cos) + start * a.head, data<float>(sin) + start * a.head, nullptr, 0, start + a.length};
+    a.views[0] = a.views[1] = &view;
+    a.slots = slots.data();
+    VF_BEST(decoder_layers(a));
+    start += a.length;
+    const int64_t behind = (a.length - 1) * hidden;  // the last row drafts
+    const FewRowsArguments score{normed.data() + behind, data<void>(head), nullptr, scores.data(), 1, head.size(0), hidden, false, split};
+    VF_BEST(few_rows(score));
+    const int64_t best = std::max_element(scores.begin(), scores.end()) - scores.begin();
+    tokens[0] = data<int64_t>(out)[drafted] = head_ids.has_value() ? data<int64_t>(*head_ids)[best] : best;
+    if (drafted == count) return out;
+    std::memmove(x.data(), (normed_output ? normed.data() : x.data()) + behind, hidden * sizeof(float));
+    a.length = 1;
+  }
+}
+
 }  // namespace
 
 VF_DEFINE(m) {
+  m.def("draft_chain(Tensor features, Tensor? fc, Tensor ids, int start, int count, Tensor embedding, Tensor[] joined, bool normed_residual, "
+        "bool normed_output, Tensor[] weights, Tensor norm, Tensor cos, Tensor sin, Tensor(a!) keys, Tensor(b!) values, "
+        "Tensor head, Tensor? head_ids, int heads, float eps, float scale) -> Tensor");
   m.def("few_rows(Tensor x, Tensor w, Tensor? bias) -> Tensor");
   m.def("decoder_layers(Tensor x, Tensor? fed, Tensor[] joined, bool normed_residual, Tensor[] weights, Tensor? norm, Tensor[] angles, Tensor? seen, "
         "Tensor? near_seen, int view, Tensor? partners, Tensor(a!) keys, Tensor(b!) values, Tensor slots, int[] kinds, "
@@ -183,5 +248,6 @@ VF_DEFINE(m) {
 }
 VF_IMPLEMENT(m) {
   m.impl("few_rows", TORCH_BOX(&few_rows));
+  m.impl("draft_chain", TORCH_BOX(&draft_chain));
   m.impl("decoder_layers", TORCH_BOX(&decoder_layers));
 }

@@ -39,6 +39,7 @@ def without(name: str) -> Iterator[None]:
             (f"{_PROPOSER}.FEW", 16),
         ],
         "decoder_layers": [(f"{_LEAN}.runs_layers", _never), (f"{_LAYERS}.runs_layers", _never)],
+        "draft_chain": [("vocabforge.decode.proposers.eagle.runs_chains", _never)],
     }
     with contextlib.ExitStack() as stack:
         for place, value in patches.get(name, []):
@@ -71,7 +72,7 @@ def main() -> None:
         drafter=asked.drafter, tree="dynamic", depth=3, topk=4, total_nodes=25, control="fixed"
     )
     methods = {"plain": vf.MethodSpec(), "chain of 4": chain, "tree of 24": tree}
-    switches = ["nothing", "few_rows", "few_rows above 16", "decoder_layers", "one thread"]
+    switches = ["nothing", "few_rows", "few_rows above 16", "decoder_layers", "draft_chain", "one thread"]
     threads = torch.get_num_threads()
     seconds: dict[tuple[str, str], list[float]] = {}
     tokens: dict[str, list[list[int]]] = {}

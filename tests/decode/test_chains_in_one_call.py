@@ -18,10 +18,10 @@ from vocabforge.decode.proposers.registry import ProposerParts, make_proposer
 from vocabforge.decode.request import Request, SamplingParams
 from vocabforge.models.lean.model import LeanModel, load_target
 from vocabforge.models.target.hf import HFTarget
-from vocabforge.ops.decoder_layers import runs_layers
+from vocabforge.ops.draft_chain import runs_chains
 
 pytestmark = pytest.mark.skipif(
-    not runs_layers(torch.empty(1)), reason="the compiled ops are not built (make setup)"
+    not runs_chains(torch.empty(1)), reason="the compiled ops are not built (make setup)"
 )
 PATTERNS = {  # of drafting, and the temperature
     "always": ((True,), 0.0),
@@ -30,7 +30,7 @@ PATTERNS = {  # of drafting, and the temperature
 }
 
 
-KINDS = ("peagle", "dflash", "dspark")
+KINDS = ("eagle3", "peagle", "dflash", "dspark")
 
 
 class Watched:
@@ -76,7 +76,7 @@ def drafts(
     ("kind", "pattern", "head"),
     by_default(
         itertools.product(KINDS, PATTERNS, ["target", "reduced"]),
-        lambda case: case[2] == "reduced" and (case[0] == "peagle" or case[1] == "plain between"),
+        lambda case: case[2] == "reduced" and (case[0] == "eagle3" or case[1] == "plain between"),
     ),
 )
 def test_drafts_and_outputs_are_the_same(

@@ -16,10 +16,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ...models.drafters.eagle3 import Eagle3Drafter
 from ...models.drafters.interface import CachedDrafter
 from ...models.drafters.parts import RotaryPositions
-from ...models.heads.registry import exact_head
+from ...models.heads.exact import FullHead
+from ...models.heads.registry import DraftHead, exact_head
 from ...models.kv_cache import CacheView, Sight, line_sight
+from ...ops.draft_chain import runs_chains
 from ...ops.trees import WORD
 from ..accelerate.graphs import GraphCapture
 from ..target_side import block_mask, view_length
@@ -48,6 +51,7 @@ class EagleBackend(DraftBackend):
         self.aux_layers = tuple(drafter.config.aux_layers)
         self._weight = next(iter(drafter.parameters()))
         self._device = self._weight.device
+        self._head: tuple[Tensor, Tensor | None] | None = None  # of chains: rows and their ids
         self._bits = False  # what a pass sees is told by lengths and bits, not by masks
         self._told = True  # the host says where one row is: that takes fewer calls
         self._run_extend = self._extend
@@ -125,6 +129,26 @@ class EagleBackend(DraftBackend):
         last = counts[:, None, None].expand(-1, 1, g.shape[-1])  # an idle row keeps what it has
         for state, made in ((self._g[:, None], g), (self._fed[:, None], fused)):
             torch.gather(torch.cat([state, made], 1), 1, last, out=state)
+
+    def chains(self, head: DraftHead) -> bool:
+        self._head = head.table() if isinstance(head, FullHead) else None
+        one = self._told and len(self.lengths) == 1 and isinstance(self.drafter, Eagle3Drafter)
+        if not one or self.drafter.cache_layers > 1 or self._head is None or not runs_chains(self._weight):
+            return False
+        return {self._head[0].dtype, self._weight.dtype, self.drafter.embedding.dtype} == {torch.float32}
+
+    def chain(self, commit: Commit, count: int) -> Tensor:
+        assert commit.states is not None
+        assert self._head is not None
+        assert isinstance(self.drafter, Eagle3Drafter)
+        head, ids = self._head
+        start, following = self.lengths[0], commit.following[0]
+        tokens = self.drafter.chain(
+            following, commit.states[0], start, count, cache=self.cache, head=head, head_ids=ids
+        )
+        self.rows.add_(len(following))
+        self.note([len(following)])
+        return tokens[None]
 
     def _ahead(self, used: int, count: int) -> Tensor:
         """(B, count) slots behind the committed ones and ``used`` more."""

@@ -54,6 +54,7 @@ class ModelProposer:
         self._wrap: Wrap | None = None
         # The head, where it has this side; to ask it in every cycle takes longer than a kernel.
         self._prepares = head if isinstance(head, PreparesSteps) else None
+        self.by_steps = False  # chains, too, so that steps can be timed
         # Of chains whose commit and drafting are one call.
         self._chain: ShapePolicy | None = None
         self._captured: GraphCapture | None = None
@@ -71,12 +72,8 @@ class ModelProposer:
             self._context = ContextTokens(rows, self.head.context_size, cache.device)
         self._pending, self._waiting = [], 0
         policy, self._chain = self.policy, None
-        if (
-            self._wrap is None
-            and isinstance(policy, ShapePolicy)
-            and policy.chain
-            and self.backend.chains(self.head)
-        ):
+        eager = self._wrap is None and not self.by_steps
+        if eager and isinstance(policy, ShapePolicy) and policy.chain and self.backend.chains(self.head):
             self._chain = policy
 
     def begin(self, row: int, prompt_ids: Sequence[int]) -> None:

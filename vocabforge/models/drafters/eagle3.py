@@ -19,8 +19,9 @@ from typing import Any, ClassVar, Literal, cast
 import torch
 from torch import Tensor, nn
 
+from ...ops.draft_chain import draft_chain
 from ...ops.few_rows import linear
-from ..kv_cache import CacheView
+from ..kv_cache import CacheView, KVCache
 from ..target.hf import default_aux_layers
 from ..ttt.attention import TTTState, ttt_attention
 from . import parts
@@ -165,6 +166,37 @@ class Eagle3Drafter(RotaryPositions, CachedDrafter):
             g = layer.finish(g, parts.cached_attention(q, k, v, cached, index))
         normed = self.norm(g)
         return (normed if self.config.norm_output else g), normed
+
+    def chain(
+        self,
+        ids: Tensor,
+        features: Tensor,
+        start: int,
+        count: int,
+        *,
+        cache: KVCache,
+        head: Tensor,
+        head_ids: Tensor | None,
+    ) -> Tensor:
+        """What :func:`.draft_chain.draft_chain` drafts after committed tokens (N,); for one decoder layer."""
+        fused = self.config.norm_before_fc or self.config.fc_norm
+        return draft_chain(
+            self.fuse(features) if fused else features,
+            None if fused else self.fc.weight,
+            ids,
+            start=start,
+            count=count,
+            embedding=self.embedding,
+            normed_output=self.config.norm_output,
+            norm=self.norm.weight,
+            cos=self.cos,
+            sin=self.sin,
+            keys=cache.k,
+            values=cache.v,
+            head=head,
+            head_ids=head_ids,
+            **self.midlayer.merged(),
+        )
 
     @property
     def _deeper(self) -> list[PreNormLayer]:
