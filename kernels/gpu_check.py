@@ -154,7 +154,9 @@ def bench(seconds: float, asked: argparse.Namespace, folder: Path) -> Mapping[st
     options = replace(kernels.REAL, device=asked.device)
     if asked.small:
         options = replace(kernels.SMALL, device=asked.device)
-    asked_for = {name: value for name in ("rows", "ops", "shapes") if (value := tuple(getattr(asked, name)))}
+    asked_for: dict[str, Any] = {
+        name: value for name in ("rows", "ops", "shapes") if (value := tuple(getattr(asked, name)))
+    }
     options = replace(options, budget=seconds, only=asked.only, **asked_for)
 
     def run(part: str, options: Any) -> Any:

@@ -40,9 +40,10 @@ def present(
         sys.exit(error.render())
     out = Console()
     for one in shown(result):
-        out.print(
-            one, **({"style": "dim", "markup": False, "highlight": False} if isinstance(one, str) else {})
-        )
+        if isinstance(one, str):
+            out.print(one, style="dim", markup=False, highlight=False)
+        else:
+            out.print(one)
 
 
 def run(

@@ -12,12 +12,14 @@ import statistics
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 from unittest.mock import patch
 
 import torch
 
 import vocabforge as vf
 from vocabforge.decode.build.methods import build_method
+from vocabforge.decode.engine import Decoder
 from vocabforge.decode.request import Generation, Request
 
 _LEAN, _LAYERS = "vocabforge.models.lean.model", "vocabforge.models.drafters.eagle_layers"
@@ -27,7 +29,7 @@ _PROPOSER = "vocabforge.decode.proposers.model"
 @contextlib.contextmanager
 def without(name: str) -> Iterator[None]:
     """Switch one optimisation off."""
-    patches = {
+    patches: dict[str, list[tuple[str, object]]] = {
         "few_rows": [
             ("vocabforge.ops.few_rows.MOST_ROWS", 0),
             (f"{_LEAN}.MOST_ROWS", 0),
@@ -82,7 +84,7 @@ def main() -> None:
             torch.set_num_threads(1 if switch == "one thread" else threads)
             with without(switch):
                 for name, spec in methods.items():
-                    decoder = build_method(models, spec, name).generator
+                    decoder = cast("Decoder", build_method(models, spec, name).generator)
                     spent, answers = 0.0, []
                     for ids in prompts:
                         result = Generation()

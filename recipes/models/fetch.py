@@ -97,18 +97,10 @@ def member_of(package: str, version: str, member: str, place: Path) -> bytes:
 
 def sha256(path: Path) -> str:
     """Return the hex SHA-256 of a file."""
-    with open(path, "rb") as handle:
-        return (
-            hashlib.file_digest(handle, "sha256").hexdigest()
-            if sys.version_info >= (3, 11)
-            else _digest(handle)
-        )
-
-
-def _digest(handle) -> str:
     digest = hashlib.sha256()
-    while chunk := handle.read(1 << 20):
-        digest.update(chunk)
+    with open(path, "rb") as handle:
+        while chunk := handle.read(1 << 20):
+            digest.update(chunk)
     return digest.hexdigest()
 
 

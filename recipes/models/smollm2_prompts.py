@@ -721,7 +721,9 @@ def sentences(text: str) -> list[str]:
 
 def cut(text: str, low: int, high: int) -> list[str]:
     """Cut a text at sentence borders into passages of low to high words."""
-    found, current, size = [], [], 0
+    found: list[str] = []
+    current: list[str] = []
+    size = 0
     for sentence in sentences(text):
         count = len(sentence.split())
         if current and size + count > high:

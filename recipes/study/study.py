@@ -14,7 +14,7 @@ import itertools
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from vocabforge.core.progress import ProgressBar
 from vocabforge.core.provenance import git_revision, package_versions
 from vocabforge.corpus.tokenizer.prompt_format import resolve_format
 from vocabforge.decode.build.methods import build_proposer, recipe_models
-from vocabforge.decode.build.models import Models
+from vocabforge.decode.build.models import Models, is_draft_model
 from vocabforge.decode.build.recipe import DecodingRecipe, read_recipe
 from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.text import continue_batches
@@ -35,7 +35,9 @@ from vocabforge.decode.trees.shapes import TreeShape, chain, default_shape
 from vocabforge.evaluate.benchmarks import Question, load_benchmark
 from vocabforge.evaluate.results.intervals import estimate, ratio, ratio_of_ratios
 from vocabforge.evaluate.run.prompts import PromptBuilder, system_of
+from vocabforge.models.drafters.interface import CachedDrafter
 from vocabforge.models.heads.registry import exact_head
+from vocabforge.models.lean.model import LeanModel
 from vocabforge.models.target.fingerprint import target_fingerprint
 from vocabforge.vocab.counts.table import load_counts
 
@@ -65,6 +67,13 @@ def main() -> None:
 
     recipe = read_recipe(asked.recipe)
     models = recipe_models(recipe)
+    model = models.model
+    if not isinstance(model, LeanModel):
+        raise UsageError(
+            "only a target of VocabForge's own implementation can be replayed",
+            got=f"target_backend: {recipe.target_backend}",
+            expected="an architecture in docs/guides/targets.md, and target_backend: lean",
+        )
     questions = [
         (name, one) for name in asked.benchmark for one in load_benchmark(name, asked.limit).questions
     ]
@@ -78,7 +87,7 @@ def main() -> None:
     for temperature in TEMPERATURES:
         answers = answer(models, questions, asked, temperature)
         ranks = replay(
-            models.model,
+            model,
             methods,
             answers,
             levels=asked.levels,
@@ -89,7 +98,12 @@ def main() -> None:
         for name in recipe.methods:
             row = found[name]["temperatures"][f"{temperature:g}"] = {
                 shape: figures(
-                    ranks[name], ranks[next(iter(recipe.methods))], answers, questions, form, asked
+                    ranks[name],
+                    ranks[next(iter(recipe.methods))],
+                    answers,
+                    questions,
+                    form,
+                    models.tokenizer.eos_ids,
                 )
                 for shape, form in shapes.items()
             }
@@ -118,22 +132,25 @@ def draft_heads(models: Models, recipe: DecodingRecipe, levels: int) -> list[Dra
     """Return the recipe's draft heads, grouped by the drafter that feeds them.
 
     Raises:
-        UsageError: a method without a trained drafter, which has no draft head to replay.
+        UsageError: a method without a trained EAGLE drafter, which has no draft head to replay.
     """
-    grouped: dict[Path, dict[str, Any]] = {}
+    grouped: dict[Path, Drafting] = {}
     for name, spec in recipe.methods.items():
-        if spec.drafter is None:
+        path, drafter = spec.drafter, None
+        if path is not None and not is_draft_model(path):
+            drafter = models.drafter(path)[0]
+        if path is None or not isinstance(drafter, CachedDrafter):
             raise UsageError(
-                "only methods with a trained drafter can be replayed",
-                got=f"{name}: {spec.proposer}",
+                "only methods with a trained EAGLE drafter can be replayed",
+                got=f"{name}: {spec.proposer or path}",
                 expected="methods.NAME.drafter",
             )
         spec = spec.without("topk", "total_nodes", "tree_file", "confidence", "verifier", "draft_sampling")
         spec = spec.model_copy(update={"tree": "chain", "depth": levels - 1, "control": "fixed"})
         _, built, _ = build_proposer(models, spec, name)
-        head = exact_head(models.drafter(spec.drafter)[0]) if built is None else built.head
-        grouped.setdefault(spec.drafter, {})[name] = head
-    return [Drafting(models.drafter(path)[0], heads) for path, heads in grouped.items()]
+        head = exact_head(drafter) if built is None else built.head
+        grouped.setdefault(path, Drafting(drafter, {})).heads[name] = head
+    return list(grouped.values())
 
 
 def answer(
@@ -176,7 +193,7 @@ def figures(
     answers: Sequence[Continuation],
     questions: Sequence[tuple[str, Question]],
     shape: TreeShape,
-    ends: Sequence[int],
+    ends: Collection[int],
 ) -> dict[str, Any]:
     """Return accepted length and share of the baseline's, each with its 95% interval, of all and by category."""
     offsets = cycle_offsets(answers)

@@ -47,6 +47,12 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "methods": {name: {"drafter": str(place / "d"), **spec} for name, spec in methods.items()},
     }
     (place / "study.yaml").write_text(yaml.safe_dump(body), "utf-8")
+    # A token of one answer becomes an end token, so that some answers end before the limit.
+    plain = recipe_methods(read_recipe(place / "study.yaml"), device="cpu")[0].generator
+    prompt = tokenizer.encode(json.loads((place / "q.jsonl").read_text("utf-8").splitlines()[0])["turns"][0])
+    answer = plain.generate_batch([Request(prompt, NEW)])[0].token_ids
+    ends = [*tokenizer.eos_ids, answer[NEW // 2]]
+    (place / "t" / "generation_config.json").write_text(json.dumps({"eos_token_id": ends}), "utf-8")
     return place
 
 
@@ -72,15 +78,18 @@ def test_the_replay_of_a_recipe_is_what_decoding_accepts(place: Path) -> None:
         for line in (place / "q.jsonl").read_text("utf-8").splitlines()
     ]
     for method in recipe_methods(recipe.model_copy(update={"methods": specs}), device="cpu")[1:]:
-        committed = cycles = 0
+        committed = cycles = ended = 0
         for prompt in prompts:
             made = method.generator.generate_batch([Request(prompt, NEW, tokenizer.eos_ids)])[0]
             left = len(made.token_ids) - 1
+            stopped = made.token_ids[-1] in tokenizer.eos_ids
+            ended += stopped
             for length in made.accept_lengths:
                 # As the study counts: no cycle that the limit may have cut.
-                if len(made.token_ids) < NEW or left > 3:
+                if stopped or left > 3:
                     committed, cycles = committed + min(length, left), cycles + 1
                 left -= length
+        assert 0 < ended < len(prompts)
         found = results["methods"][method.name]["temperatures"]["0"]["chain of 3"]["all"]["accepted"]["value"]
         assert found == pytest.approx(committed / cycles), method.name
 
@@ -94,5 +103,5 @@ def test_answers_are_kept_and_a_method_without_a_drafter_is_refused(place: Path)
     (place / "wrong.yaml").write_text(yaml.safe_dump(body), "utf-8")
     done = run(place, "--recipe", place / "wrong.yaml")
     assert done.returncode == 1
-    assert "only methods with a trained drafter can be replayed" in done.stderr
+    assert "only methods with a trained EAGLE drafter can be replayed" in done.stderr
     assert "Traceback" not in done.stderr

@@ -10,7 +10,7 @@ scores of the tokens that are not accepted.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,7 +42,7 @@ class Drafting:
     """
 
     drafter: CachedDrafter
-    heads: Mapping[str, DraftHead]
+    heads: dict[str, DraftHead]
 
 
 @torch.inference_mode()
