@@ -1,4 +1,4 @@
-"""Measure ops, draft heads, drafting and whole cycles on this machine, beside their byte or operation floors.
+"""Measure ops, draft heads, drafting and whole cycles on this machine against their byte or operation floors.
 
 On a GPU at real sizes, on a CPU the same code at small ones. `make gpu-check` runs all of it after the tests.
 

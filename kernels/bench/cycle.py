@@ -198,7 +198,7 @@ def cycle_figures(options: KernelOptions) -> list[Figure]:
 
 
 def _measured(pair: Pair, setting: BenchHead | None, options: KernelOptions) -> dict[str, Any]:
-    """One kind of decoding with and without graphs, and ahead, beside the bytes that it must read."""
+    """Time one kind of decoding with graphs, without, and ahead, and compare it with the bytes that it must read."""
     assert options.ceilings is not None
     moved = pair.plain_bytes() if setting is None else pair.cycle_bytes(setting)
     floor = moved / options.ceilings.copy

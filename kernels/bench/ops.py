@@ -1,4 +1,4 @@
-"""Cases of ops, checked and timed: one row of figures each, beside the floor and other ways to the same result."""
+"""Cases of ops, checked and timed: one row of figures each, with the floor and other ways to the same result."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def head_figures(options: KernelOptions) -> list[Figure]:
 
 
 def library_figures(options: KernelOptions) -> list[Figure]:
-    """Every case that other libraries compute, too, beside ours."""
+    """Every case that other libraries compute as well, in turns with ours."""
     names = options.ops or tuple(OP_BENCHES)
     return named_figures(
         {name: partial(op_cases, name) for name in names}, options, plain=False, libraries=True
@@ -217,7 +217,7 @@ def measure_case(case: OpCase, options: KernelOptions, *, plain: bool = True) ->
 
 
 def measure_library(case: OpCase, library: str, options: KernelOptions) -> dict[str, Any]:
-    """Compare another library's result with the reference, then time it beside ours on the same inputs.
+    """Compare another library's result with the reference, then time it in turns with ours on the same inputs.
 
     Returns:
         a row: ``op``, ``case``, ``sizes``, ``library``, ``untimed`` (see :class:`LibraryWay`) and either ``skipped``
@@ -297,7 +297,7 @@ def _figures(case: OpCase, options: KernelOptions, protocol: Protocol, *, plain:
 
 
 def _baseline(calls: list[Callable[[], Any]], protocol: Protocol, ours: Timing) -> dict[str, Any]:
-    """A baseline's time, or why it has none; it may lack the memory where the op does not."""
+    """A baseline's time, or the reason for none: it may need more memory than the op."""
     try:
         timing = time_calls(calls, protocol)
     except (RuntimeError, ValueError) as error:

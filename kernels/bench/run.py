@@ -1,4 +1,4 @@
-"""``kernels/measure.py``: ops, draft heads, drafting and whole cycles on one device, beside their floors.
+"""``kernels/measure.py``: ops, draft heads, drafting and whole cycles on one device, compared with their floors.
 
 Needs torch alone, so that it also runs where the package is not installed (``kernels/gpu_check.py``).
 """

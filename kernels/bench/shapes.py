@@ -52,7 +52,7 @@ class Pair:
         return Plan(self.shape.levels, self.shape.nodes)
 
     def prompt(self) -> list[int]:
-        """As many random tokens as the shape's prefix."""
+        """Random tokens, as many as in the shape's prefix."""
         random = torch.Generator().manual_seed(3)
         return torch.randint(self.shape.vocab, (self.shape.prefix,), generator=random).tolist()
 

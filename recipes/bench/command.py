@@ -1,4 +1,4 @@
-"""What the scripts of this folder share: words of a command line, tables, and a JSON file."""
+"""Shared by the scripts of this folder: command-line options, tables, and the JSON file."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ def _measure(job: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _theirs(tokenizer: Any, job: Mapping[str, Any]) -> dict[str, Any]:
-    """What one would write by hand: read, ``encode_batch``, ``bincount``."""
+    """The obvious code: read, ``encode_batch``, ``bincount``."""
     encode = getattr(tokenizer.backend, job["method"])
     counts = np.zeros(tokenizer.vocab_size, dtype=np.int64)
     held: list[str] = []

@@ -1,4 +1,4 @@
-"""``decoding.py``: how fast VocabForge decodes, beside transformers' ``generate``.
+"""``decoding.py``: decoding speed of VocabForge and of transformers' ``generate``.
 
 For each method the sides take turns, prompt by prompt and round by round, with the same prompts and the same number of
 new tokens, greedy, in the same dtype. Warm-up, compilation and the search for the best settings are not timed.
@@ -115,7 +115,7 @@ def _length(side: Mapping[str, Any]) -> str:
     return "-" if length is None else f"{length:.2f}"
 
 
-# What a library may raise over settings or a pair of models that it cannot do.
+# Errors that a library raises for settings or pairs of models that it does not support.
 _REFUSALS = (ValueError, TypeError, RuntimeError, LookupError, AttributeError)
 _WARM_UP = 16  # tokens before a setting is tried
 # A larger gap between the two best logits than rounding explains means that an output is wrong.
@@ -301,7 +301,7 @@ class _DecodingBench:
 
     @torch.inference_mode()
     def _margin(self, ids: Sequence[int]) -> float:
-        """Gap between the target's two best logits behind these tokens."""
+        """Gap between the target's two best logits after these tokens."""
         best = next_logits(self.models.model, ids).float().topk(2).values
         return float(best[0] - best[1])
 

@@ -17,7 +17,7 @@ from vocabforge.capture.online import CapturedBatch
 from vocabforge.models.drafters.eagle3 import Eagle3Drafter
 
 INSTALL = (
-    "speculators is not installed, so that nothing stands beside our step: "
+    "speculators is not installed, so only our step is measured: "
     "pip install --no-deps --target FOLDER speculators hs-connectors loguru pydantic-settings openai aiohttp sniffio, "
     "then PYTHONPATH=FOLDER"
 )

@@ -162,7 +162,7 @@ class TrainingBenchConfig(StrictModel):
 
 @dataclass(frozen=True)
 class Variant:
-    """What is compared: implementations of loss and attention, and activation checkpointing."""
+    """A variant: implementations of loss and attention, and activation checkpointing."""
 
     loss: str
     attention: str

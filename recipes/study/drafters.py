@@ -63,7 +63,7 @@ class DrafterVariants(StrictModel):
     """The file that `--config` names.
 
     Attributes:
-        recipe: recipe of `train-drafter`, beside this file.
+        recipe: recipe of `train-drafter`, relative to this file.
         keys: keys of that recipe for all variants: `section.key: value`.
         variants: further keys by the variant's name; the others are compared with the first.
         drafts: draft tokens of a chain, or fewer where a drafter makes fewer.

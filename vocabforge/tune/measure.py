@@ -1,7 +1,7 @@
 """Tokens a second of candidates and of plain decoding, measured in turns on the same prompts.
 
-The speed of a machine drifts by more than methods differ. Every candidate is therefore timed beside plain decoding, one
-prompt after the other with their order rotated, and is judged by its speed-up over plain decoding in those turns.
+The speed of a machine drifts by more than methods differ. Candidates and plain decoding therefore take turns on
+each prompt, in rotating order, and a candidate is judged by its speed-up over plain decoding in the same turns.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class TurnRow(StrictModel):
 
 @dataclass(frozen=True)
 class Measured:
-    """What the rows of one candidate and batch size say.
+    """Summary of the rows of one candidate and batch size.
 
     Attributes:
         rows: number of groups; ``different`` of them gave another output than plain decoding.
@@ -130,7 +130,7 @@ class TurnStore:
 
 
 class SpeedMeter:
-    """Times candidates beside plain decoding; rows are saved as soon as they are known.
+    """Times candidates in turns with plain decoding and saves each row at once.
 
     Args:
         prompts: all that may be asked for, in order.

@@ -1,4 +1,4 @@
-"""``tune.json``: every candidate's figures, what is recommended and why, and what it was made from."""
+"""``tune.json``: the figures of every candidate, the recommendation and its reasons, and the inputs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SCHEMA_VERSION = 2
 
 
 class BatchRow(StrictModel):
-    """What was measured with one batch size.
+    """Measurement with one batch size.
 
     Attributes:
         tokens_per_s: of all requests together, the prompts' passes included.
@@ -33,7 +33,7 @@ class CandidateRow(StrictModel):
     """One draft head with one draft tree.
 
     Attributes:
-        head: name of the draft head; ``scores`` says what it scores.
+        head: name of the draft head; ``scores``: the tokens that it scores.
         state: of the search: ``measured``, ``stopped``, ``not reached``.
         groups: groups of prompts that it was measured on; ``different`` of them gave another output than plain
             decoding.
@@ -80,7 +80,7 @@ class TuneResults(StrictModel):
         inputs: hashes by role.
         prompts: how many were ``measured`` on at most, and ``left_out`` as too long.
         plain: tokens a second of plain decoding by batch size, over all turns.
-        remarks: what a reader must know: time that ran out, outputs that differ.
+        remarks: warnings, such as time that ran out or outputs that differ.
     """
 
     schema_version: int = SCHEMA_VERSION

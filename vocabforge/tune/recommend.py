@@ -1,4 +1,4 @@
-"""What a search found, as ``tune.json`` holds it: figures, what to run with, and remarks."""
+"""Results of a search, as ``tune.json`` holds them: figures, recommendations and remarks."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _remarks(loaded: TuneSession, rows: Sequence[CandidateRow], late: bool) -> l
     if different := [row.name for row in rows if row.different]:
         found.append(
             f"{len(different)} methods gave another output than plain decoding, first {different[0]}: run eval with "
-            "the recipe, which tells a tie within rounding from a fault."
+            "the recipe, which distinguishes a tie within rounding from a fault."
         )
     if loaded.left_out:
         found.append(f"{loaded.left_out} questions were left out: too long for the target.")
@@ -125,7 +125,7 @@ def recommend(entries: Sequence[Entry], batch: int) -> Recommendation:
     }
     if close := [name for name, speedup in rivals.items() if name != best and _overlap(speedup, won)]:
         more = f" and {len(close) - 4} more" if close[4:] else ""
-        why.append(f"Within the intervals it cannot be told from {', '.join(close[:4])}{more}.")
+        why.append(f"The intervals do not distinguish it from {', '.join(close[:4])}{more}.")
     return Recommendation(
         batch=batch, method=best, speedup=won, why=why, others=[entry.name for entry in others]
     )

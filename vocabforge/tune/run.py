@@ -26,7 +26,7 @@ from .session import TuneSession
 from .settings import MethodSpace, TuneSettings
 
 SPEEDS = "speeds"
-_OTHERS = 5  # methods of the recipe beside the recommended ones
+_OTHERS = 5  # methods of the recipe in addition to the recommended ones
 
 
 def tune(

@@ -17,12 +17,12 @@ LEAST = 8  # candidates that a round leaves at least
 
 
 class Meter(Protocol):
-    """What measures candidates."""
+    """Measures candidates."""
 
     def measure(
         self, candidates: Sequence[TuneCandidate], prompts: int, left: Callable[[], float] | None
     ) -> list[Mapping[int, Measured]]:
-        """Return what is known of each candidate on the first prompts, by batch size; nothing if it was not reached.
+        """Return each candidate's figures on the first prompts, by batch size; empty if it was not reached.
 
         ``left``: seconds that may still be spent; None: nothing is timed.
         """
@@ -33,7 +33,7 @@ class Meter(Protocol):
 
 @dataclass
 class Entry:
-    """What is known of a candidate.
+    """A candidate and its measurements so far.
 
     Attributes:
         state: ``measured`` on all prompts; ``stopped`` after a round; ``not reached`` before the time was up.

@@ -1,4 +1,4 @@
-"""What a search is made of: models, prompts and heads, loaded once, and the meter that times candidates."""
+"""Everything that a search uses: models, prompts and heads, loaded once, and the meter that times candidates."""
 
 from __future__ import annotations
 
@@ -121,13 +121,13 @@ class TuneSession:
 
     @cached_property
     def hashes(self) -> dict[str, str]:
-        """Of target, drafter and tokenizer."""
+        """Hashes of target, drafter and tokenizer."""
         owner = self.models.owner(self.settings.drafter)
         return {"target": owner.target, "drafter": owner.drafter, "tokenizer": owner.tokenizer}
 
     @cached_property
     def input_hashes(self) -> dict[str, str]:
-        """The same, and of all draft vocabularies and heads, by role."""
+        """Hashes of all inputs, by role: ``hashes``, draft vocabularies and draft heads."""
         found = dict(self.hashes)
         for choice in self.choices:
             for role, path in (("vocabulary", choice.spec.vocab), ("draft head", choice.spec.head)):
@@ -160,7 +160,7 @@ class TuneSession:
         return self._heads[choice]
 
     def about(self, candidate: TuneCandidate) -> dict[str, Any]:
-        """Return what decides a candidate's drafts, by content."""
+        """Return everything that determines a candidate's drafts, by content hash."""
         head = candidate.head.spec
         paths = {"vocab": head.vocab, "head": head.head}
         return {

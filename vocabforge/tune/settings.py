@@ -27,7 +27,7 @@ def option(text: str, default: Any = None, *, metavar: str | None = None, **boun
 
 
 class TuneSettings(StrictModel):
-    """What is tuned, on which questions, and how long. Every field is an option of the command."""
+    """The models, the questions and the time limit of a run. Every field is an option of the command."""
 
     target: ModelPath = option("Target: a folder, a GGUF file, or a name of the Hub.", ...)
     drafter: ModelPath = option("Trained drafter, native or in another layout.", ...)

@@ -120,7 +120,7 @@ def trees_of(space: MethodSpace, most_levels: int | None = None) -> list[TreeSet
 
 
 def candidates(heads: Mapping[HeadChoice, int], trees: Sequence[TreeSetting]) -> list[TuneCandidate]:
-    """Heads times trees that are no wider than the head.
+    """All pairs of a head and a tree at most as wide as the head.
 
     Args:
         heads: tokens that each scores.

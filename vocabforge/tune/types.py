@@ -1,4 +1,4 @@
-"""What is searched, by its sizes: draft heads and draft trees."""
+"""The search space: draft heads and draft trees, described by their sizes."""
 
 from __future__ import annotations
 

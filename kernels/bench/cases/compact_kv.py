@@ -1,4 +1,4 @@
-"""Benchmark of ``compact_kv``: the accepted nodes of a tree move behind the prefix, in all layers."""
+"""Benchmark of ``compact_kv``: the accepted nodes of a tree move to the end of the prefix, in all layers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Benchmark of a decoder layer's four products, each beside the ops that it replaces."""
+"""Benchmark of a decoder layer's four products, each compared with the ops that it replaces."""
 
 from __future__ import annotations
 

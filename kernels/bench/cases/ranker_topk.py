@@ -1,4 +1,4 @@
-"""Benchmark of ``ranker_topk``: the whole ranker head in one op, beside the ops that it joins."""
+"""Benchmark of ``ranker_topk``: the whole ranker head in one op, compared with the ops that it joins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a benchmark of an op is made of: sizes of models, and cases with inputs, floor, baselines and check.
+"""Parts of an op's benchmark: sizes of models, and cases with inputs, floor, baselines and check.
 
 A module ``cases/X.py`` gives ``cases(shape) -> list[OpCase]`` for the op X; everything else is the protocol of
 ``timing.py``. For an example see docs/guides/add-a-kernel.md.
@@ -154,7 +154,7 @@ class OpCase:
         expected: tuple[Tensor, ...],
         check: CaseCheck | None = None,
     ) -> str | None:
-        """What is wrong with outputs: by ``check``, else the case's own, else :func:`close`."""
+        """Return the problems of outputs, found by ``check``, else by the case's own check, else by :func:`close`."""
         check = check or self.check
         return check(inputs, got, expected) if check else close(got, expected, self.tolerance)
 

@@ -74,7 +74,7 @@ class Block:
 
 @dataclass
 class Parts:
-    """What the heads of one drafter share.
+    """State shared by the heads of one drafter.
 
     Attributes:
         base: the drafter's exact head.

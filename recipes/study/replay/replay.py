@@ -60,7 +60,7 @@ def replay(
 
     Args:
         draftings: heads by drafter; the target reads every text once for all drafters of the same layers.
-        continuations: what the target wrote.
+        continuations: the target's answers.
         levels: draft steps of a cycle at most.
         width: ranks that are told apart, below :data:`~.types.MISSED`.
         rows: hidden rows that are scored at once.
@@ -171,7 +171,7 @@ class _Scorer:
 
     def results(self) -> dict[str, Replayed]:
         """Ranks, and mean tokens scored, by the heads' names."""
-        means = (self._sums[:, 0] / self._sums[:, 1]).tolist()  # NaN where no row was asked
+        means = (self._sums[:, 0] / self._sums[:, 1]).tolist()  # NaN if no row was scored
         return {
             name: Replayed(ranks, tuple(scored))
             for name, ranks, scored in zip(self._supports, self._ranks, means)

@@ -1,4 +1,4 @@
-"""Draft states along the target's own tokens: what a drafter makes at every step of every cycle that could begin.
+"""Draft states along the target's own tokens: those of every step of every cycle that could begin.
 
 Decoding's own passes, teacher forced: the target reads prompt and answer once, the drafter writes the step-0 key of
 every position, and the cycles of all roots are then drafted side by side, each seeing the positions before its root

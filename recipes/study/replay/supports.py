@@ -61,7 +61,7 @@ def support_of(head: DraftHead, parts: Parts) -> Support:
 
 
 def _listed(head: FullHead | StaticHead, parts: Parts) -> Support:
-    """The same tokens on every row."""
+    """Supports one set of tokens on every row."""
     table = parts.table(head.target_ids)
     return lambda block: block.placed(table[block.pairs.columns], table[block.places], head.size)
 

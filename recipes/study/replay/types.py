@@ -1,4 +1,4 @@
-"""What a replay reads and gives: the target's own answers, and the ranks that draft heads give their tokens."""
+"""Inputs and outputs of a replay: the target's own answers, and the ranks that draft heads give their tokens."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Ranks = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Continuation:
-    """A prompt and what the target wrote behind it, greedily or drawn.
+    """A prompt and the target's answer to it, greedy or sampled.
 
     Attributes:
         prompt: token ids.

@@ -49,7 +49,7 @@ def accepted(ranks: Ranks, shape: TreeShape) -> Ints:
 
 
 def walk(ranks: Ranks, offsets: Sequence[int], shape: TreeShape, *, limited: Mask | None = None) -> Walked:
-    """Run the cycles of all answers: from the first token, a accepted, on behind the target's own one.
+    """Run the cycles of all answers; each begins after the tokens that the last one committed.
 
     Args:
         ranks: (P, levels) of :class:`~.types.Replayed`.
@@ -61,7 +61,7 @@ def walk(ranks: Ranks, offsets: Sequence[int], shape: TreeShape, *, limited: Mas
     """
     begins, ends = np.asarray(offsets[:-1], np.int64), np.asarray(offsets[1:], np.int64)
     answer = np.repeat(np.arange(len(begins)), ends - begins)  # of each row
-    left = ends[answer] - np.arange(len(ranks))  # tokens behind each root
+    left = ends[answer] - np.arange(len(ranks))  # tokens after each root
     lengths = np.minimum(accepted(ranks, shape) + 1, left)
     begun = np.zeros(len(ranks), bool)
     at, stop = begins[begins < ends], ends[begins < ends]
@@ -83,8 +83,8 @@ def cut_lengths(lengths: Sequence[int], total: int) -> tuple[int, ...]:
     """The engine's ``Generation.accept_lengths`` as a walk counts them: the last cycle ends with the answer.
 
     Args:
-        lengths: of every cycle; the last may commit tokens behind a stop or the limit.
-        total: tokens of the answer behind its first one.
+        lengths: of every cycle; the last may commit tokens beyond a stop or the limit.
+        total: tokens of the answer after its first one.
     """
     before = sum(lengths[:-1])
     return (*lengths[:-1], min(lengths[-1], total - before)) if lengths else ()

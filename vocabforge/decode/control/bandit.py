@@ -1,6 +1,6 @@
 """A bandit over proposers and sizes: each cycle drafts with the arm that may commit most tokens a second.
 
-An arm is a plan of one proposer; plain decoding is one, too. A cycle takes the best arm that has anything to draft, so
+An arm is a plan of one proposer, or plain decoding. A cycle takes the best arm that has anything to draft, so
 that n-grams draft where the text repeats itself, and another proposer elsewhere. The idea is BanditSpec's (Hou et al.
 2025): a drafter and its length are chosen by upper confidence bounds. Ours: the bound is one of tokens over measured
 seconds, evidence fades as in discounted UCB (Garivier and Moulines 2011), arms of one proposer learn from each other
@@ -29,7 +29,7 @@ AHEAD = 32  # and plain cycles that it may lose before that time has passed
 
 
 class _Arms:
-    """What is known of one proposer's arms: plain decoding, then its plans."""
+    """Evidence about one proposer's arms: plain decoding, then its plans."""
 
     def __init__(self, plans: Sequence[Plan], costs: Mapping[Plan, float] | None) -> None:
         self.plans = [PLAIN_PLAN, *plans]
@@ -56,7 +56,7 @@ class _Arms:
             self.squares[place] += (count + 1) ** 2
 
     def known(self) -> list[Estimate]:
-        """What is expected of each arm."""
+        """Return the expected tokens and seconds of each arm."""
         return list(map(Estimate, self.tokens.by_plan(), self.costs.by_plan()))
 
     def bounds(self, known: Sequence[Estimate], cycle: int) -> list[float]:
@@ -80,7 +80,7 @@ class BanditControl:
     The same observations give the same plans.
 
     Args:
-        plans: what the proposers can draft, ``by`` names whose it is; plain decoding is always allowed beside them.
+        plans: the plans of all proposers; ``by`` names the proposer of each. Plain decoding is always added.
         costs: seconds by plan, plain decoding among them. Nothing is measured then, and the same requests give the
             same plans.
     """
@@ -98,7 +98,7 @@ class BanditControl:
         self.plans = [self._groups[number].plans[place] for number, place in self._arms]
         self._numbers = {plan: arm for arm, plan in enumerate(self.plans)}
         self._cycle = self._since = 0  # cycles in all, and since the last decision
-        self._decided: list[Estimate] = []  # what was known then
+        self._decided: list[Estimate] = []  # estimates of the last decision
         self._budget: float | None = None  # seconds that exploration may lose now
         self._references: dict[int, float] = {}  # seconds of the arms in use, to see changes
         # The largest plan of each proposer and plain decoding first: the other costs lie between them.
@@ -123,7 +123,7 @@ class BanditControl:
         return self.plans[next(arm for arm in (*self._unseen, *self._order, 0) if arm in self._open)]
 
     def estimates(self) -> dict[Plan, Estimate]:
-        """What is known now, by plan."""
+        """Return the current estimates, by plan."""
         return dict(zip(self.plans, self._known()))
 
     def observe(self, cycle: CycleFigures) -> None:
@@ -180,7 +180,7 @@ class BanditControl:
         """Where the arm in use costs more or less than was known, measure plain decoding and trust no other cost."""
         number, place = self._arms[arm]
         costs = self._groups[number].costs
-        # What was measured of an arm when it came into use is what it is held against.
+        # An arm's cost is compared with its cost when it came into use.
         used = {next(one for one in (*self._order, 0) if one in some) for some in (self._open, self._order)}
         now = {one: self._groups[self._arms[one][0]].costs.of(self._arms[one][1]) for one in used}
         self._references = {

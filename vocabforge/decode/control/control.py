@@ -39,7 +39,7 @@ FIRST = 3  # cycles that measure the largest plan, and plain decoding, before an
 
 @dataclass(frozen=True)
 class CycleFigures:
-    """What one cycle of a plan did: draft tokens accepted, one number an active row, and its wall time in seconds."""
+    """Result of one cycle: accepted draft tokens, one number per active row, and wall time in seconds."""
 
     plan: Plan
     accepted: Sequence[int]
@@ -57,8 +57,8 @@ class Control(Protocol):
     def plan(self, ready: Ready | None = None) -> Plan:
         """Return the plan of the next cycle, the same one until :meth:`observe`.
 
-        ``ready`` tells whether a plan has anything to draft in this cycle; None: all have. N-grams have nothing where
-        the text does not repeat itself. What is learned of such a plan is learned where it drafts.
+        ``ready`` returns whether a plan has anything to draft in this cycle; None: every plan has. N-grams have nothing
+        to draft if the text does not repeat itself, and such a cycle is not held against them.
         """
         ...
 
@@ -82,14 +82,14 @@ class FixedControl:
 
 
 class Estimate(NamedTuple):
-    """What is expected of a plan: tokens that a row's cycle commits, and its seconds (0: not known yet)."""
+    """Expected tokens that a cycle of a plan commits per row, and its seconds (0: not known yet)."""
 
     tokens: float
     seconds: float
 
     @property
     def rate(self) -> float:
-        """Tokens a second; 0 where the seconds are not known."""
+        """Tokens a second; 0 if the seconds are not known."""
         return self.tokens / self.seconds if self.seconds else 0.0
 
 
@@ -97,7 +97,7 @@ class AdaptiveControl:
     """Chooses the plan with the most expected tokens a second; the same observations give the same plans.
 
     Args:
-        plans: what the proposer can draft; plain decoding is always allowed beside them.
+        plans: the proposer's plans; plain decoding is always added.
         costs: seconds by plan, plain decoding among them. Nothing is measured then, and the same requests give the
             same plans.
     """
@@ -139,7 +139,7 @@ class AdaptiveControl:
         return PLAIN_PLAN if self._idle else plan
 
     def estimates(self) -> dict[Plan, Estimate]:
-        """What is known now, by plan."""
+        """Return the current estimates, by plan."""
         return dict(zip(self.plans, self._known()))
 
     def observe(self, cycle: CycleFigures) -> None:

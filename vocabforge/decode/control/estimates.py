@@ -1,4 +1,4 @@
-"""What an adaptive control knows: how many tokens a plan commits, and what its cycle costs.
+"""Estimates of an adaptive control: the tokens that a plan commits, and the cost of its cycle.
 
 Plans are named by their place in a list: 0 is plain decoding, then those that draft, by (levels, nodes).
 """
@@ -171,13 +171,13 @@ class CostEstimates:
         self._all = None
 
     def by_plan(self) -> list[float]:
-        """Seconds of each plan; 0 where nothing is known yet."""
+        """Seconds of each plan; 0 if nothing is known yet."""
         if self._all is None:
             self._all = self._estimate()
         return self._all
 
     def of(self, place: int) -> float:
-        """Seconds of one plan as measured; 0 where it was not."""
+        """Measured seconds of one plan; 0 if it was not measured."""
         return self._costs.get(place, 0.0)
 
     def _estimate(self) -> list[float]:
