@@ -7,8 +7,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from tests.core.progress_support import Clock, Forecasts, fake_clock
+from vocabforge.capture.online import OnlineCapture
 from vocabforge.core.distributed import Group
 from vocabforge.core.journal import MetricsLog
 from vocabforge.train import loop
@@ -31,8 +33,8 @@ class Steps:
         self.clock, self.seconds, self.counts, self.look_s = clock, seconds, unrolled, look_s
         self.fresh = len(seconds) if fresh is None else fresh  # steps before the target's states are kept
 
-    def kind(self, step: int) -> tuple[int, bool]:
-        return self.counts[step], step >= self.fresh
+    def unrolled(self, step: int) -> int:
+        return self.counts[step]
 
     def take_step(self, step: int) -> int:
         self.clock.now += self.seconds[step]
@@ -49,10 +51,16 @@ def worst(monkeypatch, tmp_path, steps: Steps, every: int, *, start: int = 0) ->
     clock = steps.clock
     monkeypatch.setattr(loop, "keep", lambda run, step: setattr(clock, "now", clock.now + 0.3))
     optim = SimpleNamespace(
-        steps=len(steps.seconds), lr=1.0, warmup_fraction=0.0, schedule="constant", min_lr=0.1
+        steps=len(steps.seconds), batch_size=1, lr=1.0, warmup_fraction=0.0, schedule="constant", min_lr=0.1
     )
     often = SimpleNamespace(seed=0, log_every=20, eval_every=every, checkpoint_every=every)
-    run: Any = SimpleNamespace(config=SimpleNamespace(optim=optim, run=often), group=Group(0, 1))
+    target: Any = SimpleNamespace(device=torch.device("cpu"))
+    run: Any = SimpleNamespace(
+        config=SimpleNamespace(optim=optim, run=often),
+        group=Group(0, 1),
+        data=SimpleNamespace(train=range(steps.fresh)),
+        captured=OnlineCapture(target, 0),
+    )
     monkeypatch.setattr(loop, "learning_rate", lambda step, config: 1.0)
     forecasts = Forecasts(monkeypatch, clock)
     loop.run_steps(run, steps, "train-drafter", start, MetricsLog(tmp_path / "m.jsonl"))

@@ -105,6 +105,11 @@ class OnlineCapture:
         self._kept: dict[object, TargetStates] = {}
         self._together = target.device.type == "cuda" if together is None else together
 
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether states of training rows are kept for the next epoch, as far as they fit."""
+        return not self._together
+
     def __call__(self, rows: RowBatch, keys: Sequence[Key], tokens: slice = WHOLE) -> CapturedBatch:
         """Capture rows, and return some tokens of them; ``keys`` (one a row) name them in memory."""
         if self.target.tensor_parallel:

@@ -82,9 +82,7 @@ class Window:
 class Steps(Protocol):
     """What :func:`run_steps` drives; every method is collective."""
 
-    def kind(
-        self, step: int
-    ) -> tuple[int, bool]: ...  # draft steps, and whether the target's states are kept
+    def unrolled(self, step: int) -> int: ...  # draft steps
     def take_step(self, step: int) -> int: ...  # the real tokens of its batch
     def figures(self) -> dict[str, Any]: ...  # since the last call, ``loss`` among them
     def evaluate(self, done: int, log: MetricsLog) -> None: ...
@@ -96,10 +94,8 @@ class DrafterSteps:
     def __init__(self, trainer: Trainer) -> None:
         self._trainer, self._window = trainer, Window(trainer.steps, trainer.device)
 
-    def kind(self, step: int) -> tuple[int, bool]:
-        trainer = self._trainer
-        again = step * trainer.config.optim.batch_size >= len(trainer.data.train)
-        return trainer.steps_at(step), again and isinstance(trainer.captured, OnlineCapture)
+    def unrolled(self, step: int) -> int:
+        return self._trainer.steps_at(step)
 
     def take_step(self, step: int) -> int:
         return take_step(self._trainer, step, self._window)
@@ -181,7 +177,13 @@ def run_steps(run: Resumable, steps: Steps, command: str, start: int, log: Metri
     """Steps from ``start`` on, with figures, evaluations and checkpoints; see :func:`train`."""
     optim, often = run.config.optim, run.config.run
     clock, ahead = TokenClock(), range(start, optim.steps)
-    kinds = Counter(map(steps.kind, ahead))
+    keeps = isinstance(run.captured, OnlineCapture) and run.captured.keeps_rows
+
+    def kind(step: int) -> tuple[int, bool]:
+        """Return the draft steps, and whether the target's states are in memory."""
+        return steps.unrolled(step), keeps and step * optim.batch_size >= len(run.data.train)
+
+    kinds = Counter(map(kind, ahead))
     asides = {
         name: sum(step + 1 == optim.steps or (step + 1) % every == 0 for step in ahead)
         for name, every in (
@@ -205,7 +207,7 @@ def run_steps(run: Resumable, steps: Steps, command: str, start: int, log: Metri
             torch.manual_seed(often.seed + step)  # what draws (dropout) repeats itself in a resumed run
             clock.add(steps.take_step(step))
             done, last = step + 1, step + 1 == optim.steps
-            bar.update(1, kind=steps.kind(step))
+            bar.update(1, kind=kind(step))
             if last or done % often.log_every == 0:
                 lr, figures, rate = learning_rate(step, optim), steps.figures(), clock.lap()
                 log.write(kind="train", step=done, time=time.time(), lr=lr, **figures, tokens_per_s=rate)

@@ -16,6 +16,7 @@ from ..models.heads.io import KIND as HEAD_KIND
 from . import checkpoint as checkpoints
 from .checkpoint import trained
 from .config import JOINT_TARGET
+from .data import TrainData
 from .heads.draft_heads import FOLDER, configured, head_name
 from .machine import uses_bf16
 from .parallel.strategy import Strategy
@@ -28,10 +29,14 @@ class Resumable(Protocol):
     """A run with checkpoints: a drafter's or a router's trainer."""
 
     config: Any  # has ``output``, ``optim`` and ``run``
+    data: TrainData
     group: Group
     strategy: Strategy
     identity: dict[str, Any]
     facts: dict[str, Any]
+
+    @property
+    def captured(self) -> Any: ...  # the source of the target's states
 
 
 def keep(trainer: Resumable, step: int) -> None:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ...capture.online import CapturedBatch, OnlineCapture, to_tensors
+from ...capture.online import CapturedBatch, to_tensors
 from ...core.artifact import check_output
 from ...core.console import say
 from ...core.distributed import Group
@@ -99,9 +99,8 @@ class RouterTrainer:
         finally:
             self.strategy.close()
 
-    def kind(self, step: int) -> tuple[int, bool]:
-        again = step * self.config.optim.batch_size >= len(self.data.train)
-        return self.config.router.steps, again and isinstance(self.captured, OnlineCapture)
+    def unrolled(self, step: int) -> int:
+        return self.config.router.steps
 
     def take_step(self, step: int) -> int:
         config, steps = self.config, self.config.router.steps
