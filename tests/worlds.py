@@ -96,15 +96,23 @@ CHAT_TEMPLATE = (
 CHAT_TOKENS = ("<|bos|>", "<|end|>", "<|user|>", "<|assistant|>", "<|system|>")
 
 
-def byte_tokenizer(folder: Path, *, template: str | None = CHAT_TEMPLATE, **config: Any) -> Path:
-    """Write a byte-level tokenizer of 256 bytes and five specials (ids 256..260); returns its folder."""
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+def byte_tokenizer(
+    folder: Path, *, template: str | None = CHAT_TEMPLATE, bos: bool = False, **config: Any
+) -> Path:
+    """Write a byte-level tokenizer of 256 bytes and five specials (ids 256..260); returns its folder.
+
+    ``bos``: it puts ``<|bos|>`` before a text.
+    """
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     backend = Tokenizer(models.BPE({character: at for at, character in enumerate(alphabet)}, []))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     backend.decoder = decoders.ByteLevel()
     backend.add_special_tokens([AddedToken(name, normalized=False) for name in CHAT_TOKENS])
+    if bos:
+        begin = ("<|bos|>", backend.token_to_id("<|bos|>"))
+        backend.post_processor = processors.TemplateProcessing(single="<|bos|> $A", special_tokens=[begin])
     folder.mkdir(parents=True, exist_ok=True)
     backend.save(str(folder / "tokenizer.json"))
     side = {"eos_token": "<|end|>", "bos_token": "<|bos|>", "chat_template": template, **config}

@@ -6,7 +6,8 @@ import pytest
 
 from tests.worlds import byte_tokenizer, needs_data
 from vocabforge.core.errors import DataError
-from vocabforge.corpus.chat.render import parse_conversation, render_with_mask
+from vocabforge.corpus.chat.conversation import THINKING_KEY, read_conversation
+from vocabforge.corpus.chat.render import render_with_mask
 from vocabforge.corpus.chat.template import render_template
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 
@@ -69,8 +70,7 @@ def masked_text(tokenizer, messages) -> list[str]:
     ],
 )
 def test_formats(row, expected):
-    messages = parse_conversation(row)
-    assert messages is not None
+    messages = read_conversation(row).messages
     assert [(message["role"], message["content"]) for message in messages] == expected
 
 
@@ -79,7 +79,7 @@ def test_tool_calls_and_reasoning_become_fields():
         {"from": "function_call", "value": '{"name": "f", "arguments": {"x": 1}}'},
         {"from": "observation", "value": "3"},
     ]
-    call, seen = parse_conversation({"conversations": turns})
+    call, seen = read_conversation({"conversations": turns}).messages
     assert call["role"] == "assistant"
     assert call["tool_calls"][0]["function"] == {"name": "f", "arguments": {"x": 1}}
     assert seen == {"role": "tool", "content": "3"}
@@ -87,8 +87,8 @@ def test_tool_calls_and_reasoning_become_fields():
         "role": "assistant",
         "content": [{"type": "reasoning", "value": "hm"}, {"type": "text", "value": "b"}],
     }
-    assert parse_conversation({"messages": [part]}) == [
-        {"role": "assistant", "content": "b", "reasoning_content": "hm"}
+    assert read_conversation({"messages": [part]}).messages == [
+        {"role": "assistant", "content": "b", "reasoning_content": "hm", THINKING_KEY: "reasoning part"}
     ]
 
 
@@ -106,7 +106,7 @@ def test_tool_calls_and_reasoning_become_fields():
 )
 def test_malformed_conversations(row, message):
     with pytest.raises(DataError, match=message):
-        parse_conversation(row)
+        read_conversation(row)
 
 
 def test_mask_holds_the_answers_with_their_end_and_nothing_else(tmp_path):
@@ -124,10 +124,10 @@ def test_all_zero_masks_say_why(tmp_path):
 
 
 def test_all_one_mask_says_why(tmp_path):
-    template = "{% for m in messages if m.role == 'assistant' %}{{ m.content }}{% endfor %}"
+    template = "{% for m in messages %}{{ m.content }}{% endfor %}"
     tokenizer = load_tokenizer(byte_tokenizer(tmp_path, template=template))
     with pytest.raises(DataError, match="all one"):
-        render_with_mask(tokenizer, TALK[1:3])
+        render_with_mask(tokenizer, [{"role": "user", "content": ""}, TALK[2]])
 
 
 def test_unstable_template_is_refused(tmp_path):

@@ -19,7 +19,7 @@ from vocabforge.corpus.prepared.options import source_digests
 from vocabforge.corpus.sources import hub, inputs
 from vocabforge.corpus.sources.inputs import DataOrigin, origin_of, parse_hub
 from vocabforge.corpus.sources.known import DATASETS
-from vocabforge.corpus.sources.sources import SourceOptions, iter_documents
+from vocabforge.corpus.sources.sources import Problems, SourceOptions, iter_documents
 from vocabforge.vocab.counts.table import load_counts
 
 TURNS = [{"from": "human", "value": "Q"}, {"from": "gpt", "value": "A"}]
@@ -33,6 +33,17 @@ ROWS: dict[str, dict[str, Any]] = {
     "openhermes": {"conversations": TURNS, "source": "s", "system_prompt": None, "title": "t"},
     "gsm8k": {"question": "Q", "answer": "A"},
     "magicoder": {"instruction": "Q", "response": "A"},
+}
+
+
+METADATA: dict[str, tuple[str, ...]] = {
+    "sharegpt": ("id",),
+    "ultrachat": ("prompt", "prompt_id"),
+    "perfectblend": ("source",),
+    "magpie": ("uuid", "instruction", "response", "intent"),
+    "openhermes": ("source", "title"),
+    "gsm8k": (),
+    "magicoder": (),
 }
 
 
@@ -80,8 +91,12 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
 def test_a_row_in_its_published_columns_is_read(
     name: str, asked: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (document,) = iter_documents([name], SourceOptions(strict=True))
+    problems = Problems()
+    (document,) = iter_documents([name], SourceOptions(), problems=problems)
     assert document.messages == CHATS
+    assert not problems.total
+    left = {kind.removeprefix("not read: ").removesuffix(" in rows") for kind in problems.kinds}
+    assert left == {key for key in ROWS[name] if key in METADATA[name]}
     row = DATASETS[name]
     assert f"licence: {row.licence or 'its card states none'}" in capsys.readouterr().err
     (call,) = asked

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from tests.corpus.thinking_template import CALL, MARKED, PLAIN, TOOLS, TWO_ROUNDS
 from tests.worlds import CHAT_TEMPLATE, DATA, byte_tokenizer, needs_data
 from vocabforge.core.errors import DataError, UsageError
-from vocabforge.corpus.chat.conversation import parse_conversation, read_tools
+from vocabforge.corpus.chat.conversation import read_conversation, read_tools
 from vocabforge.corpus.chat.render import ChatOptions, render_chats, render_with_mask
-from vocabforge.corpus.chat.template import generation_spans
+from vocabforge.corpus.chat.template import generation_spans, render_template
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 
 CALL_TEXT = '<call>{"name": "f", "arguments": {"x": 1}}</call><|end|>'
@@ -173,12 +173,12 @@ def test_calls_are_put_into_the_form_of_serving_engines():
         {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}},
         {"name": "f", "arguments": {"x": 1}},
     ):
-        (message,) = parse_conversation({"messages": [{**turn, "tool_calls": [call]}]})
+        (message,) = read_conversation({"messages": [{**turn, "tool_calls": [call]}]}).messages
         assert message["tool_calls"][0]["function"] == CALL["function"]
         assert message["tool_calls"][0]["type"] == "function"
     for calls in ("x", [3], [{"function": {"arguments": {}}}]):
         with pytest.raises(DataError, match="tool call"):
-            parse_conversation({"messages": [{**turn, "tool_calls": calls}]})
+            read_conversation({"messages": [{**turn, "tool_calls": calls}]})
 
 
 def nested(levels):
@@ -202,7 +202,7 @@ def test_what_nests_without_end_is_an_error_of_the_row(levels):
     ]
     for call in calls:
         with pytest.raises(DataError, match="nested too deeply"):
-            parse_conversation({"messages": [call]})
+            read_conversation({"messages": [call]})
     for tools in (text, [text], nested(levels), [{"name": "f", "parameters": nested(levels)}]):
         with pytest.raises(DataError, match="nested too deeply"):
             read_tools(tools)
@@ -219,7 +219,7 @@ def test_turns_of_weight_zero_are_not_learnt(plain, marked, key):
             {"role": "assistant", "content": "good", key: 1.0},
         ]
     }
-    messages = parse_conversation(row)
+    messages = read_conversation(row).messages
     for tokenizer in (plain, marked):
         assert learnt(tokenizer, messages, ChatOptions(thinking="mask")) == [["good<|end|>"]]
         with pytest.raises(DataError, match="loss weight 0"):
@@ -262,7 +262,7 @@ def test_the_end_of_a_cut_answer_is_not_learnt(plain, marked):
             {"role": "assistant", "content": "whole"},
         ]
     }
-    messages = parse_conversation(row)
+    messages = read_conversation(row).messages
     assert [message.get("cut") for message in messages] == [None, True, None, None]
     for tokenizer in (plain, marked):
         (chat,) = render_chats(tokenizer, messages, ChatOptions())
@@ -284,10 +284,9 @@ def test_the_end_of_a_cut_answer_is_not_learnt(plain, marked):
 def spans(tmp_path, template, messages=({"role": "user", "content": " ab "},) * 2):
     talk = [*messages, {"role": "assistant", "content": " xy "}]
     tokenizer = load_tokenizer(byte_tokenizer(tmp_path, template=template))
-    text = tokenizer.render(talk)
-    found = generation_spans(
-        template, text, talk, variables=tokenizer.special_text, source=tokenizer.source.parent
-    )
+    names = {"variables": tokenizer.special_text, "source": tokenizer.source.parent}
+    text = render_template(template, talk, add_generation_prompt=False, **names)
+    found = generation_spans(template, text, talk, **names)
     return None if found is None else [text[start:end] for start, end in found]
 
 
@@ -379,7 +378,7 @@ def test_every_row_with_tools_and_thinking_gets_its_mask(qwen3):
     rows = [json.loads(line) for line in (DATA / "chat/reason_tool_use_demo_50.jsonl").open()]
     assert len(rows) == 50
     for row in rows:
-        messages = parse_conversation(row)
+        messages = read_conversation(row).messages
         (chat,) = render_chats(qwen3, messages, ChatOptions(), tools=row["tools"])
         turns = [message for message in messages if message["role"] == "assistant"]
         assert len(chat.spans) == len(turns)

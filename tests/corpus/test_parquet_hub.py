@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from vocabforge.core.errors import DataError, VocabForgeError
-from vocabforge.corpus.sources import parquet
+from vocabforge.corpus.sources import arrow
 from vocabforge.corpus.sources.shards import plan_shards, read_shard, shard_digest
 from vocabforge.corpus.sources.sources import Problems, SourceOptions, iter_documents
 
@@ -48,7 +48,11 @@ def test_rows_of_every_kind(tmp_path, row_group_size):
         "image": [b"\xff", b"\xfe", None],
     }
     file = table(tmp_path, columns, row_group_size=row_group_size)
-    found = documents(file, strict=True)
+    problems = Problems()
+    found = documents(file, problems)
+    assert problems.summary() == "Not read: image in 2 rows"
+    with pytest.raises(DataError, match=r"keys that are not read(.|\n)*image(.|\n)*a.parquet:1"):
+        documents(file, strict=True)
     assert [d.plain_text() for d in found] == ["q\na", "plain", "r\nb"]
     assert [d.line for d in found] == [1, 2, 3]
     assert found[0].messages == [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
@@ -58,7 +62,7 @@ def test_text_field_reads_that_column_alone(tmp_path, monkeypatch):
     columns = {"body": ["a", None, "c"], "text": ["x", "y", "z"], "talk": TURNS}
     file = table(tmp_path, columns)
     rows = []
-    monkeypatch.setattr(parquet, "row_document", lambda row, *_: rows.append(row))
+    monkeypatch.setattr(arrow, "row_document", lambda row, *_: rows.append(row))
     documents(file, text_field="body")
     assert rows == [{"body": "a"}, {"body": None}, {"body": "c"}]
     monkeypatch.undo()

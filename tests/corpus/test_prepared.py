@@ -268,7 +268,7 @@ def test_the_key_follows_every_option_and_the_tokenizer(tmp_path, tokenizer):
     keys = [content_key(tokenizer, [file], [], options)[0] for options in (OPTIONS, *others)]
     keys.append(content_key(tokenizer, [file], [file], OPTIONS)[0])
     keys.append(content_key(tokenizer, [file, write_lines(tmp_path / "b.txt", 3)], [], OPTIONS)[0])
-    for name, changes in (("a", {"template": "{{ messages }}"}), ("b", {"add_bos_token": True})):
+    for name, changes in (("a", {"template": "{{ messages }}"}), ("b", {"bos": True})):
         other = load_tokenizer(byte_tokenizer(tmp_path / name, **changes))
         keys.append(content_key(other, [file], [], OPTIONS)[0])
     assert len(set(keys)) == len(keys)
@@ -388,7 +388,7 @@ def test_packing_keeps_every_sequence_whole(sequences, length):
 
 
 def test_sequences_of_text_and_conversations(tmp_path):
-    tokenizer = load_tokenizer(byte_tokenizer(tmp_path / "t", add_bos_token=True))
+    tokenizer = load_tokenizer(byte_tokenizer(tmp_path / "t", bos=True))
     rows = [
         {"text": "one"},
         {"prompt": "Q", "response": "A"},

@@ -59,17 +59,26 @@ def test_eos_comes_from_every_file_without_repeats(tmp_path):
     assert load_tokenizer(folder).eos_ids == (257, 256)
 
 
-def test_add_bos_token_decides(tmp_path):
-    assert load_tokenizer(byte_tokenizer(tmp_path / "a")).prefix_ids == ()
-    with_bos = load_tokenizer(byte_tokenizer(tmp_path / "b", add_bos_token=True))
+@pytest.mark.parametrize("said", [None, True, False])
+def test_the_prefix_is_that_of_transformers(tmp_path, said):
+    """tokenizer.json decides; ``add_bos_token`` beside it says nothing."""
+    transformers = pytest.importorskip("transformers")
+    config = {} if said is None else {"add_bos_token": said}
+    for name, bos in (("a", False), ("b", True)):
+        folder = byte_tokenizer(tmp_path / name, bos=bos, tokenizer_class="PreTrainedTokenizerFast", **config)
+        theirs = transformers.AutoTokenizer.from_pretrained(folder)
+        assert encode_prompt(load_tokenizer(folder), "a") == theirs("a")["input_ids"]
+    with_bos = load_tokenizer(tmp_path / "b")
     assert encode_prompt(with_bos, "a")[0] == with_bos.bos_id == 256
     assert with_bos.encode("a") == encode_prompt(with_bos, "a")[1:]
 
 
 def test_chat_template_file_stands_before_the_config(tmp_path):
     folder = byte_tokenizer(tmp_path)
-    (folder / "chat_template.jinja").write_text("X{{ bos_token }}")
-    assert load_tokenizer(folder).render([]) == "X<|bos|>"
+    (folder / "chat_template.jinja").write_text(
+        "X{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}"
+    )
+    assert load_tokenizer(folder).render([{"role": "user", "content": "a"}]) == "X<|bos|>a"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from vocabforge.corpus.chat.render import parse_conversation
+from vocabforge.corpus.chat.conversation import read_conversation
 from vocabforge.demo.texts.families import (
     FAMILIES,
     arithmetic,
@@ -50,7 +50,7 @@ def test_conversations_are_openai_messages(sample: Path) -> None:
     assert len(rows(sample / HELDOUT)) == SIZES.heldout
     for row in rows(sample / TRAIN) + rows(sample / HELDOUT):
         assert set(row) == {"messages"}
-        messages = parse_conversation(row)
+        messages = read_conversation(row).messages
         assert messages is not None
         assert [message["role"] for message in messages] == ["user", "assistant"] * (len(messages) // 2)
         assert all(message["content"].strip() == message["content"] != "" for message in messages)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
 from vocabforge.core.errors import DataError
 from vocabforge.corpus.tokenizer.prompt_format import resolve_format
@@ -38,9 +38,10 @@ def make_tokenizer(folder: Path, *, chat: bool = True) -> TextTokenizer:
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     backend.decoder = decoders.WordPiece(prefix="##", cleanup=False)
     backend.add_special_tokens(names[:5])
+    backend.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
     folder.mkdir(parents=True, exist_ok=True)
     backend.save(str(folder / "tokenizer.json"))
-    config = {"bos_token": "<s>", "eos_token": "</s>", "add_bos_token": True}
+    config = {"bos_token": "<s>", "eos_token": "</s>"}
     if chat:
         config["chat_template"] = TEMPLATE
     (folder / "tokenizer_config.json").write_text(json.dumps(config), "utf-8")

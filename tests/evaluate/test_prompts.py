@@ -35,7 +35,10 @@ from vocabforge.evaluate.run.prompts import (
 
 PLAIN = Question(1, "qa", ("w1", "w2"))
 CODE = replace(PLAIN, system="w9 w9")
-REFUSES = "{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
+REFUSES = (
+    "{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
+    "{% for message in messages %}{{ message.content }}{% endfor %}"
+)
 DROPS = "{% for message in messages if message.role != 'system' %}{{ message.content }}{% endfor %}"
 
 

@@ -16,7 +16,7 @@ from tests.fuzz.goods import copy_good, reseal
 from tests.fuzz.readers import READERS
 from tests.fuzz.watch import Outcome, watched
 from vocabforge.core.errors import VocabForgeError
-from vocabforge.corpus.chat.conversation import parse_conversation, read_tools
+from vocabforge.corpus.chat.conversation import read_conversation, read_tools
 from vocabforge.corpus.regenerate.server import read_answer
 from vocabforge.decode.trees.shapes import from_paths
 from vocabforge.evaluate.benchmarks.readers import question_of
@@ -98,7 +98,7 @@ LIKELY = st.recursive(
 def test_readers_of_values_take_anything(row: dict, value: object) -> None:
     """Hypothesis draws the parsed JSON: every reader gives a value or an error of ours."""
     for read in (
-        lambda: parse_conversation(row),
+        lambda: read_conversation(row),
         lambda: read_tools(row.get("tool_calls", value)),
         lambda: read_answer(row, 0),
         lambda: question_of(row, "here"),

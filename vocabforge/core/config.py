@@ -30,6 +30,15 @@ ModelPath = Annotated[Path, AfterValidator(model_folder), _RECORDED]
 TokenizerPath = Annotated[Path, AfterValidator(partial(model_folder, weights=False)), _RECORDED]
 
 
+STRICT = "Fail at the first line that cannot be read, or row with a key that is not read, instead of counting them."
+"""Help of the option ``strict`` of all commands that read rows."""
+CONTENT_FORMAT = (
+    "How the chat template gets the contents of turns: as **text**, as lists of **parts** (multimodal models), or as "
+    "short trial conversations show (**auto**)."
+)
+"""Help of the option ``content_format``."""
+
+
 class StrictModel(BaseModel):
     """Base of every configuration section: unknown keys are refused, values are fixed once loaded."""
 

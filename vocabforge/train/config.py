@@ -10,7 +10,15 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from ..capture.config import CaptureConfig
-from ..core.config import ModelPath, Positive, Size, StrictModel, TokenizerPath
+from ..core.config import (
+    CONTENT_FORMAT,
+    STRICT,
+    ModelPath,
+    Positive,
+    Size,
+    StrictModel,
+    TokenizerPath,
+)
 from ..core.errors import did_you_mean
 
 
@@ -74,10 +82,9 @@ class DataConfig(StrictModel):
         "document per question, as a served target sees it.",
     )
     thinking_tags: tuple[str, str] = ("<think>", "</think>")
+    content_format: Literal["auto", "text", "parts"] = Field(default="auto", description=CONTENT_FORMAT)
     template: dict[str, Any] = Field(default_factory=dict)
-    strict: bool = Field(
-        default=False, description="Fail at the first unreadable line instead of skipping and counting it."
-    )
+    strict: bool = Field(default=False, description=STRICT)
 
     @model_validator(mode="after")
     def _one_source(self) -> DataConfig:

@@ -132,7 +132,12 @@ def prepare_options(config: DataConfig) -> PrepareOptions:
         strict=config.strict,
     )
     chat = ChatOptions(
-        config.thinking, config.tools, config.answers, config.thinking_tags, dict(config.template)
+        config.thinking,
+        config.tools,
+        config.answers,
+        config.thinking_tags,
+        dict(config.template),
+        config.content_format,
     )
     return PrepareOptions(
         config.sequence_length,
@@ -182,6 +187,7 @@ def data_values(options: Mapping[str, Any]) -> dict[str, Any]:
         "answers": chat["answers"],
         "thinking_tags": chat["thinking_tags"],
         "template": chat["variables"],
+        "content_format": chat.get("content_format", "auto"),
     }
 
 

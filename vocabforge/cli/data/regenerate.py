@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from ...core.config import ModelPath, Positive, StrictModel, TokenizerPath
+from ...core.config import CONTENT_FORMAT, STRICT, ModelPath, Positive, StrictModel, TokenizerPath
 from ..app import ResultOptions, print_json
 from ..options.groups import option
 
@@ -79,7 +79,8 @@ class RegenerateOptions(StrictModel):
         None, "With --target: its tokenizer, if not in its folder.", "PATH"
     )
     sample: float | None = option(None, "Answer only this share of the rows, sampled with --seed.", "SHARE")
-    strict: bool = option(False, "Fail at the first unreadable row.")
+    content_format: Literal["auto", "text", "parts"] = option("auto", CONTENT_FORMAT)
+    strict: bool = option(False, STRICT)
     fresh: bool = option(False, "Discard the answers of an unfinished run.")
 
 
@@ -103,7 +104,7 @@ def regenerate(asked: RegenerateOptions, result: ResultOptions) -> None:
 
     output = asked.output
     check_output(output, overwrite=result.overwrite)
-    generation, backend = choose_side(asked)
+    generation, backend, tokenizer = choose_side(asked)
     reading = document.SourceOptions(
         text_field=asked.prompt_field, strict=asked.strict, sample=asked.sample, seed=asked.seed
     )
@@ -114,6 +115,7 @@ def regenerate(asked: RegenerateOptions, result: ResultOptions) -> None:
         asked.first_turn_only,
         asked.empty == "keep",
         asked.drop_failed,
+        tokenizer,
     )
     meta = run(task, backend, output, overwrite=result.overwrite, fresh=asked.fresh)
     if result.as_json:

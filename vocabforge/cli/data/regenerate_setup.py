@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...core.errors import MismatchError, UsageError, VocabForgeError
 from ...core.gguf import gguf_source
@@ -18,11 +18,16 @@ from ...corpus.regenerate.rows import GenerationSettings
 from ...corpus.regenerate.server import ChatServer, Server, TryAgain, Unusable, api_key, base_url
 from .regenerate import RegenerateOptions
 
+if TYPE_CHECKING:
+    from ...corpus.tokenizer.tokenizer import TextTokenizer
+
 _DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
-def choose_side(asked: RegenerateOptions) -> tuple[GenerationSettings, Backend]:
-    """Settings and backend of whoever answers: a target in this process, or servers."""
+def choose_side(
+    asked: RegenerateOptions,
+) -> tuple[GenerationSettings, Backend, TextTokenizer | None]:
+    """Settings and backend of whoever answers: a target in this process (and its tokenizer), or servers."""
     if (asked.target is None) == (not asked.server):
         raise UsageError(
             "give the target once: as --target, or as --server",
@@ -37,12 +42,12 @@ def choose_side(asked: RegenerateOptions) -> tuple[GenerationSettings, Backend]:
     }
     if asked.target is not None:
         return _local_side(asked.target, wanted, asked)
-    return _server_side(wanted, asked)
+    return (*_server_side(wanted, asked), None)
 
 
 def _local_side(
     path: Path, wanted: Mapping[str, Any], options: RegenerateOptions
-) -> tuple[GenerationSettings, Backend]:
+) -> tuple[GenerationSettings, Backend, TextTokenizer]:
     from ...corpus.tokenizer.tokenizer import load_tokenizer
     from ...decode.build.models import Models
     from ...decode.build.spec import MethodSpec
@@ -59,7 +64,7 @@ def _local_side(
             expected="--body with --server URL",
             remedy="leave --body out, or ask a server",
         )
-    tokenizer = load_tokenizer(options.tokenizer or path)
+    tokenizer = load_tokenizer(options.tokenizer or path, options.content_format)
     check_answers_end(tokenizer)  # before weights are read
     device = choose_device(options.device)
     dtype = decoding_dtype(path, None if options.dtype == "auto" else options.dtype, device)
@@ -84,7 +89,7 @@ def _local_side(
         top_p=generation.top_p,
     )
     target = LocalTarget(continue_ids, tokenizer, generation, context)
-    return generation, local_backend(target, options.batch_size)
+    return generation, local_backend(target, options.batch_size), tokenizer
 
 
 def _server_side(wanted: Mapping[str, Any], options: RegenerateOptions) -> tuple[GenerationSettings, Backend]:

@@ -7,7 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from ...core.config import Positive, StrictModel, TokenizerPath
+from ...core.config import CONTENT_FORMAT, STRICT, Positive, StrictModel, TokenizerPath
 from ...core.console import DataTable
 from ..app import ResultOptions, echo, print_json, stdout_console
 from ..options.groups import option
@@ -60,7 +60,8 @@ class CountRequest(StrictModel):
         "NAME",
     )
     shard_mb: Positive = option(256, "Shard size in MB. An interrupted run loses at most one shard.", "N")
-    strict: bool = option(False, "Fail at the first unreadable line instead of skipping and counting it.")
+    content_format: Literal["auto", "text", "parts"] = option("auto", CONTENT_FORMAT)
+    strict: bool = option(False, STRICT)
 
     def options(self) -> CountOptions:
         """The same as the counting takes it."""
@@ -73,6 +74,7 @@ class CountRequest(StrictModel):
             sources=SourceOptions(**{one.name: getattr(self, one.name) for one in fields(SourceOptions)}),
             engine=self.engine,
             workers=self.workers,
+            content_format=self.content_format,
             shard_bytes=self.shard_mb << 20,
         )
 
@@ -106,7 +108,7 @@ def run_count(asked: CountRequest, *, overwrite: bool) -> CountRun:
     options = asked.options()
     check_output(output, overwrite=overwrite)
     return count_corpus(
-        load_tokenizer(asked.tokenizer),
+        load_tokenizer(asked.tokenizer, asked.content_format),
         paths,
         options,
         partial_folder(output),

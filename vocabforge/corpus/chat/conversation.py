@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from ...core.errors import DataError
@@ -42,10 +43,18 @@ def load_nested(text: str, what: str) -> Any:
 
 
 Message = dict[str, Any]
-"""``role``, ``content`` and, where the row has them, ``reasoning_content``, ``tool_calls``, ``name``.
+"""A turn: ``role``, ``content`` (text) and, where the row has them, ``reasoning_content``, ``tool_calls`` and any other
+key of the turn that is not null, as chat templates may read it.
 
-``loss_weight`` 0 marks a turn that nobody is to learn from, ``cut`` True an answer that ended because no more
-tokens were allowed: its end is not the target's."""
+``loss_weight`` 0 marks a turn that is not learnt, ``cut`` True an answer that ended because no more tokens were
+allowed: its end is not the target's. :data:`PARTS` and :data:`THINKING_KEY` say how the row had it."""
+
+PARTS = "_parts"
+"""Key of a message: the texts of a content that the row gives as several parts."""
+THINKING_KEY = "_thinking_key"
+"""Key of a message: the row's own name of ``reasoning_content``."""
+INTERNAL = frozenset({"loss_weight", "cut", PARTS, THINKING_KEY})
+"""Keys of messages that no template sees."""
 
 _ROLES = {
     "human": "user",
@@ -63,8 +72,12 @@ _ROLES = {
     "function": "tool",
     "tool": "tool",
 }
-_KEPT = ("reasoning_content", "tool_calls", "tool_call_id", "name")
+_THINKING = ("reasoning_content", "reasoning", "thinking")
 _WEIGHTS = ("loss_weight", "weight")
+_ROLE_KEYS, _CONTENT_KEYS = ("role", "from"), ("content", "value", "text")
+_TURNS = ("messages", "conversations", "conversation")
+_SYSTEM = ("system", "system_prompt", "system_message")
+_INPUTS = ("input", "context")
 _PAIRS = (
     ("prompt", "response"),
     ("prompt", "completion"),
@@ -73,51 +86,203 @@ _PAIRS = (
     ("query", "answer"),
     ("instruction", "output"),
     ("instruction", "response"),
+    ("question", "response"),
+    ("instruction", "completion"),
+    ("instruction", "answer"),
+    ("prompt", "answer"),
+    ("prompt", "output"),
+    ("input", "output"),
 )
+CONVERSATION_KEYS = frozenset(
+    {
+        *_TURNS,
+        *_SYSTEM,
+        *_INPUTS,
+        *(name for pair in _PAIRS for name in pair),
+        "chosen",
+        "rejected",
+        "history",
+    }
+    | {"tools", "functions", "documents", "chat_template_kwargs", "text", "generation"}
+)
+"""Keys of a row that are read, or (``rejected``, ``generation`` of regenerate's rows) known to need no reading."""
+_RESERVED = ("messages", "tools", "documents", "add_generation_prompt")
 
 
-def parse_conversation(row: Mapping[str, Any]) -> list[Message] | None:
+@dataclass(frozen=True)
+class Conversation:
+    """A row's conversation and all that decides its rendering.
+
+    Attributes:
+        tools: the tool list as the row has it, see :func:`read_tools`.
+        variables: the row's own names for the chat template (``chat_template_kwargs``, ``documents``).
+        unread: the row's other keys with a value.
+    """
+
+    messages: list[Message]
+    tools: Any = None
+    variables: Mapping[str, Any] = field(default_factory=dict)
+    unread: tuple[str, ...] = ()
+
+
+def read_conversation(row: Mapping[str, Any]) -> Conversation | None:
     """The conversation of a JSON row, or None when the row holds none (a plain text).
 
-    Reads ShareGPT (``conversations`` with ``from``/``value``), OpenAI (``messages`` with ``role`` and ``content``, as
-    text or parts), Alpaca (``instruction``, ``input``, ``output``) and pairs (:data:`_PAIRS`).
+    Reads OpenAI (``messages`` with ``role`` and ``content``, as text or parts), ShareGPT (``conversations`` with
+    ``from`` and ``value``), Alpaca (``instruction``, ``input``, ``output``, ``history``), pairs (``question`` and
+    ``answer``, ...) and preference data (``chosen``, ``rejected``). Lists may stand as JSON text, turns as one list for
+    each key.
 
     Raises:
         DataError: the row looks like a conversation and is malformed.
     """
-    for name in ("messages", "conversations", "conversation"):
-        if isinstance(turns := row.get(name), list):
-            return _turns(turns, system=row.get("system"))
-    for ask, reply in _PAIRS:
-        if ask in row and reply in row:
-            return _pair(row, ask, reply)
-    return None
+    row = {name: _as_turns(name, value) for name, value in row.items() if value is not None}
+    used = set(CONVERSATION_KEYS)
+    messages = _messages_of(row, used)
+    if messages is None:
+        return None
+    system = next((name for name in _SYSTEM if isinstance(row.get(name), str) and row[name].strip()), None)
+    if system is not None and messages[0]["role"] != "system":
+        messages.insert(0, {"role": "system", "content": row[system]})
+    elif system is not None and messages[0]["content"] != row[system]:
+        used.discard(system)
+    used -= {name for name in _SYSTEM if name != system and row.get(name)}
+    tools = next((name for name in ("tools", "functions") if not is_empty(row.get(name))), None)
+    if tools == "tools":
+        used.discard("functions")
+    variables = _template_arguments(row.get("chat_template_kwargs"))
+    if isinstance(documents := row.get("documents"), list) and documents:
+        variables["documents"] = documents
+    unread = tuple(name for name, value in row.items() if name not in used and not is_empty(value))
+    return Conversation(messages, row.get(tools) if tools else None, variables, unread)
 
 
-def _turns(turns: Sequence[Any], *, system: Any = None) -> list[Message]:
+def is_empty(value: Any) -> bool:
+    """Whether a value says nothing: null, or a text, list or object without content."""
+    return value is None or (isinstance(value, (str, list, dict)) and not value)
+
+
+def key_name(message: Message, key: str) -> str:
+    """The name that the row has for a key of a message."""
+    return str(message.get(THINKING_KEY, key)) if key == "reasoning_content" else key
+
+
+def _template_arguments(value: Any) -> dict[str, Any]:
+    """``chat_template_kwargs`` of a row: an object, or its JSON text."""
+    what = "the row's chat_template_kwargs"
+    if isinstance(value, str):
+        value = _parsed(value, what, "an object") if value.strip() else None
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise DataError(f"{what} are not an object", got=type(value).__name__, expected="names and values")
+    check_nesting(value, what)
+    if taken := [name for name in value if name in _RESERVED]:
+        raise DataError(
+            f"{what} set what the row has a place of its own for",
+            got=", ".join(map(str, taken)),
+            expected="other names, such as enable_thinking",
+        )
+    return dict(value)
+
+
+def _as_turns(name: str, value: Any) -> Any:
+    """Turns as a list, where a table holds them as a list for each key or as JSON text; else the value as it is."""
+    if name in _TURNS and isinstance(value, str) and value.lstrip().startswith("["):
+        return _parsed(value, f"the row's {name}", "a list of turns")
+    if name in (*_TURNS, "prompt", "chosen") and isinstance(value, Mapping) and value:
+        columns = list(value.values())
+        if all(isinstance(column, list) for column in columns) and len({len(c) for c in columns}) == 1:
+            return [dict(zip(value, values)) for values in zip(*columns)]
+    return value
+
+
+def _messages_of(row: Mapping[str, Any], used: set[Any]) -> list[Message] | None:
+    """The row's turns; takes from ``used`` the keys of other forms that the row has beside the one that is read."""
+    if "chosen" in row and "rejected" in row and (turns := _preferred(row)) is not None:
+        return _turns(turns)
+    given = [name for name in _TURNS if isinstance(row.get(name), list)]
+    pairs = [pair for pair in _PAIRS if pair[0] in row and pair[1] in row]
+    if given:
+        used -= {*given[1:], *(name for pair in _PAIRS for name in pair), *_INPUTS, "history"}
+        return _turns(row[given[0]])
+    if not pairs:
+        return None
+    extra = None
+    if pairs[0][0] == "instruction":
+        extra = next((name for name in _INPUTS if isinstance(row.get(name), str) and row[name].strip()), None)
+    used -= {*(name for pair in _PAIRS for name in pair), *_INPUTS} - {*pairs[0], extra}
+    return _pair(row, *pairs[0], extra)
+
+
+def _preferred(row: Mapping[str, Any]) -> Sequence[Any] | None:
+    """The turns of a preference row: the chosen answer (a text, a turn, turns, or a whole conversation) comes last."""
+    before: Any = next((row[name] for name in (*_TURNS, "prompt") if name in row), [])
+    chosen = row["chosen"]
+    turns = [{"role": "user", "content": before}] if isinstance(before, str) else list(before)
+    if isinstance(chosen, str):
+        chosen = {"role": "assistant", "content": chosen}
+    if isinstance(chosen, Mapping):
+        chosen = [chosen]
+    if not isinstance(chosen, list) or not chosen or (not turns and len(chosen) < 2):
+        return None
+    if _is_answer(chosen[0]) and not (turns and _is_answer(turns[-1])):
+        return [*turns, *chosen]
+    # The answer stands in the conversation already, or the chosen turns are all of it.
+    return turns if turns and _is_answer(turns[-1]) else chosen
+
+
+def _is_answer(turn: Any) -> bool:
+    name = turn.get("role", turn.get("from")) if isinstance(turn, Mapping) else ""
+    return _ROLES.get(str(name).lower()) == "assistant"
+
+
+def _turns(turns: Sequence[Any]) -> list[Message]:
     if not turns:
         raise DataError("the conversation is empty", got="no turn", expected="one turn or more")
-    messages = [_message(turn) for turn in turns]
-    if isinstance(system, str) and system and messages[0]["role"] != "system":
-        messages.insert(0, {"role": "system", "content": system})
-    return messages
+    return [_message(turn) for turn in turns]
 
 
-def _pair(row: Mapping[str, Any], ask: str, reply: str) -> list[Message]:
+def _pair(row: Mapping[str, Any], ask: str, reply: str, extra: str | None) -> list[Message]:
     question, answer = row[ask], row[reply]
+    before = _history(row.get("history"))
     if isinstance(question, list) and isinstance(answer, list):
-        return _turns([*question, *answer], system=row.get("system"))
+        return [*before, *_turns([*question, *answer])]
     if not isinstance(question, str) or not isinstance(answer, str):
         kinds = f"{type(question).__name__} and {type(answer).__name__}"
         raise DataError(
             f"{ask} and {reply} are not both texts", got=kinds, expected="two texts, or two lists of turns"
         )
-    if ask == "instruction" and isinstance(extra := row.get("input"), str) and extra:
-        question = f"{question}\n{extra}"
-    return _turns(
-        [{"role": "user", "content": question}, {"role": "assistant", "content": answer}],
-        system=row.get("system"),
-    )
+    if extra is not None:
+        question = f"{question}\n{row[extra]}"
+    asked = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+    return [*before, *_turns(asked)]
+
+
+def _history(history: Any) -> list[Message]:
+    """Earlier rounds of an Alpaca row: pairs of texts, objects of question and answer, or turns."""
+    if is_empty(history):
+        return []
+    if not isinstance(history, list):
+        raise DataError(
+            "the row's history is not a list",
+            got=type(history).__name__,
+            expected="a list of pairs of question and answer, or of turns",
+        )
+    turns: list[Any] = []
+    for entry in history:
+        if isinstance(entry, Mapping) and not any(name in entry for name in _ROLE_KEYS):
+            pair = next((pair for pair in _PAIRS if all(isinstance(entry.get(n), str) for n in pair)), None)
+            entry = [entry[name] for name in pair] if pair else entry
+        if isinstance(entry, list) and len(entry) == 2 and all(isinstance(text, str) for text in entry):
+            turns += [{"role": "user", "content": entry[0]}, {"role": "assistant", "content": entry[1]}]
+        else:
+            turns.append(entry)
+    return _turns(turns)
+
+
+def _first_key(turn: Mapping[str, Any], names: Sequence[str]) -> str | None:
+    return next((name for name in names if turn.get(name) is not None), None)
 
 
 def _message(turn: Any) -> Message:
@@ -128,17 +293,27 @@ def _message(turn: Any) -> Message:
             expected="an object with role and content, or from and value",
         )
     check_nesting(turn, "a turn of the conversation")
-    name = turn.get("role", turn.get("from"))
+    named = _first_key(turn, _ROLE_KEYS)
+    name = turn[named] if named else None
     role = _ROLES.get(str(name).lower())
     if role is None:
         raise DataError(
             "a turn of the conversation has an unknown role", got=name, expected=", ".join(_ROLES)
         )
-    content = turn.get("content", turn.get("value"))
+    told = _first_key(turn, _CONTENT_KEYS)
+    content = turn[told] if told else None
     message: Message = {"role": role, "content": ""}
-    message |= {key: turn[key] for key in _KEPT if turn.get(key) is not None}
-    if "tool_calls" in message:
-        message["tool_calls"] = _calls(message["tool_calls"])
+    read = {named, told, *_WEIGHTS, "cut", "tool_calls", "function_call"}
+    if (
+        thinking := next((n for n in _THINKING if isinstance(turn.get(n), str) and turn[n]), None)
+    ) is not None:
+        message["reasoning_content"] = turn[thinking]
+        read |= {thinking, *(name for name in _THINKING if turn.get(name) == turn[thinking])}
+        if thinking != "reasoning_content":
+            message[THINKING_KEY] = thinking
+    message |= {key: value for key, value in turn.items() if key not in read and not is_empty(value)}
+    if calls := [*_calls(turn.get("tool_calls")), *_old_call(turn.get("function_call"))]:
+        message["tool_calls"] = calls
     if role == "assistant" and any(_is_zero(turn.get(key)) for key in _WEIGHTS):
         message["loss_weight"] = 0
     if role == "assistant" and turn.get("cut") is True:
@@ -147,7 +322,7 @@ def _message(turn: Any) -> Message:
         _read_parts(content, message)
     elif isinstance(content, str):
         message["content"] = content
-    elif content is not None or "tool_calls" not in message:
+    elif content is not None or not (calls or message.get("reasoning_content")):
         raise DataError(
             "a turn of the conversation has no text",
             got=f"{role}: {type(content).__name__}",
@@ -158,31 +333,62 @@ def _message(turn: Any) -> Message:
     return message
 
 
+def _old_call(call: Any) -> list[dict[str, Any]]:
+    """``function_call`` of OpenAI's first form: one call without an id."""
+    if is_empty(call):
+        return []
+    if isinstance(call, str):
+        return [_tool_call(call)]
+    return _calls([{"type": "function", "function": call}])
+
+
 def _read_parts(parts: Sequence[Any], message: Message) -> None:
-    """Contents given as lists of typed parts: texts are joined, reasoning and tool calls become fields."""
+    """Contents given as lists of typed parts: texts are joined, thinking and tool calls become fields."""
     texts: list[str] = []
     for part in parts:
         kind = part.get("type") if isinstance(part, Mapping) else None
-        value = part.get("text", part.get("value")) if isinstance(part, Mapping) else part
-        if isinstance(value, str) and kind in ("text", None):
+        value = _part_text(part, kind)
+        if value is not None and kind in ("text", "input_text", "output_text", None):
             texts.append(value)
-        elif isinstance(value, str) and kind == "reasoning":
+        elif value is not None and kind in ("reasoning", "thinking"):
+            if "reasoning_content" not in message:
+                message[THINKING_KEY] = f"{kind} part"
             message["reasoning_content"] = message.get("reasoning_content", "") + value
-        elif isinstance(value, str) and kind == "tool_call":
+        elif value is not None and kind == "tool_call":
             message["tool_calls"] = [*message.get("tool_calls", []), _tool_call(value)]
         else:
             raise DataError(
                 "a part of a turn is not text",
                 got=kind or type(part).__name__,
-                expected="parts of type text, reasoning or tool_call",
+                expected="parts of type text, thinking, reasoning or tool_call",
             )
     message["content"] = "".join(texts)
+    if len(texts) > 1:
+        message[PARTS] = texts
+
+
+def _part_text(part: Any, kind: Any) -> str | None:
+    """The text of a part: under ``text``, ``value`` or its type's own name, there perhaps as parts again."""
+    if not isinstance(part, Mapping):
+        return part if isinstance(part, str) else None
+    for name in ("text", "value", kind):
+        value = part.get(name)
+        if isinstance(value, str):
+            return value
+        if isinstance(value, list):
+            inner = [_part_text(one, one.get("type") if isinstance(one, Mapping) else None) for one in value]
+            if all(isinstance(text, str) for text in inner):
+                return "".join(text for text in inner if text is not None)
+    return None
 
 
 def _tool_call(text: str) -> dict[str, Any]:
     call = _parsed(text, "a tool call", "an object with a name, and arguments")
     body = _named(call, "a tool call")
-    return {"type": "function", "function": {"name": body["name"], "arguments": body.get("arguments", {})}}
+    return {
+        "type": "function",
+        "function": {"name": body["name"], "arguments": _arguments(body.get("arguments"))},
+    }
 
 
 def _parsed(text: str, what: str, expected: str) -> Any:
@@ -204,6 +410,12 @@ def _named(entry: Any, what: str) -> Mapping[str, Any]:
 
 def _calls(calls: Any) -> list[dict[str, Any]]:
     """Tool calls as serving engines hand them to templates: arguments as an object, not as its JSON text."""
+    if isinstance(calls, str) and calls.strip():
+        calls = _parsed(calls, "the text in tool_calls of a turn", "a list of objects with a name each")
+    if isinstance(calls, Mapping) and calls:
+        calls = [calls]
+    if is_empty(calls) or (isinstance(calls, str) and not calls.strip()):
+        return []
     if not isinstance(calls, list):
         raise DataError(
             "the tool calls of a turn are not a list",
@@ -212,15 +424,20 @@ def _calls(calls: Any) -> list[dict[str, Any]]:
         )
     found = []
     for call in calls:
+        if isinstance(call, str):
+            call = _parsed(call, "a tool call", "an object with a name, and arguments")
         body = _named(call, "a tool call")
-        arguments = body.get("arguments")
-        if isinstance(arguments, str):
-            with contextlib.suppress(ValueError):
-                parsed = load_nested(arguments, "a tool call")
-                arguments = parsed if isinstance(parsed, dict) else arguments
         outer = call if "function" in call else {"type": "function"}
-        found.append({**outer, "function": {**body, "arguments": arguments}})
+        found.append({**outer, "function": {**body, "arguments": _arguments(body.get("arguments"))}})
     return found
+
+
+def _arguments(arguments: Any) -> Any:
+    if isinstance(arguments, str) and arguments.strip():
+        with contextlib.suppress(ValueError):
+            parsed = load_nested(arguments, "a tool call")
+            return parsed if isinstance(parsed, dict) else arguments
+    return arguments if not is_empty(arguments) else {}
 
 
 def _is_zero(weight: Any) -> bool:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
 from ...core.errors import DataError, UsageError
 from ..tokenizer.tokenizer import TextTokenizer
-from .conversation import Message, parse_conversation, read_tools
+from .conversation import INTERNAL, Message, key_name, read_tools
+from .forms import ContentFormat
 from .thinking import (
     Thought,
     behind_empty_block,
@@ -35,13 +37,14 @@ __all__ = [
     "ChatOptions",
     "RenderedChat",
     "mask_tokens",
-    "parse_conversation",
     "render_chats",
     "render_with_mask",
+    "unread_keys",
 ]
 
 # Names by which published templates are told not to think.
 _THINKING_SWITCHES = ("enable_thinking", "thinking")
+_HANDLED = INTERNAL | {"role", "content", "reasoning_content", "tool_calls"}
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,7 @@ class ChatOptions:
             learnt: exactly what a served target sees.
         thinking_tags: what opens and closes a thinking block within a content.
         variables: further names for the template (``date_string``, ``reasoning_effort``, ...).
+        content_format: how contents are handed to the template.
     """
 
     thinking: Literal["keep", "drop", "mask"] = "keep"
@@ -64,6 +68,7 @@ class ChatOptions:
     answers: Literal["all", "last", "each"] = "all"
     thinking_tags: tuple[str, str] = ("<think>", "</think>")
     variables: Mapping[str, Any] = field(default_factory=dict)
+    content_format: ContentFormat = "auto"
 
     def __post_init__(self) -> None:
         if not all(self.thinking_tags):
@@ -79,11 +84,14 @@ class RenderedChat:
         facts: 1 or a number of turns: ``thinking``, ``tool_list``, ``tool_calls``, ``marked`` (spans from generation
             tags), ``thinking_turns_left_out`` (by the template), ``empty_thinking_blocks`` (the template's, not
             learnt), ``thinking_only_turns`` (dropped), ``cut_turns`` (whose end is not learnt).
+        unread: what of the conversation the template does not read, as :func:`unread_keys` names it; in the last
+            rendering of a conversation.
     """
 
     text: str
     spans: Sequence[tuple[int, int]]
     facts: Counter[str]
+    unread: Mapping[str, int] = field(default_factory=dict)
 
 
 def render_with_mask(
@@ -92,6 +100,7 @@ def render_with_mask(
     options: ChatOptions | None = None,
     *,
     tools: Any = None,
+    variables: Mapping[str, Any] | None = None,
 ) -> tuple[list[int], list[int]]:
     """(ids, l_t) of a rendered conversation, of equal length; l_t is 1 where the assistant wrote the token.
 
@@ -106,7 +115,7 @@ def render_with_mask(
     options = options or ChatOptions()
     if options.answers == "each":
         raise UsageError("answers: each makes several renderings of a conversation", expected="all or last")
-    (chat,) = render_chats(tokenizer, messages, options, tools=tools)
+    (chat,) = render_chats(tokenizer, messages, options, tools=tools, variables=variables)
     ids, offsets = tokenizer.encode_with_offsets(chat.text)
     return ids, mask_tokens(chat, offsets, messages)
 
@@ -143,9 +152,16 @@ def mask_tokens(
 
 
 def render_chats(
-    tokenizer: TextTokenizer, messages: Sequence[Message], options: ChatOptions, *, tools: Any = None
+    tokenizer: TextTokenizer,
+    messages: Sequence[Message],
+    options: ChatOptions,
+    *,
+    tools: Any = None,
+    variables: Mapping[str, Any] | None = None,
 ) -> Iterator[RenderedChat]:
     """The renderings of a conversation: one, or with ``answers: each`` one for each question.
+
+    ``variables`` are the row's own names for the template; they win over those of ``options``, but not over ``drop``.
 
     Raises:
         DataError: see :func:`render_with_mask`; a conversation that ``options.tools`` leaves out; calls that the
@@ -159,9 +175,7 @@ def render_chats(
             got=roles_of(messages),
             expected="no tool list, no tool call and no tool result",
         )
-    if tokenizer.chat_template is None:
-        tokenizer.render(messages)  # raises
-    template = tokenizer.chat_template or ""
+    template = tokenizer.template_for(listed)
     if any(message.get("tool_calls") for message in messages) and "tool_calls" not in template:
         raise DataError(
             "the chat template does not write tool calls",
@@ -169,7 +183,8 @@ def render_chats(
             expected="a template that reads tool_calls",
             source=tokenizer.source.parent,
         )
-    variables: dict[str, Any] = {"tools": listed} if listed else {}
+    own = dict(variables or {})
+    names: dict[str, Any] = {**({"tools": listed} if listed else {}), **options.variables, **own}
     opened, closed = options.thinking_tags
     known = closed in template or has_thinking(messages, opened)
 
@@ -177,7 +192,6 @@ def render_chats(
         """A closing tag alone is thinking where the prompt opens it, the template parts it, or others think."""
         if known:
             return True
-        names = {**variables, **options.variables}
         return tokenizer.render(messages[:at], add_generation_prompt=True, **names).rstrip().endswith(opened)
 
     thoughts = find_thoughts(messages, options.thinking_tags, expects)
@@ -187,10 +201,10 @@ def render_chats(
     if options.thinking == "drop":
         alone = {at for at, thought in thoughts.items() if is_thinking_alone(messages[at], thought)}
         messages = [without_thinking(message, thoughts.get(at)) for at, message in enumerate(messages)]
-        variables |= dict.fromkeys(_THINKING_SWITCHES, False)
-    variables |= options.variables
-    for stop, first in _parts(messages, options.answers):
-        rendering = Rendering(tokenizer, messages[:stop], variables)
+        names |= {name: False for name in _THINKING_SWITCHES if name not in options.variables}
+    parts = list(_parts(messages, options.answers))
+    for stop, first in parts:
+        rendering = Rendering(tokenizer, messages[:stop], names)
         facts = Counter(thinking=int(any(at < stop for at in thoughts)), tool_list=int(listed is not None))
         facts["tool_calls"] = int(any(message.get("tool_calls") for message in messages[:stop]))
         if options.thinking != "drop":
@@ -200,7 +214,70 @@ def render_chats(
             )
         if left := sum(first <= at < stop for at in alone):
             facts["thinking_only_turns"] = left
-        yield _rendered(rendering, first, options, thoughts, facts)
+        chat = _rendered(rendering, first, options, thoughts, facts)
+        if stop == parts[-1][0]:
+            chat = replace(chat, unread=unread_keys(rendering, own))
+        yield chat
+
+
+def unread_keys(rendering: Rendering, own: Mapping[str, Any]) -> Counter[str]:
+    """What a conversation's rendering leaves out, with its number: ``KEY in turns``, or of the row ``KEY in rows``.
+
+    A key of the turns that the template names is left out where the text without it is the same. ``own`` are the
+    row's names for the template. Calls and thinking are keys here; whether a template shows the thinking of earlier
+    turns is its own affair.
+    """
+    tokenizer, messages, tools = rendering.tokenizer, rendering.messages, rendering.variables.get("tools")
+    template, forms = tokenizer.template_for(tools), tokenizer.forms(tools)
+    found: Counter[str] = Counter()
+    for message in messages:
+        if message["role"] in forms.silent and str(message["content"]).strip():
+            found[f"content of {message['role']} in turns"] += 1
+        if forms.thinking is None and message.get("reasoning_content"):
+            found[f"{key_name(message, 'reasoning_content')} in turns"] += 1
+    extra = Counter(key for message in messages for key in message if key not in _HANDLED)
+    for key, count in extra.items():
+        known = key in template or forms.whole_turns
+        if not (known and _depends(rendering, partial(_without, key))):
+            found[f"{key} in turns"] += count
+    calls = [(message, len(message["tool_calls"])) for message in messages if message.get("tool_calls")]
+    several = sum(number > 1 for _, number in calls)
+    if several and not _depends(rendering, _with_first_call):
+        found["tool_calls after the first in turns"] += several
+    beside = sum(bool(str(message["content"]).strip()) for message, _ in calls)
+    if beside and not _depends(rendering, _without_text_beside_calls):
+        found["content beside tool_calls in turns"] += beside
+    if tools and not forms.tools:
+        found["tools in rows"] += 1
+    for key in own:
+        if key not in template:
+            found[
+                f"{key} of chat_template_kwargs in rows" if key != "documents" else "documents in rows"
+            ] += 1
+    return found
+
+
+def _depends(rendering: Rendering, change: Callable[[Message], Message]) -> bool:
+    """Whether the text is another one when every turn is changed so; a template that then refuses depends on it."""
+    changed = Rendering(
+        rendering.tokenizer, [change(turn) for turn in rendering.messages], rendering.variables
+    )
+    try:
+        return changed.whole != rendering.whole
+    except DataError:
+        return True
+
+
+def _without(key: str, message: Message) -> Message:
+    return {name: value for name, value in message.items() if name != key}
+
+
+def _with_first_call(message: Message) -> Message:
+    return {**message, "tool_calls": message["tool_calls"][:1]} if message.get("tool_calls") else message
+
+
+def _without_text_beside_calls(message: Message) -> Message:
+    return {**message, "content": ""} if message.get("tool_calls") else message
 
 
 def _parts(messages: Sequence[Message], answers: str) -> Iterator[tuple[int, int]]:

@@ -123,6 +123,16 @@ def _compile(template: str) -> jinja2.Template:
     return compiled
 
 
+def check_template(template: str, source: object) -> None:
+    """Compile a template.
+
+    Raises:
+        DataError: it has a syntax error, or is too long.
+    """
+    with _compile_errors(source):
+        _compile(template)
+
+
 def marks_generation(template: str) -> bool:
     """Whether a template has ``{% generation %}`` tags."""
     return _TAG.search(template) is not None
@@ -188,8 +198,8 @@ def render_template(
     Raises:
         DataError: the template has a syntax error, refuses these messages, or makes a text that is too long.
     """
-    with _compile_errors(source):
-        compiled = _compile(template)
+    check_template(template, source)
+    compiled = _compile(template)
     names = {"tools": None, "documents": None, **variables}
     try:
         parts, size = [], 0

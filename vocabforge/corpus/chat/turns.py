@@ -221,14 +221,15 @@ def marked_spans(rendering: Rendering) -> list[tuple[int, int]] | None:
     Raises:
         DataError: the tags enclose nothing.
     """
-    template = rendering.tokenizer.chat_template or ""
+    tools = rendering.variables.get("tools")
+    template = rendering.tokenizer.template_for(tools)
     if not marks_generation(template):
         return None
     source = rendering.tokenizer.source.parent
     marked = generation_spans(
         template,
         rendering.whole,
-        rendering.messages,
+        rendering.tokenizer.forms(tools).shape(rendering.messages),
         variables={**rendering.tokenizer.special_text, **rendering.variables},
         source=source,
     )

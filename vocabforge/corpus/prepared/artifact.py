@@ -20,7 +20,7 @@ from ...core.errors import ArtifactError, MismatchError, UsageError
 from ...core.files import form_errors
 from ...core.folders import clear_up, take_away
 from ..tokenizer.tokenizer import TextTokenizer, check_fingerprint
-from .options import FORMAT, PrepareOptions, content_key, tokenizer_facts
+from .options import READ_FORMATS, PrepareOptions, content_key
 from .packing import PackedRows
 from .writer import ARRAYS, PROMPTS, SPLITS, SplitFigures, map_tensor, write_splits
 
@@ -127,7 +127,6 @@ def write_prepared(
         UsageError: ``path`` exists.
     """
     key, body = keyed or content_key(tokenizer, train, heldout, options)
-    template = tokenizer.chat_template
     meta: dict[str, Any] = {
         "key": key,
         "key_of": body,
@@ -141,7 +140,8 @@ def write_prepared(
         "tokenizer": str(tokenizer.source),
         "train": [str(one) for one in train],
         "heldout": [str(one) for one in heldout],
-        "chat_template": template,
+        "chat_template": tokenizer.chat_template,
+        "named_templates": dict(tokenizer.named_templates),
     }
     with write_artifact(path, KIND, meta, config=record, overwrite=overwrite) as folder:
         meta["figures"] = write_splits(folder, tokenizer, (train, heldout), options)
@@ -162,11 +162,11 @@ def load_prepared(path: Path, *, verify: bool = True) -> PreparedData:
 def _opened(artifact: Artifact) -> PreparedData:
     path = artifact.path
     version = artifact.meta.get("key_of", {}).get("format")
-    if version != FORMAT:
+    if version not in READ_FORMATS:
         raise ArtifactError(
             "the prepared data were made by another version of the format",
             got=f"format {version}",
-            expected=f"format {FORMAT}",
+            expected=f"format {' or '.join(map(str, READ_FORMATS))}",
             source=path,
             remedy="run prepare-data again",
         )
@@ -203,7 +203,7 @@ def check_belongs(prepared: PreparedData, tokenizer: TextTokenizer) -> None:
             source=path,
             remedy="run prepare-data again with the target's own tokenizer.json",
         )
-    if meta["chat_template"] != tokenizer_facts(tokenizer)["chat_template"]:
+    if meta["chat_template"] != tokenizer.templates_digest:
         say(
             f"Note: the prepared data {path} were rendered by another chat template than the target's now; "
             "if the target is served with its own, prepare them again"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ...core.errors import DataError
+from ..chat.conversation import is_empty
 from ..chat.render import ChatOptions, RenderedChat, mask_tokens, render_chats
 from ..sources.bytes import Problems
 from ..sources.document import Document, SourceOptions
@@ -57,6 +58,7 @@ def iter_sequences(
             "no end token is known to append", source=tokenizer.source, remedy="leave append_eos off"
         )
     facts = Counter() if facts is None else facts
+    tokenizer = replace(tokenizer, content_format=options.chat.content_format)
     for batch in batched(_documents(files, options.sources, problems, on_bytes)):
         texts = iter(
             tokenizer.encode_batch([d.text or "" for d in batch if d.messages is None], add_special=True)
@@ -152,11 +154,23 @@ def _facts_of(chats: list[RenderedChat]) -> Counter[str]:
 def _rendered(
     tokenizer: TextTokenizer, document: Document, options: ChatOptions, problems: Problems
 ) -> list[RenderedChat]:
-    messages = document.messages or []
-    if tokenizer.chat_template is None:
-        tokenizer.render(messages)  # raises: without a template no row of the file can be used
+    # Raises where no row of the file can be used: no template, or one that leaves out what is said.
+    tokenizer.forms()
+    if not is_empty(document.tools):
+        tokenizer.forms(document.tools)
     try:
-        return list(render_chats(tokenizer, messages, options, tools=document.tools))
+        chats = list(
+            render_chats(
+                tokenizer,
+                document.messages or [],
+                options,
+                tools=document.tools,
+                variables=document.variables,
+            )
+        )
     except DataError as error:
         problems.take(error, document.source, document.line)
         return []
+    for chat in chats:
+        problems.unread(chat.unread, document.source, document.line)
+    return chats

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -11,19 +12,22 @@ from pathlib import Path
 from ...core.console import say
 from ...core.errors import DataError, VocabForgeError
 from ...core.progress import ProgressBar, human_rate
+from ..chat.conversation import read_tools
 from ..sources.bytes import Problems
-from ..sources.document import SourceOptions
+from ..sources.document import Document, SourceOptions
 from ..sources.sources import iter_documents
+from ..tokenizer.tokenizer import TextTokenizer
 from .local import LocalTarget, Prompt
 from .log import AnswerLog
 from .pool import PoolOptions, ServerPool
 from .rows import ChatCompletion, GenerationSettings, PromptConversation, Walk, conversation_of
-from .server import ChatServer
+from .server import SENT, ChatServer
 
 _SHOWN = 5
 _SHOWN_TEXT = 48  # characters of the newest answer beside the bar
 _ALL_REFUSED = 20
 _CHUNK_BATCHES = 16
+_SENT = (*SENT, "tools", "chat_template_kwargs")
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,7 @@ class RegenerateJob:
         first_turn_only: answer the first turn and end the conversation there.
         keep_empty: keep rows with an answer without text or tool calls.
         drop_failed: leave out rows with a request that found no answer, instead of stopping at the end.
+        tokenizer: of a target in this process.
     """
 
     inputs: Sequence[Path | str]
@@ -42,6 +47,7 @@ class RegenerateJob:
     first_turn_only: bool = False
     keep_empty: bool = False
     drop_failed: bool = False
+    tokenizer: TextTokenizer | None = None
 
     def conversations(self, problems: Problems | None = None) -> Iterator[PromptConversation]:
         """All conversations in order; what is skipped is said only if ``problems`` says it."""
@@ -52,7 +58,24 @@ class RegenerateJob:
             except DataError as error:
                 problems.take(error, document.source, document.line)
                 continue
+            problems.unread(self._unread(document), document.source, document.line)
             yield conversation
+
+    def _unread(self, document: Document) -> Counter[str]:
+        """What of a conversation's questions no target reads."""
+        beside = document.beside_contents(answers=False)
+        if self.tokenizer is None:
+            return Counter({key: n for key, n in beside.items() if key.rpartition(" in ")[0] not in _SENT})
+        tools = read_tools(document.tools)
+        template, forms = self.tokenizer.template_for(tools), self.tokenizer.forms(tools)
+        left = {key: n for key, n in beside.items() if key.rpartition(" in ")[0] not in template}
+        if forms.whole_turns:
+            left = {key: n for key, n in left.items() if not key.endswith(" in turns")}
+        left.pop("chat_template_kwargs in rows", None)
+        for key in document.variables:
+            if key not in template:
+                left[f"{key} of chat_template_kwargs in rows"] = 1
+        return Counter(left)
 
     def walk(self, conversation: PromptConversation) -> Walk:
         """The conversation before its first answer."""

@@ -44,7 +44,7 @@ class LocalTarget:
 
     def prompt(self, request: ChatRequest) -> Prompt:
         """Token ids of a request; why it cannot be answered, where it cannot."""
-        variables: dict[str, Any] = dict(self._generation.template_arguments)
+        variables: dict[str, Any] = {**self._generation.template_arguments, **request.variables}
         if request.tools is not None:
             variables["tools"] = list(request.tools)
         try:
@@ -85,7 +85,7 @@ def check_answers_end(tokenizer: TextTokenizer) -> None:
     """Check, before a model is loaded, that a tokenizer can render prompts and end answers.
 
     Raises:
-        DataError: it has no chat template or end token.
+        DataError: it has no chat template or end token, or its template leaves out what is said.
     """
     if not tokenizer.eos_ids:
         raise DataError(
@@ -93,4 +93,4 @@ def check_answers_end(tokenizer: TextTokenizer) -> None:
             source=tokenizer.source,
             remedy="name it as eos_token in tokenizer_config.json",
         )
-    tokenizer.render([{"role": "user", "content": "?"}], add_generation_prompt=True)
+    tokenizer.forms()

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...core.errors import DataError
-from ..chat.conversation import Message, check_nesting, load_nested, read_tools
+from ..chat.conversation import INTERNAL, Message, check_nesting, load_nested, read_tools
 from ..sources.document import Document
 
 _SEED_SPACE = 2**31  # servers differ in what they take; all take 31 bits
@@ -49,21 +49,25 @@ class GenerationSettings:
 
 @dataclass(frozen=True)
 class PromptConversation:
-    """A conversation of the data set: its turns, its tools, and where it stands (``file:line``)."""
+    """A conversation of the data set: its turns, its tools, where it stands (``file:line``), and the row's own names
+    for the chat template.
+    """
 
     messages: Sequence[Message]
     tools: Sequence[Any] | None = None
     source: str = ""
+    variables: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class ChatRequest:
-    """What one answer is a function of; ``key`` is a hex hash of messages, tools and :class:`GenerationSettings`."""
+    """What one answer is a function of; ``key`` is a hex hash of all else and :class:`GenerationSettings`."""
 
     key: str
     messages: tuple[Message, ...]
     tools: Sequence[Any] | None
     seed: int
+    variables: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -112,7 +116,8 @@ def conversation_of(document: Document) -> PromptConversation:
     messages = document.messages
     if messages is None:
         messages = [{"role": "user", "content": document.text or ""}]
-    return PromptConversation(messages, read_tools(document.tools), f"{document.source.name}:{document.line}")
+    place = f"{document.source.name}:{document.line}"
+    return PromptConversation(messages, read_tools(document.tools), place, document.variables)
 
 
 class Walk:
@@ -158,12 +163,12 @@ class Walk:
         """What to ask next, None when the conversation is whole or has ended."""
         if self.ended is not None or not self._asked:
             return None
-        hidden = ("cut",) if self._generation.send_reasoning else ("cut", "reasoning_content")
+        hidden = INTERNAL if self._generation.send_reasoning else INTERNAL | {"reasoning_content"}
         messages = tuple(
             {name: value for name, value in message.items() if name not in hidden}
             for message in self.messages
         )
-        return make_request(messages, self.conversation.tools, self._generation)
+        return make_request(messages, self.conversation.tools, self._generation, self.conversation.variables)
 
     def add(self, answer: ChatCompletion) -> None:
         """Take the answer to :meth:`request` and read on to the next question."""
@@ -219,13 +224,17 @@ class Walk:
 
 
 def make_request(
-    messages: tuple[Message, ...], tools: Sequence[Any] | None, generation: GenerationSettings
+    messages: tuple[Message, ...],
+    tools: Sequence[Any] | None,
+    generation: GenerationSettings,
+    variables: Mapping[str, Any] | None = None,
 ) -> ChatRequest:
     """The request of these messages: its key and its seed depend on content alone."""
-    prompt = canonical({"messages": messages, "tools": tools})
+    own = dict(variables or {})
+    prompt = canonical({"messages": messages, "tools": tools, **({"variables": own} if own else {})})
     key = hashlib.sha256(prompt + b"\0" + canonical(generation.facts())).hexdigest()
     drawn = hashlib.sha256(f"{generation.seed}\0".encode() + prompt).digest()
-    return ChatRequest(key, messages, tools, int.from_bytes(drawn[:8], "little") % _SEED_SPACE)
+    return ChatRequest(key, messages, tools, int.from_bytes(drawn[:8], "little") % _SEED_SPACE, own)
 
 
 def json_line(value: Any) -> bytes:
@@ -238,9 +247,13 @@ def json_line(value: Any) -> bytes:
 
 def output_row(walk: Walk, generation: GenerationSettings) -> dict[str, Any]:
     """A finished row: OpenAI ``messages`` and how they came about."""
-    row: dict[str, Any] = {"messages": walk.messages}
+    hidden = INTERNAL - {"cut", "loss_weight"}
+    messages = [{k: v for k, v in message.items() if k not in hidden} for message in walk.messages]
+    row: dict[str, Any] = {"messages": messages}
     if walk.conversation.tools is not None:
         row["tools"] = walk.conversation.tools
+    if walk.conversation.variables:
+        row["chat_template_kwargs"] = dict(walk.conversation.variables)
     facts = generation.facts()
     row["generation"] = {
         name: facts[name] for name in ("model", "temperature", "top_p", "max_tokens", "seed")
@@ -252,7 +265,8 @@ def output_row(walk: Walk, generation: GenerationSettings) -> dict[str, Any]:
 
 def conversation_digest(conversation: PromptConversation) -> bytes:
     """Hash of a conversation's content, wherever it stands."""
-    return hashlib.sha256(canonical([conversation.messages, conversation.tools])).digest()
+    own = [conversation.variables] if conversation.variables else []
+    return hashlib.sha256(canonical([conversation.messages, conversation.tools, *own])).digest()
 
 
 def check_message(message: Any) -> None:

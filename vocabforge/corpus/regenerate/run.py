@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,7 @@ def scan(work: RegenerateJob) -> tuple[dict[str, dict[str, Any]], int]:
     for number, path in enumerate(expand_paths(work.inputs), start=1):
         name = f"{number} {path if is_hub(path) else path.name}"
         sources[name], digests[name] = {"rows": 0}, hashlib.sha256()
-        part = RegenerateJob([path], work.sources, work.generation, work.first_turn_only, work.keep_empty)
+        part = replace(work, inputs=[path])
         for conversation in part.conversations(problems):
             sources[name]["rows"] += 1
             digests[name].update(conversation_digest(conversation))

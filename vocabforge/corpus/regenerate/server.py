@@ -235,10 +235,14 @@ def request_body(request: ChatRequest, generation: GenerationSettings) -> dict[s
     }
     if request.tools is not None:
         body["tools"] = list(request.tools)
-    if generation.template_arguments:
-        body["chat_template_kwargs"] = dict(generation.template_arguments)
+    if arguments := {**generation.template_arguments, **request.variables}:
+        body["chat_template_kwargs"] = arguments
     body |= generation.body
     return {name: value for name, value in body.items() if value is not None}
+
+
+SENT = ("role", "content", "reasoning_content", "tool_calls", "tool_call_id", "name")
+"""Keys of messages that servers take."""
 
 
 def wire_messages(messages: Sequence[Message]) -> list[Message]:
@@ -247,7 +251,7 @@ def wire_messages(messages: Sequence[Message]) -> list[Message]:
     waiting: list[str] = []
     number = 0
     for message in messages:
-        message = dict(message)
+        message = {key: value for key, value in message.items() if key in SENT}
         if message.get("tool_calls"):
             calls = []
             for call in message["tool_calls"]:

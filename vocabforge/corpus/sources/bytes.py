@@ -6,7 +6,7 @@ import gzip
 import lzma
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -28,9 +28,16 @@ _PACKED = {b"\x1f\x8b": ".gz", b"\xfd7zXZ\x00": ".xz", b"\x28\xb5\x2f\xfd": ".zs
 OnBytes = Callable[[int], None]
 
 
+NOT_READ = "not read: "
+"""Begins the kinds of :class:`Problems` that count keys of used rows; ``KEY in turns`` or ``KEY in rows`` follows."""
+
+
 @dataclass
 class Problems:
-    """Counts what was skipped, says the first ``shown`` on stderr, or raises at once when ``strict``."""
+    """Counts what was skipped and what of the used rows nothing read; says the first ``shown`` skipped on stderr.
+
+    With ``strict`` the first of either kind raises.
+    """
 
     strict: bool = False
     shown: int = 5
@@ -39,8 +46,8 @@ class Problems:
 
     @property
     def total(self) -> int:
-        """Problems of all kinds."""
-        return sum(self.kinds.values())
+        """Number of rows, lines and files that were skipped."""
+        return sum(count for kind, count in self.kinds.items() if not kind.startswith(NOT_READ))
 
     def take(self, error: DataError, source: Path, line: int | str) -> None:
         """Record what is wrong with one row.
@@ -74,11 +81,38 @@ class Problems:
         elif self.shown and self.total == self.shown + 1:
             say("Skipped more lines; only their number is reported.")
 
+    def unread(self, found: Mapping[str, int], source: Path, line: int | str) -> None:
+        """Record what of a row that is used was not read: numbers by ``KEY in turns`` or ``KEY in rows``.
+
+        Raises:
+            DataError: ``strict`` is on.
+        """
+        if found and self.strict:
+            raise DataError(
+                "the row has keys that are not read",
+                got=", ".join(key.rpartition(" in ")[0] for key in found),
+                source=f"{source}:{line}",
+                remedy="take them out, or leave --strict out to count them and go on",
+            )
+        self.kinds.update({f"{NOT_READ}{key}": count for key, count in found.items()})
+
     def summary(self) -> str | None:
-        """One line with the number of each kind, None when all was well."""
-        if not self.kinds:
-            return None
-        return "Skipped " + "; ".join(f"{count:,} x {kind}" for kind, count in self.kinds.most_common())
+        """Lines with the number of each kind, None when all was well."""
+        return summarize_problems(self.kinds)
+
+
+def summarize_problems(kinds: Mapping[str, int]) -> str | None:
+    """What :meth:`Problems.summary` says of these numbers."""
+    ordered = Counter(kinds).most_common()
+    skipped = [f"{count:,} x {kind}" for kind, count in ordered if not kind.startswith(NOT_READ)]
+    left = []
+    for kind, count in ordered:
+        if kind.startswith(NOT_READ):
+            key, _, unit = kind.removeprefix(NOT_READ).rpartition(" in ")
+            left.append(f"{key} in {count:,} {unit[:-1] if count == 1 else unit}")
+    lines = [f"Skipped {'; '.join(skipped)}"] if skipped else []
+    lines += [f"Not read: {', '.join(left)}"] if left else []
+    return "\n".join(lines) or None
 
 
 def file_size(path: Path) -> int:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ...core.errors import UsageError
-from ..chat.conversation import Message
+from ..chat.conversation import INTERNAL, Message, is_empty, key_name
 from .bytes import Problems, file_size
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class Document:
         line: line, row, or, behind the start of a split file, place in words; of a piece, its document's.
         begins: False for a piece that continues the document before it, behind a safe cut.
         tools: the row's tool list as it stands there.
+        variables: the row's own names for the chat template.
     """
 
     text: str | None
@@ -68,12 +70,30 @@ class Document:
     line: int | str
     begins: bool = True
     tools: Any = None
+    variables: Mapping[str, Any] = field(default_factory=dict)
 
     def plain_text(self) -> str:
         """The text; for a conversation its contents, one under the other."""
         if self.text is not None:
             return self.text
         return "\n".join(str(message["content"]) for message in self.messages or ())
+
+    def beside_contents(self, *, answers: bool = True) -> Counter[str]:
+        """What the conversation holds beside the contents of its turns: ``KEY in turns``, and of the row ``KEY in
+        rows``; without ``answers`` turns of the assistant do not count.
+        """
+        found = Counter(
+            f"{key_name(message, key)} in turns"
+            for message in self.messages or ()
+            if answers or message["role"] != "assistant"
+            for key in message
+            if key not in (*INTERNAL, "role", "content")
+        )
+        if not is_empty(self.tools):
+            found["tools in rows"] += 1
+        if self.variables:
+            found["chat_template_kwargs in rows"] += 1
+        return found
 
 
 @dataclass(frozen=True)

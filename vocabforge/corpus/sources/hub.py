@@ -13,9 +13,10 @@ from typing import Any
 
 from ...core.errors import DataError
 from ...core.files import sha256_file
+from .arrow import without_padding
 from .document import Document, ReadContext, Sampler
 from .inputs import HubName, import_extra, parse_hub
-from .rows import missing_column, row_document
+from .rows import CONVERSATION_KEYS, missing_column, row_document
 
 
 def hub_shards(source: str) -> int:
@@ -42,14 +43,18 @@ def hub_documents(
     with _errors(source):
         data = _stream(name)
         number = int(data.num_shards)
-        data = _with_text(data, source, context.options.text_field)
+        data, left = _with_text(data, source, context.options.text_field)
+        features = data.features or {}
         for index in range(start, number if stop is None else stop):
             for line, row in enumerate(data.shard(num_shards=number, index=index), start=1):
                 if not sampler.keeps(f"{index}:{line}"):
                     continue
                 place = f"shard {index}, row {line}"
+                row = {name: without_padding(value, features.get(name)) for name, value in row.items()}
                 document = row_document(row, Path(source), place, context.options, context.problems)
                 if document is not None:
+                    if document.messages is not None:
+                        context.problems.unread(left, Path(source), place)
                     yield document
 
 
@@ -86,18 +91,33 @@ def _files(name: HubName) -> list[Any]:
     return facts
 
 
-def _with_text(data: Any, source: str, text_field: str | None) -> Any:
-    """The data set with only the columns that can be needed: no image or sound is decoded."""
+def _with_text(data: Any, source: str, text_field: str | None) -> tuple[Any, dict[str, int]]:
+    """The data set with only the columns that can be needed, so that no image or sound is decoded; what was left out,
+    as ``KEY in rows``.
+    """
     features = data.features
     if features is None:
-        return data
-    if text_field is not None:
-        found = [text_field] if text_field in features else []
-    else:
-        found = [name for name, feature in features.items() if _holds_text(feature)]
-    if not found:
+        return data, {}
+    if text_field is not None and text_field not in features:
         raise missing_column("data set", features, text_field, source)
-    return data.select_columns(found)
+    if text_field is not None and str(getattr(features[text_field], "dtype", "")).endswith("string"):
+        return data.select_columns([text_field]), {}
+    if not any(map(_holds_text, features.values())):
+        raise missing_column("data set", features, text_field, source)
+    light = [n for n, feature in features.items() if n in CONVERSATION_KEYS or not _is_heavy(feature)]
+    return data.select_columns(light), {f"{name} in rows": 1 for name in features if name not in light}
+
+
+def _is_heavy(feature: Any) -> bool:
+    """Pictures, sounds, bytes, lists of numbers."""
+    if isinstance(feature, dict):
+        return any(map(_is_heavy, feature.values())) and not _holds_text(feature)
+    inner = (
+        feature[0] if isinstance(feature, (list, tuple)) and feature else getattr(feature, "feature", None)
+    )
+    if inner is not None:
+        return not _holds_text(inner)
+    return type(feature).__name__ not in ("Value", "Json", "ClassLabel") or "binary" in str(feature.dtype)
 
 
 def _holds_text(feature: Any) -> bool:

@@ -19,12 +19,14 @@ TEXT_SUFFIXES = (".txt", ".text")
 LINE_SUFFIXES = (".jsonl", ".ndjson")
 JSON_SUFFIXES = (".json",)
 PARQUET_SUFFIXES = (".parquet",)
+ARROW_SUFFIXES = (".arrow",)
 PACKED_SUFFIXES = (".gz", ".xz", ".zst")
 _PACKABLE = (*TEXT_SUFFIXES, *LINE_SUFFIXES, *JSON_SUFFIXES)
-SUPPORTED = f"{', '.join(_PACKABLE)}, each also with {' or '.join(PACKED_SUFFIXES)}; {PARQUET_SUFFIXES[0]}"
+SUPPORTED = f"{', '.join(_PACKABLE)}, each also with {' or '.join(PACKED_SUFFIXES)}; .parquet; .arrow"
 
-SourceKind = Literal["text", "lines", "json", "parquet", "hub"]
+SourceKind = Literal["text", "lines", "json", "parquet", "arrow", "hub"]
 _HUB = "hub:"
+_SAVED = ("dataset_info.json", "state.json")
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,7 @@ def split_suffix(path: Path) -> tuple[str, str]:
     suffixes = [suffix.lower() for suffix in path.suffixes]
     packed = suffixes.pop() if suffixes and suffixes[-1] in PACKED_SUFFIXES else ""
     content = suffixes[-1] if suffixes else ""
-    known = _PACKABLE if packed else (*_PACKABLE, *PARQUET_SUFFIXES)
+    known = _PACKABLE if packed else (*_PACKABLE, *PARQUET_SUFFIXES, *ARROW_SUFFIXES)
     return (content if content in known else ""), packed
 
 
@@ -115,6 +117,8 @@ def kind_of(path: Path | str) -> SourceKind:
         return "text"
     if content in LINE_SUFFIXES:
         return "lines"
+    if content in ARROW_SUFFIXES:
+        return "arrow"
     return "parquet" if content in PARQUET_SUFFIXES else "json"
 
 
@@ -172,7 +176,14 @@ def _inside(folder: Path) -> list[Path]:
 
 def _is_source(file: Path) -> bool:
     named = not file.name.startswith(".") and file.name != MANIFEST  # that of an artefact is no text
-    return named and file.is_file() and bool(split_suffix(file)[0])
+    return named and file.is_file() and bool(split_suffix(file)[0]) and not _describes(file)
+
+
+def _describes(file: Path) -> bool:
+    """Whether a file of a folder that ``save_to_disk`` of ``datasets`` wrote holds no rows of the data set."""
+    if file.name in ("dataset_dict.json", *_SAVED):
+        return file.name == "dataset_dict.json" or all((file.parent / name).is_file() for name in _SAVED)
+    return file.suffix == ".arrow" and file.name.startswith(("cache-", "indices"))
 
 
 def _matches(pattern: Path) -> list[Path]:

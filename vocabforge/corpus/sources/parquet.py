@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from ...core.errors import DataError
+from .arrow import RowReader, choose_columns
 from .bytes import unreadable
-from .document import Document, ReadContext, Sampler
+from .document import Document, ReadContext
 from .inputs import import_extra
-from .rows import missing_column, row_document
 
 _BATCH_BYTES = 4 << 20
 _BATCH_ROWS = 1024
@@ -49,28 +49,20 @@ def parquet_documents(
 ) -> Iterator[Document]:
     """Documents of the rows of row groups [start, stop), numbered from 1 through the whole file.
 
-    Only the column of ``text_field`` is read, or else the columns that hold any text.
+    Only the columns of :func:`~vocabforge.corpus.sources.arrow.choose_columns` are read.
 
     Raises:
         DataError: damaged, or without such a column.
     """
     footer = row_groups(path)
-    sampler = Sampler.of_file(context.options, path)
     with opened_parquet(path) as file:
-        columns = _columns(file, path, context.options.text_field)
+        columns = choose_columns(file.schema_arrow, context.options.text_field, "Parquet file", path)
+        rows = RowReader(file.schema_arrow, columns, path, context)
         for group in range(start, len(footer.rows) if stop is None else stop):
             number = sum(footer.rows[:group])
             for batch in file.iter_batches(_batch_rows(file, group), [group], columns, use_threads=False):
-                for row in _rows(batch):
-                    number += 1
-                    if not sampler.keeps(number):
-                        continue
-                    if row is None:
-                        context.problems.add("the row is not valid UTF-8", path, number)
-                        continue
-                    document = row_document(row, path, number, context.options, context.problems)
-                    if document is not None:
-                        yield document
+                yield from rows.documents(batch, number)
+                number += batch.num_rows
             if context.on_bytes is not None:
                 context.on_bytes(footer.stored[group])
 
@@ -119,39 +111,7 @@ def damaged_parquet(path: Path, error: Exception) -> DataError:
     )
 
 
-def _rows(batch: Any) -> list[dict[str, Any] | None]:
-    """The rows, None for one whose text is not UTF-8 (Arrow does not check it when reading)."""
-    try:
-        return batch.to_pylist()
-    except UnicodeDecodeError:
-        if batch.num_rows == 1:
-            return [None]
-        return [row for index in range(batch.num_rows) for row in _rows(batch.slice(index, 1))]
-
-
 def _batch_rows(file: Any, group: int) -> int:
     facts = file.metadata.row_group(group)
     mean = max(1, facts.total_byte_size // max(1, facts.num_rows))
     return max(1, min(_BATCH_ROWS, _BATCH_BYTES // mean))
-
-
-def _columns(file: Any, path: Path, text_field: str | None) -> list[str]:
-    schema = file.schema_arrow
-    if text_field is not None:
-        found = [text_field] if text_field in schema.names else []
-    else:
-        found = [field.name for field in schema if _holds_text(field.type)]
-    if not found:
-        raise missing_column("Parquet file", schema.names, text_field, path)
-    return found
-
-
-def _holds_text(kind: Any) -> bool:
-    from pyarrow import types
-
-    if types.is_struct(kind):
-        return any(_holds_text(kind.field(index).type) for index in range(kind.num_fields))
-    inner = kind.item_type if types.is_map(kind) else getattr(kind, "value_type", None)
-    if inner is not None:  # lists of every kind, maps, dictionaries
-        return _holds_text(inner)
-    return types.is_string(kind) or types.is_large_string(kind) or str(kind) == "string_view"

@@ -49,7 +49,8 @@ def documents_between(
     path: Path, kind: SourceKind, context: ReadContext, start: int = 0, stop: int | None = None
 ) -> Iterator[Document]:
     """Documents of a source, or of the part [start, stop) of it that a shard names: bytes (``text``, ``lines``), row
-    groups (``parquet``) or shards (``hub``); a ``json`` file is read whole. Raises as :func:`iter_documents`.
+    groups (``parquet``) or shards (``hub``); ``json`` and ``arrow`` files are read whole. Raises as
+    :func:`iter_documents`.
     """
     if kind in ("text", "lines") and path.is_file() and (why := no_text(path)) is not None:
         context.problems.add("the file is not UTF-8 text", path, 1, why)
@@ -60,6 +61,10 @@ def documents_between(
         return line_documents(ByteSpan(path, start, stop), context)
     if kind == "json":
         return json_documents(path, context)
+    if kind == "arrow":
+        from .arrow import arrow_documents
+
+        return arrow_documents(path, context)
     if kind == "parquet":
         from .parquet import parquet_documents
 

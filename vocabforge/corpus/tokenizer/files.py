@@ -116,48 +116,68 @@ def _read_side_file(path: Path) -> dict[str, Any]:
 
 
 def special_texts(beside: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Texts of the special tokens that a chat template may name."""
-    found = {}
-    for name in ("bos_token", "eos_token", "pad_token", "unk_token"):
-        for file in ("tokenizer_config.json", "special_tokens_map.json"):
-            value = beside[file].get(name)
+    """Texts of the special tokens that a chat template may name, as Transformers hands them over: every ``*_token`` of
+    the configuration, those of ``extra_special_tokens`` included.
+    """
+    config, older = beside["tokenizer_config.json"], beside["special_tokens_map.json"]
+    extra = config.get("extra_special_tokens")
+    found: dict[str, str] = {}
+    for file in (config, older, extra if isinstance(extra, dict) else {}):
+        for name, value in file.items():
             text = value.get("content") if isinstance(value, dict) else value
-            if isinstance(text, str):
-                found[name] = text
-                break
+            if str(name).endswith("_token") and isinstance(text, str):
+                found.setdefault(str(name), text)
     return found
 
 
-def read_chat_template(folder: Path, config: Mapping[str, Any]) -> str | None:
-    """chat_template.jinja, else the (default) template of tokenizer_config.json."""
+def read_chat_templates(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
+    """The templates by name, ``default`` for the one without: files (``chat_template.jinja``,
+    ``additional_chat_templates/NAME.jinja``, ``chat_template.json`` of processors) before tokenizer_config.json.
+    """
+    found: dict[str, str] = {}
+    named = config.get("chat_template")
+    if isinstance(named, list):
+        found = {
+            str(item.get("name")): item["template"]
+            for item in named
+            if isinstance(item, dict) and isinstance(item.get("template"), str) and item["template"]
+        }
+    elif isinstance(named, dict):
+        found = {str(name): text for name, text in named.items() if isinstance(text, str) and text}
+    elif isinstance(named, str) and named:
+        found = {"default": named}
     if (folder / "chat_template.jinja").is_file():
-        try:
-            return (folder / "chat_template.jinja").read_text("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise DataError(
-                "the chat template cannot be read",
-                got=error,
-                source=folder / "chat_template.jinja",
-                remedy="fetch it again; it must be UTF-8 text",
-            ) from error
-    template = config.get("chat_template")
-    if isinstance(template, list):
-        named = {item.get("name"): item.get("template") for item in template if isinstance(item, dict)}
-        template = named.get("default")
-    return template if isinstance(template, str) and template else None
+        found = {"default": _read_template(folder / "chat_template.jinja")}
+    elif not found and (folder / "chat_template.json").is_file():
+        whole = _read_side_file(folder / "chat_template.json").get("chat_template")
+        found = {"default": whole} if isinstance(whole, str) and whole else {}
+    if (folder / "additional_chat_templates").is_dir():
+        for file in sorted((folder / "additional_chat_templates").glob("*.jinja")):
+            found[file.stem] = _read_template(file)
+    return found
 
 
-def prefix_ids_of(backend: Tokenizer, config: Mapping[str, Any], bos_id: int | None) -> tuple[int, ...]:
-    """What stands before a text: the post-processor's prefix, unless ``add_bos_token`` says otherwise."""
-    if config.get("add_bos_token") is False:
-        return ()
+def _read_template(file: Path) -> str:
+    try:
+        return file.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(
+            "the chat template cannot be read",
+            got=error,
+            source=file,
+            remedy="fetch it again; it must be UTF-8 text",
+        ) from error
+
+
+def prefix_ids_of(backend: Tokenizer) -> tuple[int, ...]:
+    """What the tokenizer puts before a text: the post-processor's prefix.
+
+    ``add_bos_token`` of tokenizer_config.json does not change it, as in Transformers 5: tokenizer.json decides.
+    """
     plain = backend.encode("a", add_special_tokens=False).ids
     full = backend.encode("a", add_special_tokens=True).ids
     starts = (at for at in range(len(full) - len(plain) + 1) if full[at : at + len(plain)] == plain)
-    prefix = tuple(full[: next(starts, 0)])
-    if not prefix and config.get("add_bos_token") is True and bos_id is not None:
-        return (bos_id,)
-    return prefix
+    return tuple(full[: next(starts, 0)])
 
 
 def eos_ids_in(config: Mapping[str, Any]) -> tuple[int, ...]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
 
 from ...core.errors import DataError, MismatchError
+from ..chat.forms import ContentFormat, TemplateForms, find_forms
 from ..chat.template import render_template
 from .files import (
     added_tokens,
@@ -19,7 +20,7 @@ from .files import (
     find_tokenizer_json,
     load_backend,
     prefix_ids_of,
-    read_chat_template,
+    read_chat_templates,
     read_side_files,
     special_texts,
 )
@@ -91,6 +92,9 @@ class TextTokenizer:
         tool_ids: the other added tokens that the chat template writes (tool calls, thinking).
         prefix_ids: what the tokenizer puts before a text (its BOS, mostly), possibly nothing.
         special_text: token texts that a template may name (``bos_token``, ...).
+        chat_template: the default one.
+        named_templates: the others by name; ``tool_use`` is taken for conversations with a tool list.
+        content_format: how contents are handed to templates; ``auto`` finds out.
     """
 
     backend: Tokenizer
@@ -105,6 +109,8 @@ class TextTokenizer:
     chat_template: str | None
     prefix_ids: tuple[int, ...]
     special_text: Mapping[str, str]
+    named_templates: Mapping[str, str] = field(default_factory=dict)
+    content_format: ContentFormat = "auto"
 
     def encode(self, text: str, *, add_special: bool = False) -> list[int]:
         """Token ids of one text; ``add_special`` puts the tokenizer's own prefix (BOS) before them."""
@@ -130,24 +136,65 @@ class TextTokenizer:
         """Text of token ids."""
         return str(self.backend.decode(list(ids), skip_special_tokens=skip_special))
 
+    def template_for(self, tools: Any) -> str:
+        """The chat template of a conversation with this tool list: ``tool_use`` or the default one.
+
+        Raises:
+            DataError: there is none.
+        """
+        template = self.named_templates.get("tool_use") if tools else None
+        template = template or self.chat_template
+        if template is None:
+            names = ", ".join(self.named_templates)
+            raise DataError(
+                "the tokenizer has no default chat template, so a conversation cannot be rendered"
+                if names
+                else "the tokenizer has no chat template, so a conversation cannot be rendered",
+                got=f"templates named {names}" if names else None,
+                expected="chat_template.jinja, or chat_template in tokenizer_config.json",
+                source=self.source.parent,
+                remedy=f"save one of them as chat_template.jinja in the tokenizer's folder: {names}"
+                if names
+                else "use the instruction-tuned model's tokenizer folder, or plain text",
+            )
+        return template
+
+    @property
+    def templates_digest(self) -> str | None:
+        """SHA-256 in hex of the chat template, or of all of them where there are several; None without one."""
+        if not self.named_templates:
+            text = self.chat_template
+        else:
+            named = {**self.named_templates, "default": self.chat_template}
+            text = json.dumps(named, sort_keys=True)
+        return None if text is None else hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+    def forms(self, tools: Any = None) -> TemplateForms:
+        """What the template for this tool list reads.
+
+        Raises:
+            DataError: there is no template, it has a syntax error, or it leaves out what users or the assistant say.
+        """
+        return find_forms(
+            self.template_for(tools),
+            self.special_text,
+            tools=bool(tools),
+            content=self.content_format,
+            source=self.source.parent,
+        )
+
     def render(
         self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = False, **variables: Any
     ) -> str:
         """Text of a conversation; ``variables`` are further names of the template (``tools``, ...).
 
         Raises:
-            DataError: there is no template, or it refuses the conversation.
+            DataError: there is no template, it leaves out what is said, or it refuses the conversation.
         """
-        if self.chat_template is None:
-            raise DataError(
-                "the tokenizer has no chat template, so a conversation cannot be rendered",
-                expected="chat_template.jinja, or chat_template in tokenizer_config.json",
-                source=self.source.parent,
-                remedy="use the instruction-tuned model's tokenizer folder, or plain text",
-            )
+        tools = variables.get("tools")
         return render_template(
-            self.chat_template,
-            messages,
+            self.template_for(tools),
+            self.forms(tools).shape(messages),
             add_generation_prompt=add_generation_prompt,
             variables={**self.special_text, **variables},
             source=self.source.parent,
@@ -175,8 +222,10 @@ def encode_prompt(
     return ids
 
 
-def load_tokenizer(path: Path) -> TextTokenizer:
+def load_tokenizer(path: Path, content_format: ContentFormat = "auto") -> TextTokenizer:
     """Load a ``tokenizer.json``, or the folder of one, with the configuration files beside it.
+
+    ``content_format`` says how contents are handed to its chat template.
 
     Raises:
         DataError: no tokenizer.json, broken JSON, or a content that the tokenizers library refuses.
@@ -189,13 +238,13 @@ def load_tokenizer(path: Path) -> TextTokenizer:
     vocab = backend.get_vocab(with_added_tokens=True)
     if not vocab:
         raise DataError("the tokenizer has no tokens", source=file, remedy="fetch or make it again")
-    template = read_chat_template(file.parent, beside["tokenizer_config.json"])
+    templates = read_chat_templates(file.parent, beside["tokenizer_config.json"])
     written = [
         (token_id, token)
         for token_id, token in added_tokens(backend)
-        if template and token.content in template
+        if any(token.content in template for template in templates.values())
     ]
-    prefix = prefix_ids_of(backend, beside["tokenizer_config.json"], vocab.get(special.get("bos_token", "")))
+    prefix = prefix_ids_of(backend)
     return TextTokenizer(
         backend=backend,
         structure=structure_of(whole),
@@ -206,7 +255,9 @@ def load_tokenizer(path: Path) -> TextTokenizer:
         eos_ids=eos_ids_of(backend, beside, vocab),
         control_ids=tuple(token_id for token_id, token in written if token.special),
         tool_ids=tuple(token_id for token_id, token in written if not token.special),
-        chat_template=template,
+        chat_template=templates.pop("default", None),
         prefix_ids=prefix,
         special_text=special,
+        named_templates=templates,
+        content_format=content_format,
     )

@@ -17,6 +17,7 @@ import numpy as np
 from ...core.console import say
 from ...core.errors import DataError
 from ...core.progress import ProgressBar, human_rate
+from ...corpus.sources.bytes import summarize_problems
 from ...corpus.sources.shards import Shard
 from ...corpus.tokenizer.tokenizer import TextTokenizer
 from ..subset.select import SpecialTokens
@@ -69,8 +70,8 @@ def count_corpus(
     Raises:
         DataError: unreadable input, nothing to count, or (strict) the first unreadable line.
     """
-    if options.mode == "assistant" and tokenizer.chat_template is None:
-        tokenizer.render([])  # raises: says which template is missing, before anything is read
+    if options.mode == "assistant":
+        tokenizer.forms()  # raises, before anything is read, what is wrong with the chat template
     began = time.monotonic()
     shards, units, choice = make_plan(tokenizer, inputs, options, domains or {})
     partials = PartialResults(folder, options.deciding(tokenizer), tokenizer.vocab_size)
@@ -92,9 +93,8 @@ def count_corpus(
         units=len(units),
         resumed=resumed,
     )
-    skipped = "; ".join(f"{count:,} x {kind}" for kind, count in problems.items())
-    if skipped:
-        say(f"Skipped {skipped}")
+    if skipped := summarize_problems(problems):
+        say(skipped)
     _say_special(tokenizer, run.table)
     if not run.table.tokens:
         partials.remove()  # of nothing there is nothing to go on from
@@ -140,7 +140,7 @@ def _count(counter: ShardCounter, units: Sequence[Unit], partials: PartialResult
 def _add_up(
     width: int, results: Mapping[Unit, UnitResult], names: Sequence[str]
 ) -> tuple[dict[str, Tally], dict[Shard, str], dict[str, int]]:
-    """A tally for each domain, digests of the shards that were read, skipped lines."""
+    """A tally for each domain, digests of the shards that were read, problems by kind."""
     tallies = {name: Tally(np.zeros(width, dtype=np.int64), 0, 0) for name in names}
     problems: Multiset[str] = Multiset()
     digests: dict[Shard, str] = {}

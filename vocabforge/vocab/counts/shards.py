@@ -183,7 +183,7 @@ _state: dict[str, Any] = {}
 def _start_worker(source: Path, engine: str, cuts: bool, options: CountOptions, folder: Path) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent reports the interruption
     os.environ["RAYON_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // options.workers))
-    tokenizer = load_tokenizer(source)
+    tokenizer = load_tokenizer(source, options.content_format)
     rule = cut_rule(tokenizer) if cuts else NoCut("cuts failed on the sample")
     chosen = choose_engine(tokenizer, (), only=engine, rule=rule).engine
     _state["counter"] = ShardCounter(tokenizer, chosen, rule.cutter, options)

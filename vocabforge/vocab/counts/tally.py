@@ -6,18 +6,18 @@ cuts around the ends of a span are encoded with places; what lies between two of
 
 from __future__ import annotations
 
-import hashlib
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from ...core.errors import DataError, UsageError
-from ...corpus.chat.conversation import Message
+from ...corpus.chat.conversation import Message, is_empty
+from ...corpus.chat.forms import ContentFormat
 from ...corpus.chat.render import ChatOptions, RenderedChat, mask_tokens, render_chats
 from ...corpus.prepared.dataset import batched
 from ...corpus.sources.sources import Document, Problems, SourceOptions
@@ -44,6 +44,7 @@ class CountOptions:
     engine: str | None = None
     workers: int = 1
     shard_bytes: int = SHARD_BYTES
+    content_format: ContentFormat = "auto"
 
     def __post_init__(self) -> None:
         for name in ("workers", "shard_bytes"):
@@ -53,7 +54,7 @@ class CountOptions:
     def deciding(self, tokenizer: TextTokenizer) -> dict[str, Any]:
         """What the counts of a shard depend on, beside its bytes."""
         source = self.sources
-        facts = {
+        facts: dict[str, Any] = {
             "fingerprint": tokenizer.fingerprint,
             "mode": self.mode,
             "text_field": source.text_field,
@@ -64,8 +65,7 @@ class CountOptions:
             "strict": source.strict,
         }
         if self.mode == "assistant":
-            template = tokenizer.chat_template or ""
-            facts["template"] = hashlib.sha256(template.encode("utf-8", "surrogatepass")).hexdigest()
+            facts["template"] = [tokenizer.templates_digest, self.content_format]
         return facts
 
 
@@ -114,6 +114,9 @@ class TokenCounter:
         return _utf8(document.plain_text())
 
     def _texts(self, batch: list[Document], problems: Problems) -> _Read:
+        for document in batch:
+            if document.messages is not None and document.text is None:
+                problems.unread(document.beside_contents(), document.source, document.line)
         return (
             [document.plain_text() for document in batch],
             [document.begins for document in batch],
@@ -123,7 +126,7 @@ class TokenCounter:
 
     def _answers(self, batch: list[Document], problems: Problems) -> _Read:
         talks = [document for document in batch if document.messages is not None]
-        answers = read_answers(self._tokenizer, self._cut, [document.messages or () for document in talks])
+        answers = read_answers(self._tokenizer, self._cut, talks)
         ids: list[int] = []
         texts: list[str] = []
         counted = []
@@ -132,8 +135,9 @@ class TokenCounter:
             if isinstance(found, DataError):
                 problems.take(found, document.source, document.line)
             elif found is not None:
-                ids += found[0]
-                texts += found[1]
+                problems.unread(found.unread, document.source, document.line)
+                ids += found.ids
+                texts += found.texts
                 counted.append(document)
             elif document.begins:
                 problems.add("plain text has no assistant's turns to count", document.source, document.line)
@@ -161,14 +165,22 @@ def prefetched(items: Iterable[Item]) -> Iterator[Item]:
             yield item  # type: ignore[misc]
 
 
-Answers = tuple[list[int], list[str]]
-"""Ids of tokens that the assistant wrote, and texts behind a cut whose tokens it wrote all."""
+class Answers(NamedTuple):
+    """Ids of tokens that the assistant wrote, texts behind a cut whose tokens it wrote all, and what was not read."""
+
+    ids: list[int]
+    texts: list[str]
+    unread: Mapping[str, int]
 
 
 def read_answers(
-    tokenizer: TextTokenizer, rule: CutRule | None, talks: Sequence[Sequence[Message]]
+    tokenizer: TextTokenizer, rule: CutRule | None, talks: Sequence[Document]
 ) -> Iterator[Answers | DataError]:
-    """What the assistant wrote in each conversation, or why ``render_with_mask`` refuses it."""
+    """What the assistant wrote in each conversation, or why ``render_with_mask`` refuses it.
+
+    Raises:
+        DataError: the chat template leaves out what is said, so that no conversation can be used.
+    """
     found = [_rendered(tokenizer, talk) for talk in talks]
     chats = [chat for chat in found if isinstance(chat, RenderedChat)]
     apart: Iterator[Answers | None] = iter([None] * len(chats)) if rule is None else _apart(rule, chats)
@@ -176,12 +188,16 @@ def read_answers(
         if isinstance(chat, DataError):
             yield chat
         else:
-            yield next(apart) or _whole(tokenizer, chat, talk)
+            yield next(apart) or _whole(tokenizer, chat, talk.messages or ())
 
 
-def _rendered(tokenizer: TextTokenizer, talk: Sequence[Message]) -> RenderedChat | DataError:
+def _rendered(tokenizer: TextTokenizer, talk: Document) -> RenderedChat | DataError:
+    if not is_empty(talk.tools):
+        tokenizer.forms(talk.tools)
     try:
-        (chat,) = render_chats(tokenizer, talk, ChatOptions())
+        (chat,) = render_chats(
+            tokenizer, talk.messages or (), ChatOptions(), tools=talk.tools, variables=talk.variables
+        )
     except DataError as error:
         return error
     return chat
@@ -193,7 +209,7 @@ def _whole(tokenizer: TextTokenizer, chat: RenderedChat, talk: Sequence[Message]
         mask = mask_tokens(chat, offsets, talk)
     except DataError as error:
         return error
-    return [token for token, learnt in zip(ids, mask) if learnt], []
+    return Answers([token for token, learnt in zip(ids, mask) if learnt], [], chat.unread)
 
 
 def _apart(rule: CutRule, chats: Sequence[RenderedChat]) -> Iterator[Answers | None]:
@@ -210,7 +226,7 @@ def _apart(rule: CutRule, chats: Sequence[RenderedChat]) -> Iterator[Answers | N
         between = [
             chat.text[stop:start] for (_, stop), (start, _) in pairwise(some) if bisect_right(ends, stop) % 2
         ]
-        yield (ids, between) if 0 < len(ids) < len(tokens) else None
+        yield Answers(ids, between, chat.unread) if 0 < len(ids) < len(tokens) else None
 
 
 def _stretches(rule: CutRule, chat: RenderedChat) -> list[tuple[int, int]]:

@@ -1,0 +1,249 @@
+"""The forms in which a chat template wants contents, thinking and the arguments of calls.
+
+Published templates differ in all three. Each form is tried on short conversations: one counts as read where two
+different texts in it render differently.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ...core.errors import DataError
+from .conversation import INTERNAL, PARTS, Message
+from .template import check_template, render_template
+
+ContentFormat = Literal["auto", "text", "parts"]
+"""Contents of turns as texts or as lists of parts; ``auto`` tries."""
+
+_PROBES = ("Xq7Jd", "Zw4Kv")
+_KEY = "vocabforge_probe"
+_CALL_ID = "callXq7Jd"  # nine letters and digits, as Mistral's templates insist on
+_TOOL: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "look",
+        "description": "Look.",
+        "parameters": {"type": "object", "properties": {"at": {"type": "string", "description": "What."}}},
+    },
+}
+_THINKING_KEYS = ("reasoning_content", "reasoning", "thinking")
+_SWITCHES: tuple[dict[str, bool], ...] = ({}, {"enable_thinking": True, "thinking": True})
+
+
+@dataclass(frozen=True)
+class TemplateForms:
+    """What a chat template reads.
+
+    Attributes:
+        parts: roles whose contents are handed over as lists of parts.
+        silent: roles whose contents it leaves out.
+        thinking: the key under which it reads the thinking of a turn, ``part`` for a part of the content of type
+            ``thinking``, None where it reads none.
+        text_arguments: arguments of calls are handed over as JSON text, not as an object.
+        whole_turns: it writes turns with all their keys.
+        tools: it reads the tool list.
+    """
+
+    parts: frozenset[str] = frozenset()
+    silent: frozenset[str] = frozenset()
+    thinking: str | None = "reasoning_content"
+    text_arguments: bool = False
+    whole_turns: bool = False
+    tools: bool = False
+
+    def shape(self, messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """Messages in these forms, without the keys that are VocabForge's own."""
+        return [self._shaped(message) for message in messages]
+
+    def _shaped(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        if len(message) == 2 and message["role"] not in self.parts:
+            return message
+        shaped = {key: value for key, value in message.items() if key not in INTERNAL}
+        if message["role"] in self.parts:
+            shaped["content"] = _as_parts(message)
+        if "reasoning_content" in shaped and self.thinking not in (None, "reasoning_content"):
+            thinking = shaped.pop("reasoning_content")
+            if self.thinking == "part":
+                content = shaped["content"]
+                texts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+                shaped["content"] = [{"type": "thinking", "thinking": thinking}, *texts]
+            else:
+                shaped[str(self.thinking)] = thinking
+        if self.text_arguments and shaped.get("tool_calls"):
+            shaped["tool_calls"] = [_with_text(call) for call in shaped["tool_calls"]]
+        return shaped
+
+
+def _as_parts(message: Mapping[str, Any]) -> list[dict[str, str]]:
+    texts, content = message.get(PARTS), message["content"]
+    if not texts or "".join(texts) != content:  # the content was replaced, as probes do
+        texts = [content]
+    return [{"type": "text", "text": text} for text in texts]
+
+
+def _with_text(call: Mapping[str, Any]) -> dict[str, Any]:
+    function = call["function"]
+    if isinstance(function.get("arguments"), str):
+        return dict(call)
+    return {
+        **call,
+        "function": {**function, "arguments": json.dumps(function.get("arguments"), ensure_ascii=False)},
+    }
+
+
+def find_forms(
+    template: str, special: Mapping[str, str], *, tools: bool, content: ContentFormat, source: object
+) -> TemplateForms:
+    """The forms of a template that sees the texts ``special``, with or without a tool list.
+
+    Raises:
+        DataError: it cannot be compiled; two different questions, or two different answers, render alike.
+    """
+    check_template(template, source)
+    found = _found(template, tuple(special.items()), tools, content)
+    for role, what in (("user", "the user's texts"), ("assistant", "the assistant's texts")):
+        if role in found.silent:
+            raise DataError(
+                f"the chat template does not write {what}",
+                got="two different texts that render alike" + (", with a tool list" if tools else ""),
+                expected="a template that reads contents as texts or as lists of parts of type text",
+                source=source,
+                remedy="use the chat template of the published model"
+                + ("" if content == "auto" else f", or leave the content format {content} out"),
+            )
+    return found
+
+
+@functools.lru_cache(maxsize=32)
+def _found(
+    template: str, special: tuple[tuple[str, str], ...], tools: bool, content: ContentFormat
+) -> TemplateForms:
+    prober = _Prober(template, dict(special), tools)
+    parts: set[str] = set()
+    silent: set[str] = set()
+    for role in ("user", "assistant", "system", "developer", "tool"):
+        if content == "parts":
+            parts.add(role)
+            if prober.reads_content(role, parts) is False:
+                silent.add(role)
+            continue
+        as_text = prober.reads_content(role, parts)
+        if as_text or content == "text":
+            silent |= {role} if as_text is False else set()
+        elif prober.reads_content(role, parts | {role}):
+            parts.add(role)
+        elif as_text is False:
+            silent.add(role)
+    forms = TemplateForms(frozenset(parts), frozenset(silent), None)
+    return TemplateForms(
+        parts=forms.parts,
+        silent=forms.silent,
+        thinking=prober.thinking(forms),
+        text_arguments=prober.text_arguments(forms),
+        whole_turns=prober.dumps(forms),
+        tools=tools and prober.reads_tools(forms),
+    )
+
+
+class _Prober:
+    """Renders short conversations."""
+
+    def __init__(self, template: str, special: Mapping[str, str], tools: bool) -> None:
+        self._template = template
+        self._names = {**special, "tools": [_TOOL]} if tools else dict(special)
+
+    def render(self, messages: Sequence[Mapping[str, Any]], **variables: Any) -> str | None:
+        """The text, None where the template refuses the conversation."""
+        try:
+            return render_template(
+                self._template,
+                messages,
+                add_generation_prompt=False,
+                variables={**self._names, **variables},
+                source=None,
+            )
+        except DataError:
+            return None
+
+    def reads_content(self, role: str, parts: set[str]) -> bool | None:
+        """Whether two contents of a role render differently; None where every conversation is refused."""
+        forms = TemplateForms(frozenset(parts))
+        made = [list(_contexts(role, probe)) for probe in _PROBES]
+        pairs = [tuple(self.render(forms.shape(messages)) for messages in pair) for pair in zip(*made)]
+        told = [first != second for first, second in pairs if first is not None and second is not None]
+        return any(told) if told else None
+
+    def thinking(self, forms: TemplateForms) -> str | None:
+        """How the template reads the thinking of the last turn, if it does."""
+        for key in (*_THINKING_KEYS, "part"):
+            shaper = TemplateForms(forms.parts, thinking=key, text_arguments=forms.text_arguments)
+            for switches in _SWITCHES:
+                for calls in ({}, {"tool_calls": [_call({"at": "sea"})]}):
+                    texts = [
+                        self.render(
+                            shaper.shape(
+                                [_turn("user"), {**_turn("assistant"), "reasoning_content": probe, **calls}]
+                            ),
+                            **switches,
+                        )
+                        for probe in _PROBES
+                    ]
+                    if None not in texts and texts[0] != texts[1] and "'type'" not in str(texts[0]):
+                        return key
+        return None
+
+    def text_arguments(self, forms: TemplateForms) -> bool:
+        """Whether arguments as an object are refused or written in Python's way, and as text are not."""
+
+        def texts(as_text: bool) -> list[str | None]:
+            shaper = TemplateForms(forms.parts, text_arguments=as_text)
+            turn = {**_turn("assistant", ""), "tool_calls": [_call({"at": _PROBES[0]})]}
+            return [self.render(shaper.shape([_turn("user"), turn]))]
+
+        (plain,), (text,) = texts(False), texts(True)
+        if plain is not None and f"{{'at': '{_PROBES[0]}'}}" not in plain:
+            return False
+        return text is not None and _PROBES[0] in text
+
+    def reads_tools(self, forms: TemplateForms) -> bool:
+        """Whether another tool list gives another text."""
+        messages = forms.shape([_turn("user"), _turn("assistant")])
+        other = {**_TOOL, "function": {**_TOOL["function"], "name": _PROBES[0]}}
+        return self.render(messages) != self.render(messages, tools=[other])
+
+    def dumps(self, forms: TemplateForms) -> bool:
+        """Whether a key that no template names is written."""
+        text = self.render(forms.shape([{**_turn("user"), _KEY: _PROBES[0]}, _turn("assistant")]))
+        return text is not None and _KEY in text
+
+
+def _turn(role: str, content: str = "sea") -> Message:
+    return {"role": role, "content": content}
+
+
+def _call(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    return {"id": _CALL_ID, "type": "function", "function": {"name": "look", "arguments": dict(arguments)}}
+
+
+def _contexts(role: str, content: str) -> Iterator[list[Message]]:
+    """Conversations with a turn of this role and content."""
+    turn = _turn(role, content)
+    user, assistant, system = _turn("user"), _turn("assistant"), _turn("system")
+    if role == "user":
+        yield [turn]
+        yield [turn, assistant]
+        yield [system, turn]
+    elif role == "assistant":
+        yield [user, turn]
+        yield [user, turn, user]
+        yield [system, user, turn]
+    elif role == "tool":
+        asked = {"role": "assistant", "content": "", "tool_calls": [_call({"at": "sea"})]}
+        yield [user, asked, {**turn, "tool_call_id": _CALL_ID, "name": "look"}, assistant]
+    else:
+        yield [turn, user]
+        yield [turn, user, assistant]

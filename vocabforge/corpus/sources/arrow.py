@@ -1,0 +1,217 @@
+"""Values of Arrow tables as the JSON that they were made from.
+
+A struct column has one type for all rows, so that keys that a row lacks become null: such padding is taken out again.
+Nulls that were written survive where the type tells them apart: in columns of JSON (``arrow.json``, Hugging Face's
+``Json``), and in fields that are null in every row.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ...core.errors import DataError
+from .bytes import unreadable
+from .document import Document, ReadContext, Sampler
+from .inputs import import_extra
+from .rows import CONVERSATION_KEYS, missing_column, row_document
+
+Convert = Callable[[Any], Any]
+_JSON = "arrow.json"
+_ROWS = 1024
+
+
+def choose_columns(schema: Any, text_field: str | None, what: str, source: object) -> list[str]:
+    """The columns that a row needs: one of plain text alone where ``text_field`` names it; else all but the heavy ones
+    (bytes, lists of numbers).
+
+    Raises:
+        DataError: no such column, or none that holds text.
+    """
+    if text_field is not None and text_field not in schema.names:
+        raise missing_column(what, schema.names, text_field, source)
+    if text_field is not None and is_text(schema.field(text_field).type):
+        return [text_field]
+    if not any(holds_text(field.type) or is_json(field) for field in schema):
+        raise missing_column(what, schema.names, text_field, source)
+    return [field.name for field in schema if field.name in CONVERSATION_KEYS or not _is_heavy(field.type)]
+
+
+class RowReader:
+    """Documents of record batches that hold some columns of a table."""
+
+    def __init__(self, schema: Any, columns: Sequence[str], path: Path, context: ReadContext) -> None:
+        converters = {name: converter(schema.field(name)) for name in columns}
+        self._convert = {name: convert for name, convert in converters.items() if convert is not None}
+        left = [name for name in schema.names if name not in columns] if len(columns) > 1 else []
+        self._left = {f"{name} in rows": 1 for name in left}
+        self._path, self._context = path, context
+        self._sampler = Sampler.of_file(context.options, path)
+
+    def documents(self, batch: Any, before: int) -> Iterator[Document]:
+        """The documents of a batch whose first row is the one behind row ``before``."""
+        problems = self._context.problems
+        for number, row in enumerate(_rows(batch), start=before + 1):
+            if not self._sampler.keeps(number):
+                continue
+            if row is None:
+                problems.add("the row is not valid UTF-8", self._path, number)
+                continue
+            try:
+                for name, convert in self._convert.items():
+                    row[name] = convert(row[name])
+            except (ValueError, RecursionError) as error:
+                problems.add("a value of JSON type is not valid JSON", self._path, number, error)
+                continue
+            document = row_document(row, self._path, number, self._context.options, problems)
+            if document is not None:
+                if document.messages is not None:
+                    problems.unread(self._left, self._path, number)
+                yield document
+
+
+def _rows(batch: Any) -> list[dict[str, Any] | None]:
+    """The rows, None for one whose text is not UTF-8 (Arrow does not check it when reading)."""
+    try:
+        return batch.to_pylist()
+    except UnicodeDecodeError:
+        if batch.num_rows == 1:
+            return [None]
+        return [row for index in range(batch.num_rows) for row in _rows(batch.slice(index, 1))]
+
+
+def arrow_documents(path: Path, context: ReadContext) -> Iterator[Document]:
+    """Documents of an Arrow IPC file or stream, as ``save_to_disk`` of ``datasets`` writes it.
+
+    Raises:
+        DataError: damaged, or without a column of text.
+    """
+    arrow = import_extra("pyarrow", "reading Arrow files", path)
+    ipc = import_extra("pyarrow.ipc", "reading Arrow files", path)
+    number = 0
+    try:
+        with open(path, "rb") as handle:
+            is_file = handle.read(6) == b"ARROW1"
+        with arrow.memory_map(str(path)) as source:
+            reader = ipc.open_file(source) if is_file else ipc.open_stream(source)
+            schema = reader.schema
+            columns = choose_columns(schema, context.options.text_field, "Arrow file", path)
+            rows = RowReader(schema, columns, path, context)
+            batches = map(reader.get_batch, range(reader.num_record_batches)) if is_file else reader
+            for batch in batches:
+                chosen = batch.select(columns)
+                for start in range(0, chosen.num_rows, _ROWS):
+                    yield from rows.documents(chosen.slice(start, _ROWS), number + start)
+                number += chosen.num_rows
+    except arrow.ArrowException as error:
+        raise DataError(
+            "the Arrow file is damaged or not Arrow",
+            got=" ".join(str(error).split())[:300],
+            source=path,
+            remedy="fetch or save it again",
+        ) from error
+    except OSError as error:
+        raise unreadable(path, error) from error
+    if context.on_bytes is not None:
+        context.on_bytes(path.stat().st_size)
+
+
+def is_text(kind: Any) -> bool:
+    """Whether a column of this type is of plain text."""
+    from pyarrow import types
+
+    inner = kind.value_type if types.is_dictionary(kind) else kind
+    return types.is_string(inner) or types.is_large_string(inner) or str(inner) == "string_view"
+
+
+def is_json(field: Any) -> bool:
+    """Whether a field holds JSON text as an extension type, whether or not pyarrow knows the type."""
+    if getattr(field.type, "extension_name", None) == _JSON:
+        return True
+    metadata = field.metadata or {}
+    return metadata.get(b"ARROW:extension:name") == _JSON.encode()
+
+
+def _children(kind: Any) -> list[Any]:
+    from pyarrow import types
+
+    if types.is_struct(kind):
+        return [kind.field(index) for index in range(kind.num_fields)]
+    if types.is_map(kind):
+        return [kind.item_field]
+    return [kind.value_field] if _is_list(kind) else []
+
+
+def _is_list(kind: Any) -> bool:
+    from pyarrow import types
+
+    return any(getattr(types, name)(kind) for name in ("is_list", "is_large_list", "is_fixed_size_list"))
+
+
+def holds_text(kind: Any) -> bool:
+    """Whether there is text or JSON anywhere in a type."""
+    if is_text(kind) or getattr(kind, "extension_name", None) == _JSON:
+        return True
+    return any(is_json(field) or holds_text(field.type) for field in _children(kind))
+
+
+def _is_heavy(kind: Any) -> bool:
+    """Bytes, or lists of numbers: pictures, sounds, embeddings, token ids."""
+    from pyarrow import types
+
+    if types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind):
+        return True
+    if _is_list(kind) and types.is_primitive(kind.value_type):
+        return True
+    return any(_is_heavy(field.type) for field in _children(kind)) and not holds_text(kind)
+
+
+def converter(field: Any) -> Convert | None:
+    """What makes a column's values those that were written; None where they are already."""
+    from pyarrow import types
+
+    kind = field.type
+    if is_json(field):
+        return _parsed
+    if types.is_struct(kind):
+        inner = {child.name: converter(child) for child in _children(kind)}
+        padded = {child.name for child in _children(kind) if not types.is_null(child.type)}
+        return lambda value: value if value is None else _unpadded(value, inner, padded)
+    if types.is_map(kind):
+        item = converter(kind.item_field)
+        return lambda value: (
+            value if value is None else {key: item(one) if item else one for key, one in dict(value).items()}
+        )
+    if _is_list(kind) and (item := converter(kind.value_field)) is not None:
+        return lambda value: value if value is None else [item(one) for one in value]
+    return None
+
+
+def _parsed(value: Any) -> Any:
+    return json.loads(value) if isinstance(value, (str, bytes)) else value
+
+
+def _unpadded(value: Mapping[str, Any], inner: Mapping[str, Convert | None], padded: set[str]) -> Any:
+    kept = {name: item for name, item in value.items() if item is not None or name not in padded}
+    return {name: convert(item) if (convert := inner.get(name)) else item for name, item in kept.items()}
+
+
+def without_padding(value: Any, feature: Any = None) -> Any:
+    """A value of a Hugging Face data set, without the nulls of keys that its row lacks; ``feature`` is its type."""
+    if type(feature).__name__ == "Json":
+        return value
+    inner = getattr(feature, "feature", None)
+    if isinstance(feature, (list, tuple)) and feature:
+        inner = feature[0]
+    if isinstance(value, dict):
+        kinds = feature if isinstance(feature, dict) else inner if isinstance(inner, dict) else {}
+        return {
+            name: without_padding(item, kinds.get(name))
+            for name, item in value.items()
+            if item is not None or getattr(kinds.get(name), "dtype", None) == "null"
+        }
+    if isinstance(value, list):
+        return [without_padding(item, inner) for item in value]
+    return value
