@@ -152,7 +152,7 @@ def a_drafter_like_the_target_is_right() -> None:
             )
             for prompt in ((0, 1, 2, 2), (0, 2, 1), (0, 2, 2)):
                 result = decoder.generate_batch([Request(prompt, 10, (), GREEDY["greedy"])])[0]
-                assert set(result.accept_lengths) == {3}, (way, tree)
+                assert set(result.verified_lengths) == {3}, (way, tree)
 
 
 def source(module: str, right: str, wrong: str, killer: Callable[[], None]) -> Mutant:

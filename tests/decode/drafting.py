@@ -167,12 +167,12 @@ def check_figures(result: Generation, decoder: Decoder, prompt: list[int]) -> No
     cycles = len(result.accept_lengths)
     chunks = math.ceil(len(prompt) / target_side.PREFILL_CHUNK)
     assert result.target_forwards == chunks + cycles
-    assert (
-        len(result.token_ids) <= 1 + sum(result.accept_lengths) < len(result.token_ids) + decoder.levels + 1
-    )
+    assert len(result.token_ids) == 1 + sum(result.accept_lengths)
+    assert sum(result.verified_lengths) - sum(result.accept_lengths) <= decoder.levels
+    assert result.verified_lengths[:-1] == result.accept_lengths[:-1]
     assert result.drafted == cycles * (decoder.proposer.plan.nodes - 1)
     assert result.verified == result.drafted + cycles
-    assert sum(result.accepted_by_depth) == sum(result.accept_lengths) - cycles
+    assert sum(result.accepted_by_depth) == sum(result.verified_lengths) - cycles
     assert all(a <= b <= cycles for a, b in zip(result.accepted_by_depth, result.drafted_by_depth))
     assert result.accepted_by_depth == sorted(result.accepted_by_depth, reverse=True)
     assert min(result.accept_lengths, default=1) >= 1

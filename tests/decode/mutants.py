@@ -134,7 +134,7 @@ def dead_nodes() -> None:
     for sampling in (TRANSFORMS["plain"], GREEDY["greedy"], GREEDY["greedy, presence"]):
         walker = Walker(targets("zeros"), FixedTree((0, 0, 1, 2), (0, 0, 0, 0), (1, 2, 3)))
         check(walker, "zeros", [Case(sampling)])
-        assert {length for result in walker.results for length in result.accept_lengths} == {1}
+        assert {length for result in walker.results for length in result.verified_lengths} == {1}
 
 
 def greedy_trees() -> None:
@@ -163,7 +163,7 @@ def early_exit_is_right() -> None:
         parts = ProposerParts(target, None, None, SHAPES[shape].model_copy(update={"exit_layers": 1}))
         walker = Walker(target, make_proposer("early-exit", parts))
         walker.distributions([Case(GREEDY["greedy"], length=6)])
-        assert {length for result in walker.results for length in result.accept_lengths} == {3}
+        assert {length for result in walker.results for length in result.verified_lengths} == {3}
 
 
 def first_layers_of_drafting() -> None:

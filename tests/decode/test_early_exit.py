@@ -62,7 +62,7 @@ def test_other_families(case: str, tmp_path: Path) -> None:
         proposer = made(model, "dynamic", layers)
         results = Decoder(model, proposer, rows=2).generate_batch(asked)
         assert [one.token_ids for one in results] == plain(model, asked)
-    assert all(set(one.accept_lengths) == {5} for one in results)
+    assert all(set(one.verified_lengths) == {5} for one in results)
 
 
 @pytest.mark.parametrize(

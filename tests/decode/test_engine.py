@@ -79,7 +79,7 @@ def test_a_stop_token_inside_a_draft_ends_there(pair: Pair) -> None:
             result = decoder.generate(PROMPT, max_new_tokens=40, stop_ids={stop})
             assert (result.token_ids, result.finish) == (expected[:end], "stop")
             check_figures(result, decoder, PROMPT)
-            cut_inside += 1 + sum(result.accept_lengths) > end
+            cut_inside += 1 + sum(result.verified_lengths) > end
     assert cut_inside > 0, "the test needs a stop token that is not the last of its cycle"
 
 

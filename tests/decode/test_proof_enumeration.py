@@ -138,7 +138,7 @@ def test_drawn_chains(name: str, verifier: str) -> None:
     )
     many = "plain" if verifier == "residual" else "top-k"
     check(walker, "zeros", [Case(TRANSFORMS["all"]), Case(TRANSFORMS[many])])
-    assert max(length for result in walker.results for length in result.accept_lengths) == 3
+    assert max(length for result in walker.results for length in result.verified_lengths) == 3
 
 
 @pytest.mark.parametrize("name", OWN)
@@ -146,7 +146,7 @@ def test_several_cycles(name: str) -> None:
     """Five tokens: what was accepted and compacted is read again, by target and drafter."""
     walker = Walker(targets("zeros"), proposer_for(name, targets("zeros"), None, "static"))
     check(walker, "zeros", [Case(TRANSFORMS[one], length=5) for one in ("temperature", "all")])
-    assert any(result.accept_lengths[0] > 1 < len(result.accept_lengths) for result in walker.results)
+    assert any(result.verified_lengths[0] > 1 < len(result.verified_lengths) for result in walker.results)
 
 
 @pytest.mark.parametrize("name", OWN)
@@ -163,7 +163,7 @@ def test_stops_and_limits_inside_drafts(name: str) -> None:
         walker = Walker(targets("zeros"), proposer)
         check(walker, "zeros", cases)
         assert {result.finish for result in walker.results} == {"stop", "length"}
-        cut = [r for r in walker.results if len(r.token_ids) < sum(r.accept_lengths) + 1]
+        cut = [r for r in walker.results if sum(r.accept_lengths) < sum(r.verified_lengths)]
         assert cut, "the test needs drafts beyond a stop or a limit"
 
 
@@ -241,7 +241,7 @@ def test_a_drafter_that_is_the_target_is_always_right(name: str, shape: str) -> 
         cases = [Case(TRANSFORMS["temperature"] if sample else GREEDY["greedy"], length=6 - 3 * sample)]
         assert walker.distributions(cases) == [reference_distribution(target, case) for case in cases]
         levels = walker.decoder.levels
-        assert all(set(result.accept_lengths) == {levels + 1} for result in walker.results)
+        assert all(set(result.verified_lengths) == {levels + 1} for result in walker.results)
 
 
 @pytest.mark.parametrize("name", [*TRANSFORMS, *GREEDY])

@@ -97,7 +97,7 @@ class Served:
             method.generator.generate(prompt, max_new_tokens=NEW_TOKENS, stop_ids=stops)
             for prompt in self.prompts
         ]
-        return Decoded([one.token_ids for one in made], [one.accept_lengths for one in made])
+        return Decoded([one.token_ids for one in made], [one.verified_lengths for one in made])
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import torch
 from replay.replay import Drafting, cycle_offsets, replay
 from replay.supports import SUPPORTS
 from replay.types import MISSED, Continuation, Replayed
-from replay.walk import cut_lengths, walk
+from replay.walk import walk
 
 from tests.study.replay_support import HIDDEN, NEW, SUBSET, VOCAB, World, world
 from vocabforge.core.errors import MismatchError, UsageError
@@ -82,7 +82,7 @@ def test_a_replay_accepts_what_the_engine_accepts(mode: str, shape: str, names: 
     for name in names:
         made = world().decode(*asked(name), SHAPES[shape], SEEDS[mode])
         assert [tuple(one.token_ids) for one in made] == [one.tokens for one in texts], name
-        expected = tuple(cut_lengths(one.accept_lengths, len(one.token_ids) - 1) for one in made)
+        expected = tuple(tuple(one.accept_lengths) for one in made)
         found = replayed(mode)[name].ranks
         assert walk(found, cycle_offsets(texts), SHAPES[shape]).lengths == expected, name
 
@@ -158,7 +158,7 @@ def test_heads_over_a_reduced_drafter_are_those_of_its_rows(kind: str) -> None:
     head = w.head(kind, w.reduced)
     found = replay(w.lean, [Drafting(w.reduced, {kind: head})], texts, levels=LEVELS, width=WIDTH, rows=16)
     made = w.decode(w.reduced, head, SHAPES["tree"])
-    expected = tuple(cut_lengths(one.accept_lengths, NEW - 1) for one in made)
+    expected = tuple(tuple(one.accept_lengths) for one in made)
     assert walk(found[kind].ranks, cycle_offsets(texts), SHAPES["tree"]).lengths == expected
     lacking = np.concatenate([~np.isin(one.tokens[1:], SUBSET) for one in texts])
     assert lacking.any()
@@ -180,7 +180,7 @@ def test_shortlists_smaller_than_a_node_s_children_are_widened(kind: str) -> Non
     shape = from_paths([[rank] for rank in range(wide)])
     found = replay(w.lean, [Drafting(w.drafter, {kind: head})], texts, levels=1, width=wide, rows=16)[kind]
     made = w.decode(w.drafter, head, shape)
-    expected = tuple(cut_lengths(one.accept_lengths, NEW - 1) for one in made)
+    expected = tuple(tuple(one.accept_lengths) for one in made)
     assert walk(found.ranks, cycle_offsets(texts), shape).lengths == expected
     assert found.scored[0] >= wide
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from replay.types import MISSED
-from replay.walk import accepted, cut_lengths, walk
+from replay.walk import accepted, walk
 
 from vocabforge.decode.trees.shapes import TreeShape, chain, default_shape, from_paths
 
@@ -77,11 +77,3 @@ def test_no_rows_have_no_cycle() -> None:
     found = walk(np.empty((0, 3), np.uint8), [0, 0], chain(3))
     assert found.lengths == ((),)
     assert (found.committed.tolist(), found.cycles.tolist()) == ([0], [0])
-
-
-@pytest.mark.parametrize(
-    ("lengths", "total", "expected"),
-    [([3, 2, 4], 7, (3, 2, 2)), ([3, 2, 2], 7, (3, 2, 2)), ([9], 1, (1,)), ([], 0, ())],
-)
-def test_the_engine_s_last_cycle_is_cut(lengths, total: int, expected) -> None:
-    assert cut_lengths(lengths, total) == expected

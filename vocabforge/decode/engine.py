@@ -246,6 +246,7 @@ class Decoder:
                 self.proposer.prefill(row, part, chunk.states)
         else:
             result.accept_lengths.append(1)
+            result.verified_lengths.append(1)
         self._cycles.begin(row, first, request.sampling)
         history.add([first])
         result.target_forwards = len(chunks)

@@ -103,8 +103,11 @@ class Generation:
 
     # A stop token is included, nothing after it; stop strings end with the token that completes them.
     token_ids: list[int] = field(default_factory=list)
-    # Tokens committed by each verification, the target's own included, before anything beyond a stop is cut.
+    # Tokens of the output that each verification committed, the target's own included. Tokens behind an end or beyond
+    # the limit do not count.
     accept_lengths: list[int] = field(default_factory=list)
+    # The same with such tokens, as servers' counters have it.
+    verified_lengths: list[int] = field(default_factory=list)
     drafted_levels: list[int] = field(default_factory=list)  # that each cycle was to draft; 0: none
     prefill_s: float = 0.0
     decode_s: float = 0.0
@@ -115,21 +118,29 @@ class Generation:
     timings: dict[str, float] = field(default_factory=dict)
     finish: Finish = "length"  # stop token or string, length limit, or cache full
     done: bool = False  # nothing more comes
-    # Verifications whose path reached depth i + 1, and those whose tree offered that depth.
+    # Verifications whose path reached depth i + 1 (as of verified_lengths), and those whose tree offered that depth.
     accepted_by_depth: list[int] = field(default_factory=list)
     drafted_by_depth: list[int] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)  # of its proposer (``Counts``), by name
 
     @property
     def mean_accepted_length(self) -> float:
-        """Mean tokens committed by a verification; 0 without any."""
+        """Mean tokens of the output that a verification committed; 0 without any."""
         return sum(self.accept_lengths) / len(self.accept_lengths) if self.accept_lengths else 0.0
+
+    def drop(self, tokens: int) -> None:
+        """Take back the last committed tokens: the output ends before them."""
+        for at in range(len(self.accept_lengths) - 1, -1, -1):
+            taken = min(tokens, self.accept_lengths[at])
+            self.accept_lengths[at] -= taken
+            tokens -= taken
 
     def record(self, levels: int, deepest: int, drafted: int, accepted: int) -> None:
         """One verification: the levels that the cycle was to draft, the deepest that the row's tree offered, its draft
         tokens, and how many of them were accepted."""
         self.target_forwards += 1
         self.accept_lengths.append(accepted + 1)
+        self.verified_lengths.append(accepted + 1)
         self.drafted_levels.append(levels)
         self.drafted += drafted
         self.verified += drafted + 1

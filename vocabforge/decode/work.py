@@ -40,6 +40,7 @@ class Work:
         if request.stop is not None and (kept := request.stop.kept(ids, len(ids) - before)) is not None:
             del ids[kept:]
             self.finish = "stop"
+        self.result.drop(before + len(tokens) - len(ids))
         return ids[before:]
 
 

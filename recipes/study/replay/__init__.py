@@ -2,7 +2,7 @@
 
 from .replay import Drafting, cycle_offsets, replay
 from .types import MISSED, Continuation, Ranks, Replayed
-from .walk import Walked, accepted, cut_lengths, walk
+from .walk import Walked, accepted, walk
 
 __all__ = [
     "MISSED",
@@ -12,7 +12,6 @@ __all__ = [
     "Replayed",
     "Walked",
     "accepted",
-    "cut_lengths",
     "cycle_offsets",
     "replay",
     "walk",

@@ -77,14 +77,3 @@ def walk(ranks: Ranks, offsets: Sequence[int], shape: TreeShape, *, limited: Mas
         np.bincount(answer[whole], lengths[whole], len(begins)).astype(np.int64),
         np.bincount(answer[whole], minlength=len(begins)),
     )
-
-
-def cut_lengths(lengths: Sequence[int], total: int) -> tuple[int, ...]:
-    """The engine's ``Generation.accept_lengths`` as a walk counts them: the last cycle ends with the answer.
-
-    Args:
-        lengths: of every cycle; the last may commit tokens beyond a stop or the limit.
-        total: tokens of the answer after its first one.
-    """
-    before = sum(lengths[:-1])
-    return (*lengths[:-1], min(lengths[-1], total - before)) if lengths else ()

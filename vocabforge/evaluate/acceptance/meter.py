@@ -1,6 +1,6 @@
 """Accepted length of several ways of drafting on the same prompts, beside plain decoding's outputs.
 
-What ``recipes/study/drafters.py`` compares: greedy, through the engine that serves.
+Greedy, through the engine that serves.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ class Accepted:
     """What one way of drafting did on the prompts.
 
     Attributes:
-        length: mean tokens that a cycle commits, the target's own included, with its interval over prompts.
+        length: mean tokens of the output that a cycle commits, the target's own included, with its interval over
+            prompts.
         identical: prompts whose output is plain decoding's.
     """
 
@@ -77,8 +78,9 @@ def pooled(made: Sequence[Generation]) -> dict[str, Any]:
     """Figures over all prompts' verification cycles.
 
     Returns:
-        ``accepted_length``: mean tokens a cycle commits, the target's own included; 1 without a cycle.
-        ``reached_by_position``: share of cycles that accept draft token 1, 2, ….
+        ``accepted_length``: mean tokens of the output that a cycle commits, the target's own included; 1 without a
+        cycle.
+        ``reached_by_position``: share of cycles that accept draft token 1, 2, …, here and below also behind an end.
         ``conditional_by_position``: the same as a share of the cycles that accepted the token before.
         ``drafted``, ``accepted``: draft tokens verified, and accepted. ``cycles``, ``tokens``, ``prompts``.
     """
@@ -96,7 +98,7 @@ def pooled(made: Sequence[Generation]) -> dict[str, Any]:
             share_of(count, before) for count, before in zip(reached, [cycles, *reached])
         ],
         "drafted": sum(one.drafted for one in made),
-        "accepted": committed - cycles,
+        "accepted": sum(reached),
         "cycles": cycles,
         "tokens": sum(len(one.token_ids) for one in made),
         "prompts": len(made),

@@ -99,7 +99,7 @@ class LeanModel(nn.Module):
     @cached_property
     def _weights(self) -> list[Tensor]:
         """Of ``decoder_layers``; the parameters themselves, whatever they hold later."""
-        none = torch.empty(0)
+        none = torch.empty(0, device=self.device)
         return [layer._tensors().get(name, none) for layer in self._layers() for name in WEIGHTS]
 
     def _make_buffers(self, device: torch.device) -> None:
