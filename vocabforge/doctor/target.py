@@ -107,13 +107,14 @@ def check_loads(path: Path, config: Any, count: int) -> Finding[Target]:
 
 def check_tokenizer(path: Path, tokenizer_path: Path, config: Any) -> Finding[TextTokenizer]:
     """It loads, and every id has a row in the target's head."""
-    tokenizer = load_tokenizer(tokenizer_path)
     rows = config.vocab_size
+    tokenizer = load_tokenizer(tokenizer_path, rows=rows)
     check_tokenizer_fits(tokenizer.vocab_size, rows, tokenizer=tokenizer.source, target=path)
     padded = rows - tokenizer.vocab_size
     return Finding(
         f"{tokenizer.vocab_size:,} ids for {rows:,} rows"
-        + (f", {padded:,} padded rows that no text reaches" if padded else ""),
+        + (f", {padded:,} padded rows that no text reaches" if padded else "")
+        + (f"; {', '.join(tokenizer.beyond)} beyond the rows, refused in texts" if tokenizer.beyond else ""),
         value=tokenizer,
     )
 

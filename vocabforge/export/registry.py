@@ -8,7 +8,6 @@ import torch
 
 from ..core.artifact import MANIFEST, Artifact, open_artifact
 from ..core.errors import DataError, MismatchError
-from ..core.files import read_json
 from ..core.registry import ExtensionTable, resolve
 from ..corpus.tokenizer.tokenizer import check_fingerprint
 from ..models.drafters.interface import Drafter
@@ -17,6 +16,7 @@ from ..models.target.fingerprint import target_fingerprint
 from ..models.target.hf import read_target_config
 from ..models.target.text_config import text_config
 from ..vocab.subset.subset import load_subset
+from .layouts.eagle3_folder import drafter_config
 from .layouts.interface import Layout
 
 # name -> "module:attr" of a class as in layout.Layout; a new layout is a file and a row. Read in this order.
@@ -62,9 +62,9 @@ def load_drafter(path: Path, target: TargetTensors, target_path: Path) -> tuple[
             check_target(artifact, target_fingerprint(target_path), target=target_path)
         return _checked(kind.read(path, target, layers), layers, path), artifact
     if (path / "config.json").is_file():
-        body = read_json(path / "config.json", "drafter's config.json", finite=False)
+        body = drafter_config(path)
         for layout in map(layout_of, FORMATS.usable()):
-            if isinstance(body, dict) and layout.matches(body):
+            if layout.matches(body):
                 return _checked(layout.read(path, target, layers), layers, path), None
     if any(path.glob("*.gguf")):
         return _checked(layout_of("gguf").read(path, target, layers), layers, path), None

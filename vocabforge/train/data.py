@@ -92,6 +92,11 @@ def prepare_together(config: DataConfig, output: Path, tokenizer: TextTokenizer,
                     folder.rmdir()
             raise
         say(_described(data))
+        if without := data.figures["train"].get("rows_without", 0):
+            say(
+                f"Warning: {without:,} of {len(data.train):,} packed rows have no counted position: no two "
+                "learnt tokens follow each other. Steps of such rows alone are skipped, and null in the log."
+            )
     made = group.gather(data.prepared.artifact.path if group.rank == 0 else None)[0]
     return data if group.rank == 0 else open_data(made, tokenizer)
 

@@ -69,11 +69,15 @@ class Window:
             name: {"loss": float(loss / rows.clamp(min=1)), "accuracy": float(right / rows.clamp(min=1))}
             for name, (loss, right, rows) in zip(names, rest[1:].reshape(-1, 3))
         }
+        counted = TTTTotals.from_vector(totals).counted()  # rows of each draft step
         figures: dict[str, Any] = {
-            "loss": summary["loss"][0],  # type: ignore[index]
-            "ttt_loss": float(rest[0]) / max(self._steps, 1),
-            "accuracy": [round(a, 4) for a in summary["accuracy"]],  # type: ignore[attr-defined]
-            "grad_norm": float(self._norm),
+            "loss": summary["loss"][0] if counted[0] else None,  # type: ignore[index]
+            "ttt_loss": float(rest[0]) / self._steps if self._steps else None,
+            "accuracy": [
+                round(value, 4) if rows else None
+                for value, rows in zip(summary["accuracy"], counted)  # type: ignore[call-overload]
+            ],
+            "grad_norm": float(self._norm) if self._steps else None,
             "steps": self._steps,  # averaged over; a resumed run's first line may hold fewer
         }
         return {**figures, "heads": heads} if heads else figures
@@ -211,7 +215,8 @@ def run_steps(run: Resumable, steps: Steps, command: str, start: int, log: Metri
             if last or done % often.log_every == 0:
                 lr, figures, rate = learning_rate(step, optim), steps.figures(), clock.lap()
                 log.write(kind="train", step=done, time=time.time(), lr=lr, **figures, tokens_per_s=rate)
-                bar.update(note=f"loss {figures['loss']:.3f} | {human_rate(rate, 'tokens')}")
+                loss = "none" if figures["loss"] is None else f"{figures['loss']:.3f}"
+                bar.update(note=f"loss {loss} | {human_rate(rate, 'tokens')}")
             if last or done % often.eval_every == 0:
                 with clock.paused(), bar.aside("evaluating"):
                     steps.evaluate(done, log)
@@ -227,25 +232,36 @@ def run_steps(run: Resumable, steps: Steps, command: str, start: int, log: Metri
 def take_step(trainer: Trainer, step: int, window: Window) -> int:
     """One optimiser step, its figures added to ``window``; returns the real tokens of the whole batch. Collective.
 
+    A batch without a counted row takes no step: decay and momentum would move the weights all the same.
+
     Raises:
         DataError: loss or gradient is not finite; raised on every process.
     """
     config = trainer.config
     rows = batch_rows(len(trainer.data.train), config.optim.batch_size, step, config.run.seed)
     total, tokens = add_gradients(trainer, step, rows, window)
+    if total is None:
+        return tokens
     check = partial(check_finite, trainer, step, rows, total)
     norm = trainer.strategy.update(learning_rate(step, config.optim), config.optim.clip, check)
     window.close_step(total, norm)
     return tokens
 
 
-def add_gradients(trainer: Trainer, step: int, rows: list[int], window: Window) -> tuple[Tensor, int]:
-    """Forward and backward passes of a step; the loss, and the real tokens of the whole batch. Collective."""
+def add_gradients(trainer: Trainer, step: int, rows: list[int], window: Window) -> tuple[Tensor | None, int]:
+    """Forward and backward passes of a step: the loss, and the real tokens of the whole batch. Collective.
+
+    Where no row of the batch counts, there is no pass and no loss.
+    """
     strategy, steps = trainer.strategy, trainer.steps_at(step)
     everyone = to_tensors(trainer.data.train, rows, torch.device("cpu"))  # (B, T) of all processes
     blocks = trainer.anchors(step, everyone, rows)
     counts = trainer.rows_by_step(everyone, steps, blocks).to(trainer.device)  # (K,)
-    parts = trainer.division.own(rows)
+    parts, tokens = trainer.division.own(rows), int((everyone.document != 0).sum())
+    if not counts.any():
+        for part in parts:
+            trainer.capture_part("train", part, steps)  # a server's rows come in order
+        return None, tokens
     total = torch.zeros((), device=trainer.device)
     for index, part in enumerate(parts):
         (batch, shard), last = trainer.capture_part("train", part, steps), index == len(parts) - 1
@@ -257,4 +273,4 @@ def add_gradients(trainer: Trainer, step: int, rows: list[int], window: Window) 
             strategy.backward(loss, last=last)
         total += loss.detach()
         window.add(figures, heads)
-    return total, int((everyone.document != 0).sum())
+    return total, tokens

@@ -83,6 +83,11 @@ class TTTTotals:
             columns.append(torch.stack([value.to(torch.float64) for value in values]))
         self.sums[:, : len(columns)] += torch.stack(columns, 1).to(self.sums.device)
 
+    def counted(self) -> list[float]:
+        """Counted rows of each step."""
+        counted: list[float] = self.sums[FIELDS.index("rows")].tolist()
+        return counted
+
     def summary(self) -> dict[str, object]:
         """The figures; lists have one entry a TTT step.
 

@@ -73,7 +73,9 @@ def read_basis(config: TrainConfig, group: Group) -> Basis:
     check_trackers(config.run.trackers)
     check_run_folder(config.output)
     target = read_target_config(config.target)
-    tokenizer = load_tokenizer(config.tokenizer or config.target)
+    rows = int(text_config(target).vocab_size)
+    tokenizer = load_tokenizer(config.tokenizer or config.target, rows=rows)
+    check_tokenizer_fits(tokenizer.vocab_size, rows, tokenizer=tokenizer.source, target=config.target)
     subset = None
     if config.drafter.vocab is not None:
         subset = load_subset(config.drafter.vocab)
@@ -210,9 +212,6 @@ def build_trainer(
     fingerprint = target_fingerprint(config.target)
     target = load_capture_target(
         config.target, config.capture, aux_layers=basis.sizes.aux_layers or None, device=device
-    )
-    check_tokenizer_fits(
-        tokenizer.vocab_size, target.vocab_size, tokenizer=tokenizer.source, target=config.target
     )
     rows = {"train": data.train, "heldout": data.heldout}
     captured = build_capture(

@@ -78,6 +78,7 @@ def data_tables(prepared: PreparedData) -> list[RenderableType]:
         "their tokens that are in no row": over["lost_tokens"],
         "of these to be learnt": over["lost_counted"],
         "parts with nothing to learn": over["unlearnt"],
+        "packed rows without a counted position": sum(figures[s].get("rows_without", 0) for s in _SPLITS),
         **dict(sorted(figures["skipped"].items(), key=lambda item: -item[1])),
     }
     contents = {title: figures["facts"].get(name) for name, title in _CONTENTS.items()}

@@ -60,6 +60,7 @@ def iter_sequences(
     facts = Counter() if facts is None else facts
     tokenizer = replace(tokenizer, content_format=options.chat.content_format)
     for batch in batched(_documents(files, options.sources, problems, on_bytes)):
+        batch = [d for d in batch if d.messages is not None or _is_encodable(tokenizer, d, problems)]
         texts = iter(
             tokenizer.encode_batch([d.text or "" for d in batch if d.messages is None], add_special=True)
         )
@@ -70,6 +71,15 @@ def iter_sequences(
                 yield _text_sequence(tokenizer, next(texts), document, append_eos=options.append_eos)
             else:
                 yield from next(talks)
+
+
+def _is_encodable(tokenizer: TextTokenizer, document: Document, problems: Problems) -> bool:
+    try:
+        tokenizer.check_text(document.text or "")
+    except DataError as error:
+        problems.take(error, document.source, document.line)
+        return False
+    return True
 
 
 def _documents(
@@ -168,6 +178,8 @@ def _rendered(
                 variables=document.variables,
             )
         )
+        for chat in chats:
+            tokenizer.check_text(chat.text)
     except DataError as error:
         problems.take(error, document.source, document.line)
         return []

@@ -108,6 +108,7 @@ class SplitFigures:
         sequences: what the documents became (with ``answers: each`` one for each question).
         counted: tokens with loss mask 1.
         rows_counted: places whose next two tokens are both learnt: what counts at the first draft step.
+        rows_without: packed rows without such a place.
     """
 
     documents: int = 0
@@ -116,6 +117,7 @@ class SplitFigures:
     tokens: int = 0
     counted: int = 0
     rows_counted: int = 0
+    rows_without: int = 0
     overlong: OverlongTally = field(default_factory=OverlongTally)
 
     @classmethod
@@ -140,6 +142,9 @@ class _SplitWriter:
     def _write(self, *row: npt.NDArray[Any]) -> None:
         for stream, array in zip(self._streams, row):
             stream.write(array)
+        _, mask, document, _ = row
+        counted = mask[1:-1] & mask[2:] & (document[2:] == document[:-2]) & (document[2:] != 0)
+        self.figures.rows_without += not counted.any()
 
     def add(self, sequences: Sequence[TrainingSequence]) -> None:
         self.figures.documents += 1

@@ -105,15 +105,15 @@ def arrow_documents(path: Path, context: ReadContext) -> Iterator[Document]:
                 for start in range(0, chosen.num_rows, _ROWS):
                     yield from rows.documents(chosen.slice(start, _ROWS), number + start)
                 number += chosen.num_rows
-    except arrow.ArrowException as error:
-        raise DataError(
+    except (arrow.ArrowException, OSError) as error:
+        if getattr(error, "errno", None) is not None:
+            raise unreadable(path, error) from error
+        raise DataError(  # Arrow reports truncated files as an OSError without a number
             "the Arrow file is damaged or not Arrow",
             got=" ".join(str(error).split())[:300],
             source=path,
             remedy="fetch or save it again",
         ) from error
-    except OSError as error:
-        raise unreadable(path, error) from error
     if context.on_bytes is not None:
         context.on_bytes(path.stat().st_size)
 

@@ -41,7 +41,9 @@ def find_tokenizer_json(path: Path) -> Path:
         if (path / "tokenizer.json").is_file():
             return path / "tokenizer.json"
         found = sorted(
-            file.name for file in path.iterdir() if file.suffix == ".model" or "vocab" in file.name
+            file.name
+            for file in path.iterdir()
+            if file.suffix == ".model" or "vocab" in file.name or file.name == "tekken.json"
         )
         raise DataError(
             "the folder holds no tokenizer.json",
@@ -178,6 +180,13 @@ def prefix_ids_of(backend: Tokenizer) -> tuple[int, ...]:
     full = backend.encode("a", add_special_tokens=True).ids
     starts = (at for at in range(len(full) - len(plain) + 1) if full[at : at + len(plain)] == plain)
     return tuple(full[: next(starts, 0)])
+
+
+def model_rows(config: Mapping[str, Any]) -> int | None:
+    """``vocab_size`` of a model's config.json, or of its text model's; None where it names none."""
+    nested = config.get("text_config")
+    rows = config.get("vocab_size", nested.get("vocab_size") if isinstance(nested, Mapping) else None)
+    return rows if isinstance(rows, int) and not isinstance(rows, bool) and rows > 0 else None
 
 
 def eos_ids_in(config: Mapping[str, Any]) -> tuple[int, ...]:

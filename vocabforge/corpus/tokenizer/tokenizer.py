@@ -19,6 +19,7 @@ from .files import (
     eos_ids_of,
     find_tokenizer_json,
     load_backend,
+    model_rows,
     prefix_ids_of,
     read_chat_templates,
     read_side_files,
@@ -86,7 +87,7 @@ class TextTokenizer:
     Attributes:
         backend: the ``tokenizers`` object, without truncation and padding.
         structure: its JSON, see :func:`structure_of`.
-        vocab_size: highest token id + 1 (a model's embedding may have more, padded rows).
+        vocab_size: highest token id + 1, without ids ``beyond`` (a model's embedding may have more, padded rows).
         eos_ids: end tokens: the tokenizer's, and ``generation_config.json``'s (else ``config.json``'s).
         control_ids: special added tokens that the chat template writes.
         tool_ids: the other added tokens that the chat template writes (tool calls, thinking).
@@ -95,6 +96,8 @@ class TextTokenizer:
         chat_template: the default one.
         named_templates: the others by name; ``tool_use`` is taken for conversations with a tool list.
         content_format: how contents are handed to templates; ``auto`` finds out.
+        beyond: texts of added tokens whose ids have no row in the model that the tokenizer belongs to, such as those of
+            images; a text that contains one is refused.
     """
 
     backend: Tokenizer
@@ -111,14 +114,38 @@ class TextTokenizer:
     special_text: Mapping[str, str]
     named_templates: Mapping[str, str] = field(default_factory=dict)
     content_format: ContentFormat = "auto"
+    beyond: tuple[str, ...] = ()
+
+    def check_text(self, text: str) -> None:
+        """Refuse a text with a token that the model has no row for.
+
+        Raises:
+            DataError: it contains one of :attr:`beyond`.
+        """
+        for token in self.beyond:
+            if token in text:
+                raise DataError(
+                    f"the text contains {token}, an added token of the tokenizer without a row in the model",
+                    got=f"an id beyond {self.vocab_size - 1:,}",
+                    expected=f"ids below {self.vocab_size:,}",
+                    source=self.source,
+                    remedy="take the token out of the text; the model itself cannot read it",
+                )
 
     def encode(self, text: str, *, add_special: bool = False) -> list[int]:
-        """Token ids of one text; ``add_special`` puts the tokenizer's own prefix (BOS) before them."""
+        """Token ids of one text; ``add_special`` puts the tokenizer's own prefix (BOS) before them.
+
+        Raises:
+            DataError: see :meth:`check_text`; of the other ways to encode, too.
+        """
+        self.check_text(text)
         ids: list[int] = self.backend.encode(text, add_special_tokens=False).ids
         return self._with_prefix(ids) if add_special else ids
 
     def encode_batch(self, texts: Sequence[str], *, add_special: bool = False) -> list[list[int]]:
         """:meth:`encode` of several texts, on all cores."""
+        for text in texts if self.beyond else ():
+            self.check_text(text)
         rows = [row.ids for row in self.backend.encode_batch_fast(list(texts), add_special_tokens=False)]
         return [self._with_prefix(ids) for ids in rows] if add_special else rows
 
@@ -129,6 +156,7 @@ class TextTokenizer:
 
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         """Ids without specials, and each token's (start, end) in characters of ``text``."""
+        self.check_text(text)
         row = self.backend.encode(text, add_special_tokens=False)
         return row.ids, row.offsets
 
@@ -222,10 +250,13 @@ def encode_prompt(
     return ids
 
 
-def load_tokenizer(path: Path, content_format: ContentFormat = "auto") -> TextTokenizer:
+def load_tokenizer(
+    path: Path, content_format: ContentFormat = "auto", *, rows: int | None = None
+) -> TextTokenizer:
     """Load a ``tokenizer.json``, or the folder of one, with the configuration files beside it.
 
-    ``content_format`` says how contents are handed to its chat template.
+    ``content_format`` says how contents are handed to its chat template. ``rows`` are the model's;
+    by default config.json beside it names them.
 
     Raises:
         DataError: no tokenizer.json, broken JSON, or a content that the tokenizers library refuses.
@@ -239,20 +270,27 @@ def load_tokenizer(path: Path, content_format: ContentFormat = "auto") -> TextTo
     if not vocab:
         raise DataError("the tokenizer has no tokens", source=file, remedy="fetch or make it again")
     templates = read_chat_templates(file.parent, beside["tokenizer_config.json"])
+    size, rows = max(vocab.values()) + 1, rows or model_rows(beside["config.json"])
+    behind = {token_id for token_id in vocab.values() if rows is not None and token_id >= rows}
+    beyond = {token_id: token.content for token_id, token in added_tokens(backend) if token_id in behind}
+    if rows is None or len(beyond) != len(behind):  # ordinary tokens without a row: another model's tokenizer
+        beyond = {}
+    elif behind:
+        size = rows
     written = [
         (token_id, token)
         for token_id, token in added_tokens(backend)
-        if any(token.content in template for template in templates.values())
+        if token_id < size and any(token.content in template for template in templates.values())
     ]
     prefix = prefix_ids_of(backend)
     return TextTokenizer(
         backend=backend,
         structure=structure_of(whole),
         source=file,
-        vocab_size=max(vocab.values()) + 1,
+        vocab_size=size,
         fingerprint=fingerprint_of(whole),
         bos_id=vocab.get(special["bos_token"]) if "bos_token" in special else (prefix or (None,))[0],
-        eos_ids=eos_ids_of(backend, beside, vocab),
+        eos_ids=tuple(token for token in eos_ids_of(backend, beside, vocab) if not beyond or token < size),
         control_ids=tuple(token_id for token_id, token in written if token.special),
         tool_ids=tuple(token_id for token_id, token in written if not token.special),
         chat_template=templates.pop("default", None),
@@ -260,4 +298,5 @@ def load_tokenizer(path: Path, content_format: ContentFormat = "auto") -> TextTo
         special_text=special,
         named_templates=templates,
         content_format=content_format,
+        beyond=tuple(beyond.values()),
     )

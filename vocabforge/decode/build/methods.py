@@ -313,17 +313,17 @@ def kind_of(path: Path) -> str:
     if is_draft_model(path):
         return DRAFT_MODEL
     with suppress(VocabForgeError):
-        native = (path / CONFIG).is_file()
-        body = read_json(path / CONFIG if native else path / "config.json", finite=False)
-        if native and isinstance(body, dict):
-            return body["kind"] if body.get("kind") in FITTING else "eagle3"
-        if isinstance(body, dict):
-            from ...export.layouts.eagle1 import Eagle
-            from ...export.layouts.mtp import Mtp
+        if (path / CONFIG).is_file():
+            body = read_json(path / CONFIG, finite=False)
+            return body["kind"] if isinstance(body, dict) and body.get("kind") in FITTING else "eagle3"
+        from ...export.layouts.eagle1 import Eagle
+        from ...export.layouts.eagle3_folder import drafter_config
+        from ...export.layouts.mtp import Mtp
 
-            if Mtp.matches(body):
-                return "mtp"
-            if (named := body.get("speculators_model_type")) in FITTING:
-                return str(named)
-            return "eagle1" if Eagle.matches(body) else "eagle3"
+        found = drafter_config(path)
+        if Mtp.matches(found):
+            return "mtp"
+        if (named := found.get("speculators_model_type")) in FITTING:
+            return str(named)
+        return "eagle1" if Eagle.matches(found) else "eagle3"
     return "eagle3"

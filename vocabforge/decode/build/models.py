@@ -59,7 +59,7 @@ class Models:
             device=choose_device(device),
             device_map=device_map,
         )
-        self.tokenizer: TextTokenizer = load_tokenizer(tokenizer or target)
+        self.tokenizer: TextTokenizer = load_tokenizer(tokenizer or target, rows=self.model.config.vocab_size)
         check_tokenizer_fits(
             self.tokenizer.vocab_size,
             self.model.config.vocab_size,

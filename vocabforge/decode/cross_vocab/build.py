@@ -169,11 +169,11 @@ class ForeignWays:
 
     def _tokenizer_of(self, path: Path, rows: int) -> TextTokenizer | None:
         if (path / "tokenizer.json").is_file():
-            return load_tokenizer(path)
+            return load_tokenizer(path, rows=rows)
         if self._tokenizer is None:
             return None
         self._tokenizer_used = True
-        given = load_tokenizer(self._tokenizer)
+        given = load_tokenizer(self._tokenizer, rows=rows)
         check_tokenizer_fits(
             given.vocab_size,
             rows,

@@ -23,19 +23,20 @@ from ...models.drafters.io import TargetTensors
 from ...models.target.text_config import text_config
 from ...vocab.subset.subset import VocabSubset
 from .eagle3_folder import (
+    ARCHITECTURE,
     D2T,
     T2D,
     assemble_folder,
     checked_layers,
+    drafter_config,
     eagle3_config,
     read_folder,
     without_targets_head,
 )
-from .fields import CONFIG, decoder_fields, flag, read_config, read_sizes, write_files
+from .fields import CONFIG, decoder_fields, flag, read_sizes, write_files
 from .interface import Export, layout_folder
 from .layer_ids import LAYER_IDS, as_inputs, as_outputs, check_expressible, read_layers
 
-ARCHITECTURE = "LlamaForCausalLMEagle3"
 # Classes of ours that vLLM loads, by whether q and k are normed; serve/vllm/plugin.py registers them.
 WITH_HEAD = {False: "VocabForgeLlamaEagle3", True: "VocabForgeQwen3Eagle3"}
 # The layout's name first, then the names that vLLM gives its own classes.
@@ -65,7 +66,7 @@ class SglangEagle3:
     @staticmethod
     def read(path: Path, shared: TargetTensors, num_layers: int) -> Drafter:
         """Strictly, whoever wrote it."""
-        body = read_config(path)
+        body = drafter_config(path)
         config = read_serving_config(body, num_layers, path)
         folder = read_folder(path)
         if config.norm_output and not (path / MANIFEST).exists():

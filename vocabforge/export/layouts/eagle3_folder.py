@@ -23,9 +23,10 @@ from ...models.drafters.interface import Drafter
 from ...models.drafters.io import TargetTensors, assemble, check_own_embedding
 from ...models.drafters.parts import LayerSizes
 from ...models.heads.served import PREFIX
-from .fields import CONFIG
+from .fields import CONFIG, read_config
 from .layer_ids import LAYER_IDS, LayerReading
 
+ARCHITECTURE = "LlamaForCausalLMEagle3"
 LM_HEAD, EMBEDDING, D2T, T2D = "lm_head.weight", "embed_tokens.weight", "d2t", "t2d"
 _STORED = (torch.float32, torch.bfloat16, torch.float16)
 # Older names of the norms before fc, one a layer.
@@ -38,6 +39,7 @@ _DTYPES = {
     "BF16": torch.bfloat16,
     "I64": torch.int64,
     "I32": torch.int32,
+    "I16": torch.int16,
     "BOOL": torch.bool,
     "U8": torch.uint8,
 }
@@ -60,6 +62,28 @@ def our_name(name: str) -> str:
     for legacy, ours in _LEGACY.items():
         name = re.sub(rf"^{legacy}\.", f"{ours}.", name)
     return name
+
+
+def drafter_config(path: Path) -> Mapping[str, Any]:
+    """A drafter folder's ``config.json``, with the architecture that its tensors show where it names none of a drafter.
+
+    The authors' own EAGLE-3 folders call themselves a plain Llama, as their EAGLE-1 folders do. Those of EAGLE-3 have a
+    token map, or an ``fc`` over three and more hidden states.
+    """
+    body = read_config(path)
+    named = body.get("architectures")
+    if named and named != ["LlamaForCausalLM"]:
+        return body
+    try:
+        stored = {our_name(name): item for name, item in read_headers(checkpoint_files(path)).items()}
+    except DataError:
+        return body
+    fc, hidden = stored.get("fc.weight"), body.get("hidden_size")
+    wide = fc is not None and isinstance(hidden, int) and len(fc.shape) == 2 and fc.shape[1] >= 3 * hidden
+    if not (D2T in stored or (wide and any(name.startswith("midlayer.") for name in stored))):
+        return body
+    rows = stored[LM_HEAD].shape[0] if LM_HEAD in stored else None
+    return {"draft_vocab_size": rows, **body, "architectures": [ARCHITECTURE]}
 
 
 def read_folder(path: Path, rename: Callable[[str], str] = our_name) -> FolderTensors:
@@ -85,8 +109,10 @@ def read_folder(path: Path, rename: Callable[[str], str] = our_name) -> FolderTe
     found = {name: torch.empty(item.shape, dtype=_DTYPES[item.dtype]) for name, item in stored.items()}
     fill(stored, {name: (tensor,) for name, tensor in found.items()})
     tensors = {names[name]: tensor for name, tensor in found.items()}
-    maps = [tensors.pop(name, None) for name in (EMBEDDING, D2T, T2D)]
-    return FolderTensors(tensors, *maps)
+    embedding, d2t, t2d = (tensors.pop(name, None) for name in (EMBEDDING, D2T, T2D))
+    if d2t is not None and d2t.dtype == torch.int16:
+        d2t = d2t.long()
+    return FolderTensors(tensors, embedding, d2t, t2d)
 
 
 def refuse_packed(stored: Mapping[str, StoredTensor], path: Path) -> None:

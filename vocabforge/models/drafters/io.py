@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ from .registry import DRAFTERS, drafter_class, new_drafter
 KIND = "drafter"
 WEIGHTS, CONFIG, TARGET_IDS = "drafter.safetensors", "drafter.json", "target_ids"
 _ROWS = 8192  # compared at a time
+_LAYER = re.compile(r"midlayer\b|layers\.\d+\b")
 
 
 @dataclass(frozen=True)
@@ -138,7 +140,8 @@ def _filled(
 ) -> Drafter:
     _check_ids(sizes, target_ids, source)
     shared = target.embedding, target.head, target_ids, target.transform
-    problems = [f"num_layers {sizes.num_layers:,}"] if getattr(sizes, "num_layers", 1) > len(tensors) else []
+    said = getattr(sizes, "num_layers", 1)
+    problems = [f"num_layers {said:,}"] if said > len(tensors) else []
     try:
         with torch.device("meta"):  # sizes of a damaged file may fit in no memory
             problems = problems or disagreements(
@@ -146,6 +149,15 @@ def _filled(
             )
     except (RuntimeError, OverflowError, TypeError) as error:  # a TypeError: sizes beyond 64 bits
         problems = [str(error).partition("\n")[0][:300]]
+    layers = {match[0] for name in tensors if (match := _LAYER.match(name))}
+    if problems and layers and len(layers) != said:
+        raise ArtifactError(
+            "the drafter's configuration and its weights differ in the number of layers",
+            got=f"num_hidden_layers (num_layers) {said:,} in the configuration, weights of {len(layers):,}",
+            source=source,
+            remedy=f"correct the configuration to {len(layers)} if it is a copy of the target's; else fetch the "
+            "drafter again",
+        )
     if problems:
         raise ArtifactError(
             "the drafter's tensors are not those of its configuration",

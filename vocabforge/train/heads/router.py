@@ -110,7 +110,11 @@ class RouterTrainer:
         counts = rows_by_step(everyone.loss_mask, everyone.document, steps, anchors)
         number = max(1.0, float(counts.sum()))
         self._sums, total = np.zeros(3), 0.0
-        passes = self.division.own(rows)
+        passes, tokens = self.division.own(rows), int((everyone.document != 0).sum())
+        if not counts.any():  # no step: decay and momentum would move the weights all the same
+            for own in passes:
+                self.capture("train", own)
+            return tokens
         for index, own in enumerate(passes):
             # The same number of passes in every process, whether their rows are counted or not.
             parts = list(drafting_rows(self.drafter, self.capture("train", own), steps))
@@ -128,15 +132,14 @@ class RouterTrainer:
 
         check = partial(check_finite, self, step, rows, torch.tensor(total))
         self._norm = self.strategy.update(learning_rate(step, config.optim), config.optim.clip, check)
-        return int((everyone.document != 0).sum())
+        return tokens
 
     def figures(self) -> dict[str, Any]:
         """Of the last step, over all processes."""
         loss, precision, rows = self.group.sum(self._sums).tolist()
-        number = max(rows, 1.0)
         return {
-            "loss": loss / number,
-            "average_precision": precision / number,
+            "loss": loss / rows if rows else None,
+            "average_precision": precision / rows if rows else None,
             "rows": int(rows),
             "grad_norm": float(self._norm),
         }

@@ -50,7 +50,9 @@ def plan(config: RouterTrainConfig) -> dict[str, Any]:
         expand_paths([*config.data.train, *config.data.heldout])  # raises where one is missing
     check_run_folder(config.output)
     target = read_target_config(config.target)
-    tokenizer = load_tokenizer(config.tokenizer or config.target)
+    rows = int(text_config(target).vocab_size)
+    tokenizer = load_tokenizer(config.tokenizer or config.target, rows=rows)
+    check_tokenizer_fits(tokenizer.vocab_size, rows, tokenizer=tokenizer.source, target=config.target)
     clusters = load_clusters(config.clusters)
     check_row_length(target, config.data.sequence_length, source=config.target / "config.json")
     router = new_router(config.router, clusters, int(text_config(target).hidden_size))
@@ -105,13 +107,12 @@ def build_router_trainer(
     config = config.model_copy(update={"data": with_prepared(config.data)})
     device = device_of(config)
     check_run_folder(config.output)
-    tokenizer = load_tokenizer(config.tokenizer or config.target)
+    rows = int(text_config(read_target_config(config.target)).vocab_size)
+    tokenizer = load_tokenizer(config.tokenizer or config.target, rows=rows)
+    check_tokenizer_fits(tokenizer.vocab_size, rows, tokenizer=tokenizer.source, target=config.target)
     clusters = load_clusters(config.clusters)
     check_clusters(clusters, config.clusters, tokenizer, config.target)
     target, drafter, artifact = _models(config, load_drafter, device)
-    check_tokenizer_fits(
-        tokenizer.vocab_size, target.vocab_size, tokenizer=tokenizer.source, target=config.target
-    )
     steps = min(config.router.steps, drafter.max_steps or config.router.steps)
     config = config.model_copy(update={"router": config.router.model_copy(update={"steps": steps})})
     data = prepare_together(config.data, config.output, tokenizer, group)

@@ -117,12 +117,22 @@ class TokenCounter:
         for document in batch:
             if document.messages is not None and document.text is None:
                 problems.unread(document.beside_contents(), document.source, document.line)
+        if self._tokenizer.beyond:
+            batch = [document for document in batch if self._is_encodable(document, problems)]
         return (
             [document.plain_text() for document in batch],
             [document.begins for document in batch],
             [],
             batch,
         )
+
+    def _is_encodable(self, document: Document, problems: Problems) -> bool:
+        try:
+            self._tokenizer.check_text(document.plain_text())
+        except DataError as error:
+            problems.take(error, document.source, document.line)
+            return False
+        return True
 
     def _answers(self, batch: list[Document], problems: Problems) -> _Read:
         talks = [document for document in batch if document.messages is not None]
@@ -198,6 +208,7 @@ def _rendered(tokenizer: TextTokenizer, talk: Document) -> RenderedChat | DataEr
         (chat,) = render_chats(
             tokenizer, talk.messages or (), ChatOptions(), tools=talk.tools, variables=talk.variables
         )
+        tokenizer.check_text(chat.text)
     except DataError as error:
         return error
     return chat

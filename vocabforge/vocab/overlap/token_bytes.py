@@ -70,7 +70,8 @@ def token_forms(tokenizer: TextTokenizer) -> TokenForms:
     """
     content = json.loads(tokenizer.backend.to_str())
     family, spell = _family(content, tokenizer)
-    added = {int(token["id"]): token for token in content.get("added_tokens") or ()}
+    every = {int(token["id"]): token for token in content.get("added_tokens") or ()}
+    added = {token_id: token for token_id, token in every.items() if token_id < tokenizer.vocab_size}
     special = {token_id for token_id, token in added.items() if token["special"]} | _unknown_ids(content)
     special |= _control_ids(tokenizer, added)
     forms: list[bytes | None] = [None] * tokenizer.vocab_size
@@ -101,7 +102,7 @@ def _control_ids(tokenizer: TextTokenizer, added: Mapping[int, Any]) -> set[int]
     named = (tokenizer.special_text.get(name) for name in ("bos_token", "eos_token"))
     ids = {tokenizer.backend.token_to_id(text) for text in named if text is not None}
     ids |= {token_id for token_id in (*tokenizer.eos_ids, *tokenizer.prefix_ids) if token_id in added}
-    return {token_id for token_id in ids if token_id is not None}
+    return {token_id for token_id in ids if token_id is not None and token_id < tokenizer.vocab_size}
 
 
 def _family(content: Mapping[str, Any], tokenizer: TextTokenizer) -> tuple[str, Callable[[str], bytes]]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from ...core.errors import DataError, MismatchError
-from ...corpus.tokenizer.files import named_eos_ids, read_side_files
+from ...corpus.tokenizer.files import model_rows, named_eos_ids, read_side_files
 from ...corpus.tokenizer.tokenizer import check_fingerprint, load_tokenizer
 from ..counts.table import FrequencyTable
 from .select import SpecialTokens
@@ -66,12 +65,8 @@ def target_rows(folder: Path, vocab_size: int) -> int | None:
         raise DataError(
             "the target is missing", expected=f"{folder}, a model folder", remedy="check the path"
         )
-    config = read_side_files(folder)["config.json"]
-    nested = config.get("text_config")
-    rows = config.get("vocab_size", nested.get("vocab_size") if isinstance(nested, Mapping) else None)
-    if not isinstance(rows, int):
-        return None
-    if rows < vocab_size:
+    rows = model_rows(read_side_files(folder)["config.json"])
+    if rows is not None and rows < vocab_size:
         raise MismatchError(
             "the target has fewer rows than the tokenizer has tokens",
             got=f"{vocab_size:,} token ids",

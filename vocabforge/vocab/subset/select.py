@@ -34,10 +34,13 @@ class SpecialTokens:
         the end of a turn only, and a drafter must be able to draft every end.
         """
         named = tuple(token for token in tokenizer.eos_ids if token < tokenizer.vocab_size)
-        eos = tuple(dict.fromkeys((*named, *usual_eos_ids(tokenizer.backend))))
+        usual = (token for token in usual_eos_ids(tokenizer.backend) if token < tokenizer.vocab_size)
+        eos = tuple(dict.fromkeys((*named, *usual)))
         known = {*eos, *tokenizer.control_ids}
         others = tuple(
-            token for token, added in added_tokens(tokenizer.backend) if added.special and token not in known
+            token
+            for token, added in added_tokens(tokenizer.backend)
+            if added.special and token not in known and token < tokenizer.vocab_size
         )
         return cls(eos, tokenizer.control_ids, tokenizer.tool_ids, byte_ids(tokenizer), others)
 

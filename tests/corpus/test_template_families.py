@@ -1,0 +1,196 @@
+"""Rows of data sets in the chat template of each well-known family: text, loss mask, what is not read.
+
+``template_families/FAMILY.json`` holds a template with the features and the output format of its family, and cases. A
+case has a row as users have it, the text (``text``), the text with the learnt spans in ``[[ ]]`` (``marked``) and what
+is not read (``unread``). With ``answers: each`` texts are lists, and ``stops`` says how many messages each text holds.
+``transformers`` gives messages and tools in the template's own form when the row has another one. ``error`` in place
+of a text is what the refusal says. ``ends`` names the end tokens of generation_config.json. ``fault`` says why
+VocabForge does not give the right result yet.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.worlds import byte_tokenizer
+from vocabforge.core.errors import DataError
+from vocabforge.corpus.chat.render import ChatOptions, RenderedChat, render_chats
+from vocabforge.corpus.sources.bytes import Problems
+from vocabforge.corpus.sources.document import Document, SourceOptions
+from vocabforge.corpus.sources.rows import row_document
+from vocabforge.corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
+
+FAMILIES = Path(__file__).parent / "template_families"
+PARTS_OF_NO_ROW = (
+    "{% for m in messages %}{{ '<|' + m.role + '|>' }}{% for part in m.content %}"
+    "{% if part.type == 'card' %}{{ part.text }}{% endif %}{% endfor %}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+
+def all_cases() -> Iterator[Any]:
+    """A parameter for each family and case; cases with a fault are expected to fail."""
+    for file in sorted(FAMILIES.glob("*.json")):
+        family = json.loads(file.read_text("utf-8"))
+        for case in family["cases"]:
+            marks = [pytest.mark.xfail(strict=True, reason=case["fault"])] if "fault" in case else []
+            yield pytest.param(family, case, id=f"{family['family']}-{case['name']}", marks=marks)
+
+
+def family_folder(folder: Path, family: Mapping[str, Any], ends: list[str] | None = None) -> Path:
+    """Write the family's tokenizer: bytes, and its tokens as special ones."""
+    from tokenizers import AddedToken, Tokenizer
+
+    def joined(lines: list[str]) -> str:
+        return "\n".join(lines)
+
+    named = family.get("named_templates", {})
+    template: Any = [{"name": name, "template": joined(lines)} for name, lines in named.items()]
+    if "template" in family:
+        template = joined(family["template"])
+    special = {"tokenizer_class": "PreTrainedTokenizerFast", **family.get("special", {})}
+    byte_tokenizer(folder, template=template, **special)
+    backend = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    backend.add_special_tokens([AddedToken(token, normalized=False) for token in family["tokens"]])
+    backend.save(str(folder / "tokenizer.json"))
+    if ends is not None:
+        side = {"eos_token_id": [backend.token_to_id(token) for token in ends]}
+        (folder / "generation_config.json").write_text(json.dumps(side), "utf-8")
+    return folder
+
+
+def options_of(case: Mapping[str, Any]) -> ChatOptions:
+    """The options of a case."""
+    options = dict(case.get("options", {}))
+    if "thinking_tags" in options:
+        options["thinking_tags"] = tuple(options["thinking_tags"])
+    return ChatOptions(**options)
+
+
+def read_row(row: Mapping[str, Any]) -> Document:
+    """The document of a row; what is wrong with it raises."""
+    document = row_document(row, Path("rows.jsonl"), 1, SourceOptions(), Problems(strict=True))
+    assert document is not None
+    assert document.messages is not None
+    return document
+
+
+def render_row(tokenizer: TextTokenizer, case: Mapping[str, Any]) -> list[RenderedChat]:
+    """The renderings of a case's row."""
+    document = read_row(case["row"])
+    chats = render_chats(
+        tokenizer,
+        document.messages or [],
+        options_of(case),
+        tools=document.tools,
+        variables=document.variables,
+    )
+    return list(chats)
+
+
+def marked(chat: RenderedChat) -> str:
+    """The text with its learnt spans in ``[[ ]]``."""
+    text, at = "", 0
+    for start, end in chat.spans:
+        text += f"{chat.text[at:start]}[[{chat.text[start:end]}]]"
+        at = end
+    return text + chat.text[at:]
+
+
+def as_list(value: str | list[str]) -> list[str]:
+    return [value] if isinstance(value, str) else value
+
+
+class Reference:
+    """Transformers on the messages of a case, in the template's own form."""
+
+    def __init__(self, folder: Path, case: Mapping[str, Any]) -> None:
+        transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+        self.tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        row = case["row"]
+        given = case.get("transformers") or {"messages": row["messages"], "tools": row.get("tools")}
+        self.messages = given["messages"]
+        self.names = {
+            **case.get("options", {}).get("variables", {}),
+            **(row.get("chat_template_kwargs") or {}),
+            **given.get("variables", {}),
+            "tools": given.get("tools"),
+            "documents": row.get("documents"),
+        }
+
+    def text(self, stop: int | None = None) -> str:
+        """The first ``stop`` messages as text."""
+        return self.tokenizer.apply_chat_template(self.messages[:stop], tokenize=False, **self.names)
+
+    def ids(self, stop: int | None = None) -> list[int]:
+        """The first ``stop`` messages as token ids."""
+        return self.tokenizer.apply_chat_template(self.messages[:stop], return_dict=False, **self.names)
+
+
+@pytest.mark.parametrize(("family", "case"), all_cases())
+def test_a_row_in_its_family(tmp_path: Path, family: Mapping[str, Any], case: Mapping[str, Any]) -> None:
+    """Text, mask and unread keys are the case's; text and ids are those of Transformers."""
+    folder = family_folder(tmp_path, family, case.get("ends"))
+    tokenizer = load_tokenizer(folder)
+    if "error" in case:
+        with pytest.raises(DataError) as refused:
+            render_row(tokenizer, case)
+        assert case["error"] in f"{refused.value.message} {refused.value.got}"
+        if "transformers" not in case:
+            reference = Reference(folder, case)
+            with pytest.raises(Exception, match=case["error"]):
+                reference.text()
+        return
+    chats = render_row(tokenizer, case)
+    assert [chat.text for chat in chats] == as_list(case["text"])
+    assert [marked(chat) for chat in chats] == as_list(case["marked"])
+    assert dict(chats[-1].unread) == case["unread"]
+    reference = Reference(folder, case)
+    for chat, stop in zip(chats, case.get("stops", [None]), strict=True):
+        assert reference.text(stop) == chat.text
+        assert reference.ids(stop) == tokenizer.encode(chat.text)
+
+
+def test_every_text_is_its_marked_text_without_the_marks() -> None:
+    """A golden text and its marked form agree, and something is learnt in each."""
+    for parameter in all_cases():
+        _, case = parameter.values
+        if "error" in case:
+            continue
+        for text, with_marks in zip(as_list(case["text"]), as_list(case["marked"]), strict=True):
+            assert with_marks.replace("[[", "").replace("]]", "") == text, parameter.id
+            assert "[[" in with_marks, parameter.id
+
+
+@pytest.mark.parametrize("parts", [False, True])
+@pytest.mark.parametrize("answers", ["all", "each"])
+def test_a_template_that_writes_no_question_is_refused_first(
+    tmp_path: Path, parts: bool, answers: str
+) -> None:
+    """Two questions that render alike are an error that names the template, before anything is learnt."""
+    tokenizer = load_tokenizer(byte_tokenizer(tmp_path, template=PARTS_OF_NO_ROW))
+    for question in ("one", "two"):
+        turns = [{"role": "user", "content": question}, {"role": "assistant", "content": "a"}]
+        if parts:
+            turns = [{**turn, "content": [{"type": "text", "text": turn["content"]}]} for turn in turns]
+        document = read_row({"messages": turns})
+        chats = render_chats(tokenizer, document.messages or [], ChatOptions(answers=answers))
+        with pytest.raises(DataError, match="chat template does not write the user's texts") as refused:
+            next(chats)
+        assert refused.value.source == tmp_path
+        assert "render alike" in str(refused.value.got)
+
+
+def test_a_template_that_writes_no_answer_is_refused_after_it(tmp_path: Path) -> None:
+    """The user's texts are looked at first, then the assistant's."""
+    template = PARTS_OF_NO_ROW.replace("'card'", "('text' if m.role == 'user' else 'card')")
+    tokenizer = load_tokenizer(byte_tokenizer(tmp_path, template=template))
+    turns = [{"role": "user", "content": "one"}, {"role": "assistant", "content": "a"}]
+    with pytest.raises(DataError, match="chat template does not write the assistant's texts") as refused:
+        next(render_chats(tokenizer, read_row({"messages": turns}).messages or [], ChatOptions()))
+    assert refused.value.source == tmp_path
