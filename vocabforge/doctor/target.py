@@ -201,4 +201,11 @@ def check_chat_template(tokenizer: TextTokenizer) -> Finding[None]:
             "warning",
             "conversations of several turns cannot be counted or trained on by their assistant's tokens",
         )
-    return Finding(f"present and prefix-stable ({sum(mask)} of {len(ids)} tokens are the assistant's)")
+    forms = tokenizer.forms()
+    reads = [f"{', '.join(sorted(forms.parts))} as lists of parts"] if forms.parts else []
+    reads += [f"thinking as {forms.thinking}"] if forms.thinking else []
+    reads += [f"nothing of {', '.join(sorted(forms.silent))}"] if forms.silent else []
+    return Finding(
+        f"present and prefix-stable ({sum(mask)} of {len(ids)} tokens are the assistant's)"
+        + (f"; it reads {'; '.join(reads)}" if reads else "")
+    )

@@ -159,7 +159,8 @@ def read_chats(path: Path) -> list[Question]:
         VocabForgeError: a package is missing that this kind of file needs.
     """
 
-    from ...corpus.sources.bytes import Problems
+    from ...core.console import say
+    from ...corpus.sources.bytes import NOT_READ, Problems
     from ...corpus.sources.document import SourceOptions
     from ...corpus.sources.sources import iter_documents
 
@@ -174,6 +175,8 @@ def read_chats(path: Path) -> list[Question]:
             expected='rows of {"conversations": [...]} or {"messages": [...]}',
             source=path,
         )
+    if any(kind.startswith(NOT_READ) for kind in problems.kinds):
+        say(str(problems.summary()))
     return questions
 
 
@@ -186,6 +189,7 @@ def _conversation(number: int, document: Document, problems: Problems) -> Questi
         what = "a turn of the user holds no text" if turns else "the conversation has no turn of a user"
         problems.add(what, document.source, document.line)
         return None
+    problems.unread(document.beside_contents(answers=False), document.source, document.line)
     return Question(number, "chat", tuple(turns), system=_system(document.messages))
 
 

@@ -256,6 +256,9 @@ def _acceptance(results: Results) -> list[PageChart]:
         traces.append(Trace(index, [row.depth for row in depths], shares, method.name))
     note = "Share of all verifications that accept this position"
     if results.servers:
-        note += ", by the servers' own counters: accepted lengths of single cycles are not known"
+        note += (
+            ", by the servers' own counters, which include tokens behind the end of an answer; accepted lengths of "
+            "single cycles are not known"
+        )
     labels = ("position of the draft token", "accepted, %")
     return line_chart("dep", "Acceptance by position", note, labels, traces, bottom=0, top=102)
