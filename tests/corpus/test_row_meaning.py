@@ -20,6 +20,12 @@ from vocabforge.corpus.sources.inputs import expand_paths
 from vocabforge.corpus.tokenizer.tokenizer import TextTokenizer, encode_prompt, load_tokenizer
 
 ASK = {"role": "user", "content": "Is it?"}
+ROUNDS = [
+    {"role": "user", "content": "Hi."},
+    {"role": "assistant", "content": "Ho."},
+    {"role": "user", "content": "Add.\n3 and 4"},
+    {"role": "assistant", "content": "7"},
+]
 TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
 # Writes the thinking of a field and the calls of a turn; a tool list opens the text.
 TEMPLATE = (
@@ -186,6 +192,12 @@ def test_what_a_template_drops_beside_calls_is_named(tmp_path: Path) -> None:
             "system_message": "S",
             "history": [{"instruction": "Hi.", "output": "Ho."}],
         },
+        {
+            "system": "S",
+            "conversations": [{"human": "Hi.", "gpt": "Ho."}, {"human": "Add.\n3 and 4", "gpt": "7"}],
+        },
+        {"system": "S", "conversation": ["Hi.", "Ho.", "Add.\n3 and 4", "7"]},
+        {"messages": json.dumps([{"role": "system", "content": "S"}, *ROUNDS])},
     ],
 )
 def test_system_texts_and_earlier_rounds_are_in_the_conversation(tmp_path: Path, row: dict[str, Any]) -> None:

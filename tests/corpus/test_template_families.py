@@ -1,14 +1,15 @@
 """Rows of data sets in the chat template of each well-known family: text, loss mask, what is not read.
 
-``template_families/FAMILY.json`` holds a template (as lines) with the features and the output format of its family,
-and cases. No text of a published template was copied. Keys of a case:
+``template_families/FAMILY.json`` holds a template (as lines) with the features and the output format of its
+family, and cases. No text of a published template was copied. Keys of a case:
 
 - ``row``: a row as users have it; ``options``: of :class:`ChatOptions`.
-- ``text``, ``marked``: the text, and the text with the learnt spans in ``[[ ]]``. ``answers: each`` has lists of them,
-  and ``stops``: the number of messages of each.
+- ``text``, ``marked``: the text, and the text with the learnt spans in ``[[ ]]``. ``answers: each`` has lists
+  of them, and ``stops``: the number of messages of each.
 - ``unread``: what is not read.
 - ``transformers``: messages, tools and variables in the template's own form, when the row has another one.
-- ``error``: part of the refusal, in place of a text. With ``transformers: null`` Transformers does not refuse.
+- ``error``: part of the refusal, in place of a text. Transformers refuses too, unless ``transformers``
+  is null.
 - ``ends``: the end tokens of generation_config.json.
 - ``fault``: why VocabForge does not give the right result yet. The case is expected to fail.
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -240,7 +241,22 @@ def _is_answer(turn: Any) -> bool:
 def _turns(turns: Sequence[Any]) -> list[Message]:
     if not turns:
         raise DataError("the conversation is empty", got="no turn", expected="one turn or more")
-    return [_message(turn) for turn in turns]
+    if all(isinstance(turn, str) for turn in turns):  # the user and the assistant in turn
+        names = itertools.cycle(("user", "assistant"))
+        turns = [{"role": name, "content": text} for name, text in zip(names, turns)]
+    return [_message(turn) for given in turns for turn in _by_speaker(given)]
+
+
+def _by_speaker(turn: Any) -> list[Any]:
+    """The turns of an object that has a text for each speaker (``{"human": ..., "assistant": ...}``)."""
+    if not isinstance(turn, Mapping) or any(name in turn for name in _ROLE_KEYS):
+        return [turn]
+    said = [name for name, text in turn.items() if str(name).lower() in _ROLES and isinstance(text, str)]
+    if not said:
+        return [turn]
+    rest = {name: value for name, value in turn.items() if name not in said}
+    turns = [{"role": name, "content": turn[name]} for name in said]
+    return [*turns[:-1], {**rest, **turns[-1]}]
 
 
 def _pair(row: Mapping[str, Any], ask: str, reply: str, extra: str | None) -> list[Message]:
@@ -311,7 +327,7 @@ def _message(turn: Any) -> Message:
         read |= {thinking, *(name for name in _THINKING if turn.get(name) == turn[thinking])}
         if thinking != "reasoning_content":
             message[THINKING_KEY] = thinking
-    message |= {key: value for key, value in turn.items() if key not in read and not is_empty(value)}
+    message |= {key: value for key, value in turn.items() if key not in read and value is not None}
     if calls := [*_calls(turn.get("tool_calls")), *_old_call(turn.get("function_call"))]:
         message["tool_calls"] = calls
     if role == "assistant" and any(_is_zero(turn.get(key)) for key in _WEIGHTS):

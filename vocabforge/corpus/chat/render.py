@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from ...core.errors import DataError, UsageError
 from ..tokenizer.tokenizer import TextTokenizer
-from .conversation import INTERNAL, Message, key_name, read_tools
+from .conversation import INTERNAL, Message, is_empty, key_name, read_tools
 from .forms import ContentFormat
 from .thinking import (
     Thought,
@@ -235,7 +235,12 @@ def unread_keys(rendering: Rendering, own: Mapping[str, Any]) -> Counter[str]:
             found[f"content of {message['role']} in turns"] += 1
         if forms.thinking is None and message.get("reasoning_content"):
             found[f"{key_name(message, 'reasoning_content')} in turns"] += 1
-    extra = Counter(key for message in messages for key in message if key not in _HANDLED)
+    extra = Counter(
+        key
+        for message in messages
+        for key, value in message.items()
+        if key not in _HANDLED and not is_empty(value)
+    )
     for key, count in extra.items():
         known = key in template or forms.whole_turns
         if not (known and _depends(rendering, partial(_without, key))):

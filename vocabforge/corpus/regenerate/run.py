@@ -48,11 +48,12 @@ def regenerate(
         VocabForgeError: no server is left, or requests found no answer and ``drop_failed`` is off.
     """
     check_output(output, overwrite=overwrite)
-    sources, total = scan(work)
+    problems = Problems(strict=work.sources.strict)
+    sources, total = scan(work, problems)
     if not total:
         raise DataError(
             "the input holds no prompt to answer",
-            got=f"{sum(source['rows'] for source in sources.values()):,} rows",
+            got=problems.summary() or f"{sum(source['rows'] for source in sources.values()):,} rows",
             expected="conversations, or prompts named by --prompt-field",
             remedy="check the input, and --prompt-field where prompts are texts",
         )
@@ -70,16 +71,17 @@ def regenerate(
                 remedy="run the same command again to try them again, or add --drop-failed to leave their "
                 "rows out; finished answers are kept",
             )
-        meta = _write(work, log, sources, output, overwrite=overwrite)
+        meta = _write(work, log, sources, dict(problems.kinds), output, overwrite=overwrite)
         log.remove()
+    if (summary := problems.summary()) is not None:
+        say(summary)
     return meta
 
 
-def scan(work: RegenerateJob) -> tuple[dict[str, dict[str, Any]], int]:
+def scan(work: RegenerateJob, problems: Problems) -> tuple[dict[str, dict[str, Any]], int]:
     """Rows and content hash of each source, by place and file name, and the number of answers at most."""
     sources: dict[str, dict[str, Any]] = {}
     digests: dict[str, Any] = {}
-    problems = Problems(strict=work.sources.strict)
     total = 0
     for number, path in enumerate(expand_paths(work.inputs), start=1):
         name = f"{number} {path if is_hub(path) else path.name}"
@@ -91,13 +93,17 @@ def scan(work: RegenerateJob) -> tuple[dict[str, dict[str, Any]], int]:
             total += work.walk(conversation).open_turns
     for name, digest in digests.items():
         sources[name]["sha256"] = digest.hexdigest()
-    if (summary := problems.summary()) is not None:
-        say(summary)
     return sources, total
 
 
 def _write(
-    work: RegenerateJob, log: AnswerLog, sources: dict[str, dict[str, Any]], output: Path, *, overwrite: bool
+    work: RegenerateJob,
+    log: AnswerLog,
+    sources: dict[str, dict[str, Any]],
+    problems: dict[str, int],
+    output: Path,
+    *,
+    overwrite: bool,
 ) -> dict[str, Any]:
     counts: Counter[str] = Counter()
     reasons: Counter[str] = Counter()
@@ -120,6 +126,7 @@ def _write(
         "inputs": sources,
         **{name: counts[name] for name in COUNTS},
         "finish_reasons": dict(sorted(reasons.items())),
+        "skipped": problems,
     }
     with write_artifact(output, RESPONSES_KIND, meta, overwrite=overwrite) as folder:
         temporary.replace(folder / RESPONSES)

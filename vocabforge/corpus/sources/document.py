@@ -86,8 +86,8 @@ class Document:
             f"{key_name(message, key)} in turns"
             for message in self.messages or ()
             if answers or message["role"] != "assistant"
-            for key in message
-            if key not in (*INTERNAL, "role", "content")
+            for key, value in message.items()
+            if key not in (*INTERNAL, "role", "content") and not is_empty(value)
         )
         if not is_empty(self.tools):
             found["tools in rows"] += 1
