@@ -88,6 +88,11 @@ def test_thinking_that_no_template_reads_is_named(tmp_path: Path) -> None:
     assert one_text(tmp_path, row, CHAT_TEMPLATE)[1] == "Not read: thinking in 1 turn"
 
 
+def test_an_answer_that_was_cut_while_thinking(tmp_path: Path) -> None:
+    row = {"messages": [ASK, {"role": "assistant", "content": "<think>\nHm", "cut": True}]}
+    assert one_text(tmp_path, row)[0] == "[user]Is it?<|end|>[assistant]{{<think>Hm}}</think><|end|>"
+
+
 def test_keys_that_nothing_reads_are_counted(tmp_path: Path) -> None:
     answer = {"role": "assistant", "content": "Yes.", "citations": [1], "refusal": None, "annotations": []}
     rows = [{"messages": [ASK, answer, ASK, answer], "id": n, "score": 0.5} for n in range(3)]

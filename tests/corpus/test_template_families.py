@@ -11,7 +11,6 @@ family, and cases. No text of a published template was copied. Keys of a case:
 - ``error``: part of the refusal, in place of a text. Transformers refuses too, unless ``transformers``
   is null.
 - ``ends``: the end tokens of generation_config.json.
-- ``fault``: why VocabForge does not give the right result yet. The case is expected to fail.
 """
 
 from __future__ import annotations
@@ -39,17 +38,12 @@ PARTS_OF_NO_ROW = (
 )
 
 
-def all_cases(*, faults: bool = False) -> Iterator[Any]:
-    """A parameter for each family and case. With ``faults`` the cases that have one are expected to fail."""
+def all_cases() -> Iterator[Any]:
+    """A parameter for each family and case."""
     for file in sorted(FAMILIES.glob("*.json")):
         family = json.loads(file.read_text("utf-8"))
         for case in family["cases"]:
-            marks = []
-            if faults and "fault" in case:
-                marks = [
-                    pytest.mark.xfail(strict=True, raises=(AssertionError, DataError), reason=case["fault"])
-                ]
-            yield pytest.param(family, case, id=f"{family['family']}-{case['name']}", marks=marks)
+            yield pytest.param(family, case, id=f"{family['family']}-{case['name']}")
 
 
 def family_folder(folder: Path, family: Mapping[str, Any], ends: list[str] | None = None) -> Path:
@@ -142,7 +136,7 @@ class Reference:
         return self.tokenizer.apply_chat_template(self.messages[:stop], return_dict=False, **self.names)
 
 
-@pytest.mark.parametrize(("family", "case"), all_cases(faults=True))
+@pytest.mark.parametrize(("family", "case"), all_cases())
 def test_a_row_in_its_family(tmp_path: Path, family: Mapping[str, Any], case: Mapping[str, Any]) -> None:
     """VocabForge's text, mask and unread keys are those of the case."""
     tokenizer = load_tokenizer(family_folder(tmp_path, family, case.get("ends")))

@@ -35,7 +35,7 @@ ROWS: list[tuple[str, str, Change, str]] = [
     (CHATS, "a content of an image", row(0, "messages", [{"role": "user", "content": [{"type": "image", "text": "x"}]}]), "not text"),
     (CHATS, "lone surrogates", row(0, "messages", [{"role": "user", "content": "\ud800"}]), "lone surrogate"),
     (CHATS, "lone surrogates in a tool's name", row(0, "tools", [{"type": "function", "function": {"name": "\ud800"}}]), "harmless: tools are read where a template takes them"),
-    (CHATS, "tool calls of a text", row(0, "messages", [{"role": "assistant", "content": "x", "tool_calls": "f"}]), "text in tool_calls of a turn is not valid JSON"),
+    (CHATS, "tool calls of a text", row(0, "messages", [{"role": "assistant", "content": "x", "tool_calls": "f"}]), "tool calls is not valid JSON"),
     (CHATS, "a tool call without a name", row(0, "messages", [{"role": "assistant", "tool_calls": [{}]}]), "no name"),
     (CHATS, "tools of a number", row(0, "tools", 3), "harmless: tools are read where a template takes them"),
     (CHATS, "tools cut short", row(0, "tools", "[{"), "harmless: tools are read where a template takes them"),

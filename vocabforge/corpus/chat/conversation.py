@@ -51,7 +51,7 @@ key of the turn that is not null, as chat templates may read it.
 allowed: its end is not the target's. :data:`PARTS` and :data:`THINKING_KEY` say how the row had it."""
 
 PARTS = "_parts"
-"""Key of a message: the texts of a content that the row gives as several parts."""
+"""Key of a message: its content as the row's parts of type ``text`` and ``thinking``, if there are several."""
 THINKING_KEY = "_thinking_key"
 """Key of a message: the row's own name of ``reasoning_content``."""
 INTERNAL = frozenset({"loss_weight", "cut", PARTS, THINKING_KEY})
@@ -241,7 +241,7 @@ def _is_answer(turn: Any) -> bool:
 def _turns(turns: Sequence[Any]) -> list[Message]:
     if not turns:
         raise DataError("the conversation is empty", got="no turn", expected="one turn or more")
-    if all(isinstance(turn, str) for turn in turns):  # the user and the assistant in turn
+    if len(turns) > 1 and all(isinstance(turn, str) for turn in turns):  # the user and the assistant in turn
         names = itertools.cycle(("user", "assistant"))
         turns = [{"role": name, "content": text} for name, text in zip(names, turns)]
     return [_message(turn) for given in turns for turn in _by_speaker(given)]
@@ -361,12 +361,15 @@ def _old_call(call: Any) -> list[dict[str, Any]]:
 def _read_parts(parts: Sequence[Any], message: Message) -> None:
     """Contents given as lists of typed parts: texts are joined, thinking and tool calls become fields."""
     texts: list[str] = []
+    kept: list[dict[str, str]] = []
     for part in parts:
         kind = part.get("type") if isinstance(part, Mapping) else None
         value = _part_text(part, kind)
         if value is not None and kind in ("text", "input_text", "output_text", None):
             texts.append(value)
+            kept.append({"type": "text", "text": value})
         elif value is not None and kind in ("reasoning", "thinking"):
+            kept.append({"type": "thinking", "thinking": value})
             if "reasoning_content" not in message:
                 message[THINKING_KEY] = f"{kind} part"
             message["reasoning_content"] = message.get("reasoning_content", "") + value
@@ -379,8 +382,8 @@ def _read_parts(parts: Sequence[Any], message: Message) -> None:
                 expected="parts of type text, thinking, reasoning or tool_call",
             )
     message["content"] = "".join(texts)
-    if len(texts) > 1:
-        message[PARTS] = texts
+    if len(kept) > 1:
+        message[PARTS] = kept
 
 
 def _part_text(part: Any, kind: Any) -> str | None:
@@ -427,7 +430,7 @@ def _named(entry: Any, what: str) -> Mapping[str, Any]:
 def _calls(calls: Any) -> list[dict[str, Any]]:
     """Tool calls as serving engines hand them to templates: arguments as an object, not as its JSON text."""
     if isinstance(calls, str) and calls.strip():
-        calls = _parsed(calls, "the text in tool_calls of a turn", "a list of objects with a name each")
+        calls = _parsed(calls, "the JSON text of a turn's tool calls", "a list of objects with a name each")
     if isinstance(calls, Mapping) and calls:
         calls = [calls]
     if is_empty(calls) or (isinstance(calls, str) and not calls.strip()):
@@ -448,11 +451,21 @@ def _calls(calls: Any) -> list[dict[str, Any]]:
     return found
 
 
+class Arguments(dict[str, Any]):
+    """Arguments of a call that the row gives as JSON text, with that ``text``: some templates write it as it is."""
+
+    text: str
+
+
 def _arguments(arguments: Any) -> Any:
     if isinstance(arguments, str) and arguments.strip():
         with contextlib.suppress(ValueError):
             parsed = load_nested(arguments, "a tool call")
-            return parsed if isinstance(parsed, dict) else arguments
+            if not isinstance(parsed, dict):
+                return arguments
+            found = Arguments(parsed)
+            found.text = arguments
+            return found
     return arguments if not is_empty(arguments) else {}
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -21,6 +22,7 @@ ContentFormat = Literal["auto", "text", "parts"]
 
 _PROBES = ("Xq7Jd", "Zw4Kv")
 _KEY = "vocabforge_probe"
+_REPR = re.compile(r"""['"]type['"]: ['"](text|thinking)['"]""")
 _CALL_ID = "callXq7Jd"  # nine letters and digits, as Mistral's templates insist on
 _TOOL: dict[str, Any] = {
     "type": "function",
@@ -40,6 +42,7 @@ class TemplateForms:
 
     Attributes:
         parts: roles whose contents are handed over as lists of parts.
+        lists: roles whose contents it reads as lists of parts as well as as texts.
         silent: roles whose contents it leaves out.
         thinking: the key under which it reads the thinking of a turn, ``part`` for a part of the content of type
             ``thinking``, None where it reads none.
@@ -49,6 +52,7 @@ class TemplateForms:
     """
 
     parts: frozenset[str] = frozenset()
+    lists: frozenset[str] = frozenset()
     silent: frozenset[str] = frozenset()
     thinking: str | None = "reasoning_content"
     text_arguments: bool = False
@@ -59,12 +63,24 @@ class TemplateForms:
         """Messages in these forms, without the keys that are VocabForge's own."""
         return [self._shaped(message) for message in messages]
 
+    def _as_parts(self, message: Mapping[str, Any], shaped: dict[str, Any]) -> list[dict[str, str]]:
+        """Return the row's own parts unless a probe replaced the content or the thinking."""
+        parts, content = message.get(PARTS, ()), message["content"]
+        texts = [part for part in parts if part["type"] == "text"]
+        if not texts or "".join(part["text"] for part in texts) != content:
+            return [{"type": "text", "text": content}]
+        thinking = "".join(part["thinking"] for part in parts if part["type"] == "thinking")
+        if self.thinking == "part" and thinking == message.get("reasoning_content", ""):
+            shaped.pop("reasoning_content", None)
+            return [dict(part) for part in parts]
+        return [dict(part) for part in texts]
+
     def _shaped(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
         if len(message) == 2 and message["role"] not in self.parts:
             return message
         shaped = {key: value for key, value in message.items() if key not in INTERNAL}
-        if message["role"] in self.parts:
-            shaped["content"] = _as_parts(message)
+        if message["role"] in self.parts or (message["role"] in self.lists and PARTS in message):
+            shaped["content"] = self._as_parts(message, shaped)
         if "reasoning_content" in shaped and self.thinking not in (None, "reasoning_content"):
             thinking = shaped.pop("reasoning_content")
             if self.thinking == "part":
@@ -78,21 +94,13 @@ class TemplateForms:
         return shaped
 
 
-def _as_parts(message: Mapping[str, Any]) -> list[dict[str, str]]:
-    texts, content = message.get(PARTS), message["content"]
-    if not texts or "".join(texts) != content:  # the content was replaced, as probes do
-        texts = [content]
-    return [{"type": "text", "text": text} for text in texts]
-
-
 def _with_text(call: Mapping[str, Any]) -> dict[str, Any]:
     function = call["function"]
-    if isinstance(function.get("arguments"), str):
+    arguments = function.get("arguments")
+    if isinstance(arguments, str):
         return dict(call)
-    return {
-        **call,
-        "function": {**function, "arguments": json.dumps(function.get("arguments"), ensure_ascii=False)},
-    }
+    text = getattr(arguments, "text", None) or json.dumps(arguments, ensure_ascii=False)
+    return {**call, "function": {**function, "arguments": text}}
 
 
 def find_forms(
@@ -124,6 +132,7 @@ def _found(
 ) -> TemplateForms:
     prober = _Prober(template, dict(special), tools)
     parts: set[str] = set()
+    lists: set[str] = set()
     silent: set[str] = set()
     for role in ("user", "assistant", "system", "developer", "tool"):
         if content == "parts":
@@ -134,14 +143,16 @@ def _found(
         as_text = prober.reads_content(role, parts)
         if as_text or content == "text":
             silent |= {role} if as_text is False else set()
+            lists |= {role} if content == "auto" and prober.reads_lists(role, parts) else set()
         elif prober.reads_content(role, parts | {role}):
             parts.add(role)
         elif as_text is False:
             silent.add(role)
-    forms = TemplateForms(frozenset(parts), frozenset(silent), None)
+    forms = TemplateForms(frozenset(parts), thinking=None)
     return TemplateForms(
         parts=forms.parts,
-        silent=forms.silent,
+        lists=frozenset(lists),
+        silent=frozenset(silent),
         thinking=prober.thinking(forms),
         text_arguments=prober.text_arguments(forms),
         whole_turns=prober.dumps(forms),
@@ -171,11 +182,21 @@ class _Prober:
 
     def reads_content(self, role: str, parts: set[str]) -> bool | None:
         """Whether two contents of a role render differently; None where every conversation is refused."""
-        forms = TemplateForms(frozenset(parts))
-        made = [list(_contexts(role, probe)) for probe in _PROBES]
-        pairs = [tuple(self.render(forms.shape(messages)) for messages in pair) for pair in zip(*made)]
-        told = [first != second for first, second in pairs if first is not None and second is not None]
+        told = [first != second for first, second in self._pairs(role, parts)]
         return any(told) if told else None
+
+    def reads_lists(self, role: str, parts: set[str]) -> bool:
+        """Whether a role's contents as lists of parts are read as such, not written in Python's way."""
+        pairs = list(self._pairs(role, parts | {role}))
+        return any(first != second and not _REPR.search(first) for first, second in pairs)
+
+    def _pairs(self, role: str, parts: set[str]) -> Iterator[tuple[str, str]]:
+        """Yield the renderings of two contents, for each conversation that is not refused."""
+        forms = TemplateForms(frozenset(parts))
+        for messages in zip(*(_contexts(role, probe) for probe in _PROBES)):
+            first, second = (self.render(forms.shape(each)) for each in messages)
+            if first is not None and second is not None:
+                yield first, second
 
     def thinking(self, forms: TemplateForms) -> str | None:
         """How the template reads the thinking of the last turn, if it does."""
@@ -192,7 +213,7 @@ class _Prober:
                         )
                         for probe in _PROBES
                     ]
-                    if None not in texts and texts[0] != texts[1] and "'type'" not in str(texts[0]):
+                    if None not in texts and texts[0] != texts[1] and not _REPR.search(str(texts[0])):
                         return key
         return None
 

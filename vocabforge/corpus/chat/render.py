@@ -21,9 +21,11 @@ from .thinking import (
     is_thinking_alone,
     may_hold_empty_block,
     refuse_half_tags,
+    with_cut_thinking,
     without_thinking,
 )
 from .turns import (
+    THINKING_SWITCHES,
     AssistantTurn,
     Rendering,
     answer_start,
@@ -42,8 +44,6 @@ __all__ = [
     "unread_keys",
 ]
 
-# Names by which published templates are told not to think.
-_THINKING_SWITCHES = ("enable_thinking", "thinking")
 _HANDLED = INTERNAL | {"role", "content", "reasoning_content", "tool_calls"}
 
 
@@ -176,6 +176,8 @@ def render_chats(
             expected="no tool list, no tool call and no tool result",
         )
     template = tokenizer.template_for(listed)
+    if tokenizer.forms(listed).thinking is not None:
+        messages = [with_cut_thinking(message, options.thinking_tags) for message in messages]
     if any(message.get("tool_calls") for message in messages) and "tool_calls" not in template:
         raise DataError(
             "the chat template does not write tool calls",
@@ -201,7 +203,7 @@ def render_chats(
     if options.thinking == "drop":
         alone = {at for at, thought in thoughts.items() if is_thinking_alone(messages[at], thought)}
         messages = [without_thinking(message, thoughts.get(at)) for at, message in enumerate(messages)]
-        names |= {name: False for name in _THINKING_SWITCHES if name not in options.variables}
+        names |= {name: False for name in THINKING_SWITCHES if name not in options.variables}
     parts = list(_parts(messages, options.answers))
     for stop, first in parts:
         rendering = Rendering(tokenizer, messages[:stop], names)
@@ -230,9 +232,10 @@ def unread_keys(rendering: Rendering, own: Mapping[str, Any]) -> Counter[str]:
     tokenizer, messages, tools = rendering.tokenizer, rendering.messages, rendering.variables.get("tools")
     template, forms = tokenizer.template_for(tools), tokenizer.forms(tools)
     found: Counter[str] = Counter()
-    for message in messages:
-        if message["role"] in forms.silent and str(message["content"]).strip():
-            found[f"content of {message['role']} in turns"] += 1
+    for index, message in enumerate(messages):
+        content = str(message["content"]).strip()
+        if message["role"] != "assistant" and content and content not in rendering.whole:
+            found[f"content of {message['role']} in turns"] += not _depends(rendering, index)
         if forms.thinking is None and message.get("reasoning_content"):
             found[f"{key_name(message, 'reasoning_content')} in turns"] += 1
     extra = Counter(
@@ -243,14 +246,14 @@ def unread_keys(rendering: Rendering, own: Mapping[str, Any]) -> Counter[str]:
     )
     for key, count in extra.items():
         known = key in template or forms.whole_turns
-        if not (known and _depends(rendering, partial(_without, key))):
+        if not (known and _changes(rendering, partial(_without, key))):
             found[f"{key} in turns"] += count
     calls = [(message, len(message["tool_calls"])) for message in messages if message.get("tool_calls")]
     several = sum(number > 1 for _, number in calls)
-    if several and not _depends(rendering, _with_first_call):
+    if several and not _changes(rendering, _with_first_call):
         found["tool_calls after the first in turns"] += several
     beside = sum(bool(str(message["content"]).strip()) for message, _ in calls)
-    if beside and not _depends(rendering, _without_text_beside_calls):
+    if beside and not _changes(rendering, _without_text_beside_calls):
         found["content beside tool_calls in turns"] += beside
     if tools and not forms.tools:
         found["tools in rows"] += 1
@@ -259,10 +262,18 @@ def unread_keys(rendering: Rendering, own: Mapping[str, Any]) -> Counter[str]:
             found[
                 f"{key} of chat_template_kwargs in rows" if key != "documents" else "documents in rows"
             ] += 1
-    return found
+    return +found
 
 
-def _depends(rendering: Rendering, change: Callable[[Message], Message]) -> bool:
+def _depends(rendering: Rendering, index: int) -> bool:
+    """Whether the text depends on the content of a turn."""
+    return _changes(
+        rendering,
+        lambda message: {**message, "content": ""} if message is rendering.messages[index] else message,
+    )
+
+
+def _changes(rendering: Rendering, change: Callable[[Message], Message]) -> bool:
     """Whether the text is another one when every turn is changed so; a template that then refuses depends on it."""
     changed = Rendering(
         rendering.tokenizer, [change(turn) for turn in rendering.messages], rendering.variables
@@ -330,10 +341,14 @@ def _rendered(
         facts["marked"] = 1
         plain = options.thinking == "keep" and first == 0
         plain = plain and not any(may_hold_empty_block(rendering.whole[a:b], tags) for a, b in marked)
-        if plain and not any(m.get("loss_weight") == 0 or m.get("cut") for m in messages):
-            return RenderedChat(rendering.whole, marked, facts)
-    turns = assistant_turns(rendering, [at for at in learnt if at >= first])
-    found = [_span(rendering, turn, options, thoughts, facts) for turn in turns]
+        plain = plain and not any(m.get("loss_weight") == 0 or m.get("cut") for m in messages)
+    try:
+        turns = assistant_turns(rendering, [at for at in learnt if at >= first])
+        found = [_span(rendering, turn, options, thoughts, facts) for turn in turns]
+    except DataError:
+        if marked is None or not plain:
+            raise
+        return RenderedChat(rendering.whole, marked, facts)  # the tags say it, headers included
     spans = [(start, end) for start, end in found if start < end]
     return RenderedChat(rendering.whole, spans if marked is None else _shared(marked, spans), facts)
 
@@ -347,11 +362,16 @@ def _span(
 ) -> tuple[int, int]:
     """What is learnt of a turn; it may be nothing."""
     tags, thought = options.thinking_tags, thoughts.get(turn.index)
-    if options.thinking == "keep":
-        start = turn.start if thought is not None else behind_empty_block(rendering, turn, tags)
+    if options.thinking == "drop" or (
+        thought is not None and thought[0] not in rendering.whole[turn.start : turn.end]
+    ):
+        thought = None  # the template has an empty block in its place, if any
+    if thought is None:
+        start = behind_empty_block(rendering, turn, tags)
+    elif options.thinking == "keep":
+        start = turn.start
     else:
-        thought = thought if options.thinking == "mask" else None
-        start = answer_start(rendering, turn, None if thought is None else thought[1:])
+        start = answer_start(rendering, turn, thought[1:])
     if thought is None and is_empty_block(rendering.whole[turn.start : start], tags):
         facts["empty_thinking_blocks"] += 1
     if not rendering.messages[turn.index].get("cut"):

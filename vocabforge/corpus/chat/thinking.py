@@ -35,6 +35,16 @@ def find_thoughts(
     return found
 
 
+def with_cut_thinking(message: Message, tags: tuple[str, str]) -> Message:
+    """Move thinking that was cut to the field ``reasoning_content``: of a content, templates write an empty block first."""
+    opened, closed = tags
+    content = str(message["content"])
+    if not message.get("cut") or closed in content or not content.lstrip().startswith(opened):
+        return message
+    thinking = content.lstrip().removeprefix(opened).lstrip()
+    return {**message, "content": "", "reasoning_content": thinking} if thinking else message
+
+
 def has_thinking(messages: Sequence[Message], opened: str) -> bool:
     """Whether a turn of the assistant holds an opening tag, or thinking in a field of its own."""
     turns = (message for message in messages if message["role"] == "assistant")
@@ -93,9 +103,14 @@ def behind_empty_block(rendering: Rendering, turn: AssistantTurn, tags: tuple[st
     A target that is served with thinking writes its own block, one served without finds it in its prompt.
     """
     opened, closed = tags
-    text = rendering.whole[turn.start : turn.end].lstrip()
-    if not text.removeprefix(opened).lstrip().startswith(closed):
+    text = rendering.whole[turn.start : turn.end]
+    if not text.lstrip().removeprefix(opened).lstrip().startswith(closed):
         return turn.start
+    # What a prompt without thinking has more than this one; the rest, even a line break, the target writes.
+    header = rendering.upto(turn.index, prompt=True)[len(rendering.upto(turn.index)) :]
+    block = rendering.prompt_without_thinking(turn.index).removeprefix(header)
+    if block.rstrip().endswith(closed) and text.startswith(block):
+        return turn.start + len(block)
     start = answer_start(rendering, turn, None)
     return start if is_empty_block(rendering.whole[turn.start : start], tags) else turn.start
 

@@ -8,7 +8,7 @@ place is found by rendering the whole with two other contents of that turn and t
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,8 @@ from .conversation import Message
 from .template import generation_spans, marks_generation
 
 _PROBES = ("Xq", "Zw")  # they share neither a first nor a last character
+THINKING_SWITCHES = ("enable_thinking", "thinking")
+"""Names by which published templates are told not to think."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,14 +47,29 @@ class Rendering:
         changed = [*self.messages[:index], message, *self.messages[index + 1 : stop]]
         return self.tokenizer.render(changed, **self.variables)
 
-    def probed(self, index: int, stop: int | None = None) -> tuple[str, str]:
-        """Two renderings whose turn ``index`` has another content, and nothing beside it where that renders."""
-        first, second = ({"role": self.messages[index]["role"], "content": text} for text in _PROBES)
-        try:
-            return self.replaced(index, first, stop), self.replaced(index, second, stop)
-        except DataError:  # a tool's answer must follow a call: keep what else the turn holds
-            first, second = ({**self.messages[index], "content": text} for text in _PROBES)
-            return self.replaced(index, first, stop), self.replaced(index, second, stop)
+    def probed(self, index: int, *stops: int) -> list[tuple[str, str]]:
+        """Render the first ``stop`` messages twice, for each stop, with turn ``index`` saying two different things.
+
+        Raises:
+            DataError: the template refuses or ignores every change of the turn.
+        """
+        for first, second in _variants(self.messages[index]):
+            try:
+                pairs = [(self.replaced(index, first, s), self.replaced(index, second, s)) for s in stops]
+            except DataError:
+                continue
+            if all(one != other for one, other in pairs):
+                return pairs
+        raise self.unstable(index, "its own text")
+
+    def prompt_without_thinking(self, index: int) -> str:
+        """The header of a turn to be generated behind ``index`` messages when the template is told not to think."""
+        off = {**self.variables, **dict.fromkeys(THINKING_SWITCHES, False)}
+        base, head = (
+            self.tokenizer.render(self.messages[:index], add_generation_prompt=prompt, **off)
+            for prompt in (False, True)
+        )
+        return head[len(base) :] if head.startswith(base) else ""
 
     def unstable(self, index: int, what: str) -> DataError:
         """The error for a turn that cannot be told apart."""
@@ -63,6 +80,24 @@ class Rendering:
             source=self.tokenizer.source.parent,
             remedy="cut the conversation after one answer, or use a template that writes a turn always alike",
         )
+
+
+def _variants(message: Message) -> Iterator[tuple[Message, Message]]:
+    """Yield pairs of messages that differ in one thing, the simplest first.
+
+    A tool's result must follow a call, some templates leave out the content beside a call, and some forbid it beside
+    thinking.
+    """
+    first, second = _PROBES
+    calls = message.get("tool_calls") or ()
+    plain = {"role": message["role"]}
+    answer = {key: value for key, value in message.items() if key != "reasoning_content"}
+    for base in (plain, message, answer):
+        yield {**base, "content": first}, {**base, "content": second}
+    for call in calls[:1]:
+        asked = ({**call, "function": {**call["function"], "arguments": {probe: probe}}} for probe in _PROBES)
+        one, other = ({**message, "tool_calls": [changed, *calls[1:]]} for changed in asked)
+        yield one, other
 
 
 @dataclass(frozen=True)
@@ -87,8 +122,9 @@ def assistant_turns(rendering: Rendering, wanted: Collection[int]) -> list[Assis
     Raises:
         DataError: a turn's place cannot be found, or the template refuses a prefix of the conversation.
     """
-    whole = rendering.whole
-    closers = closing_tokens(rendering.tokenizer)
+    whole, tokenizer = rendering.whole, rendering.tokenizer
+    closers = closing_tokens(tokenizer)
+    ends = tuple(filter(None, (tokenizer.decode([token], skip_special=False) for token in tokenizer.eos_ids)))
     turns: list[AssistantTurn] = []
     behind = 0
     for index in sorted(set(wanted) - {0}):
@@ -99,6 +135,8 @@ def assistant_turns(rendering: Rendering, wanted: Collection[int]) -> list[Assis
         if start < behind or end < start:
             raise rendering.unstable(index, "its own text")
         behind = start + _without_tail(whole[start:end], closers)
+        if not whole[start:behind].endswith(ends):  # the next role's token may be the end token of this turn
+            behind += next((len(token) for token in ends if whole.startswith(token, behind)), 0)
         turns.append(AssistantTurn(index, start, behind))
     return turns
 
@@ -117,12 +155,26 @@ def answer_start(rendering: Rendering, turn: AssistantTurn, thinking: tuple[str,
     alone = not before and not message.get("reasoning_content")
     if alone and answer.strip() and whole[turn.start : turn.end].lstrip().startswith(answer.strip()):
         return turn.start
-    found = _common_prefix(
-        *(rendering.replaced(turn.index, {**message, "content": before + text}) for text in _PROBES)
+    first, second = (
+        rendering.replaced(turn.index, {**message, "content": before + text}) for text in _PROBES
     )
+    if first == second and not before:  # the template leaves out the content beside calls
+        return _behind_thinking(rendering, turn)
+    found = _common_prefix(first, second)
     if not whole.startswith(found) or not turn.start <= len(found) <= turn.end:
         raise rendering.unstable(turn.index, "its thinking")
     return len(found)
+
+
+def _behind_thinking(rendering: Rendering, turn: AssistantTurn) -> int:
+    message, whole = rendering.messages[turn.index], rendering.whole
+    first, second = (
+        rendering.replaced(turn.index, {**message, "reasoning_content": text}) for text in _PROBES
+    )
+    after = _common_suffix(first, second)
+    if first == second or not whole.endswith(after) or len(after) > len(whole) - turn.start:
+        raise rendering.unstable(turn.index, "its thinking")
+    return min(len(whole) - len(after), turn.end)
 
 
 def cut_end(rendering: Rendering, turn: AssistantTurn) -> int:
@@ -150,17 +202,32 @@ def cut_end(rendering: Rendering, turn: AssistantTurn) -> int:
 def _start_by_substitution(rendering: Rendering, index: int, head: str) -> int:
     """Start of a turn before which the template writes something else once it is there."""
     base = rendering.upto(index)
+    ((first, second),) = rendering.probed(index, len(rendering.messages))
+    found, floor = _common_prefix(first, second), _content_place(rendering, index - 1)
     header = head[len(base) :]
-    found = _common_prefix(*rendering.probed(index))
-    floor = _content_place(rendering, index - 1)
     if not header:  # then the target itself writes the space that the template puts before an answer
-        found = found.rstrip()
+        header, found = _end_of(rendering, index - 1), found.rstrip()
     if head.startswith(base):
-        at = found.rfind(header)
-        start = at + len(header) if at >= floor else _behind_part(found, header, floor)
+        start = _behind_header(found, header, floor)
+        if start is None:  # turns of the past may have the header of a turn without thinking
+            start = _behind_header(found, rendering.prompt_without_thinking(index), floor)
         if start is not None and rendering.whole.startswith(found[:start]):
             return start
     raise rendering.unstable(index, "what stands before it")
+
+
+def _end_of(rendering: Rendering, index: int) -> str:
+    """What the template writes behind the content of a message when nothing follows; empty if that is not known."""
+    try:
+        ((first, second),) = rendering.probed(index, index + 1)
+    except DataError:
+        return ""
+    return _common_suffix(first, second)
+
+
+def _behind_header(found: str, header: str, floor: int) -> int | None:
+    at = found.rfind(header)
+    return at + len(header) if at >= floor else _behind_part(found, header, floor)
 
 
 def _behind_part(found: str, header: str, floor: int) -> int | None:
@@ -185,11 +252,23 @@ def _content_place(rendering: Rendering, index: int) -> int:
 
 def _end_by_substitution(rendering: Rendering, index: int) -> int:
     """End of a turn that the template writes differently once others follow."""
-    after = _common_suffix(*rendering.probed(index))
-    tail = _common_suffix(*rendering.probed(index, index + 1))
+    pairs = rendering.probed(index, len(rendering.messages), index + 1)
+    after, tail = (_common_suffix(*pair) for pair in pairs)
+    if not after.startswith(tail):
+        tail = _own_end(after, closing_tokens(rendering.tokenizer)) or tail
     if not rendering.whole.endswith(after) or not after.startswith(tail):
         raise rendering.unstable(index, "what stands behind it")
     return len(rendering.whole) - len(after) + len(tail)
+
+
+def _own_end(after: str, closers: tuple[str, ...]) -> str:
+    """The token that ends a turn of the past, if another one begins the next turn: gpt-oss ends its last turn with
+    another token.
+    """
+    for closer in sorted(closers, key=len, reverse=True):
+        if after.startswith(closer):
+            return closer if after[len(closer) :].lstrip().startswith(closers) else ""
+    return ""
 
 
 def _common_prefix(first: str, second: str) -> str:
