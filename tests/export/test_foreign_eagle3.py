@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 
 from tests.export.eagle3_cases import LAYERS, assert_same, config_of, drafter_of, put, shared_of, write
 from vocabforge.core.errors import ArtifactError, DataError, MismatchError
+from vocabforge.decode.build.methods import kind_of
 from vocabforge.export.layouts.eagle3 import SglangEagle3
 from vocabforge.models.drafters.eagle3 import Eagle3Config, Eagle3Drafter
 from vocabforge.models.heads.io import drafter_digest
@@ -71,6 +72,7 @@ def test_a_minimal_configuration_takes_the_servers_defaults(
         "mixed": renamed(tensors, "midlayer.", "model.layers.0."),
         "no t2d": {name: tensor for name, tensor in tensors.items() if name != "t2d"},
         "int32": tensors | {"d2t": tensors["d2t"].int(), "t2d": tensors["t2d"].to(torch.uint8)},
+        "int16": tensors | {"d2t": tensors["d2t"].to(torch.int16)},
         "rotary": tensors | {"midlayer.self_attn.rotary_emb.inv_freq": torch.ones(3)},
         "embedding": tensors | {"embed_tokens.weight": drafter.embedding.clone()},
         "rounded": tensors | {"model.embed_tokens.weight": drafter.embedding.bfloat16()},
@@ -79,6 +81,38 @@ def test_a_minimal_configuration_takes_the_servers_defaults(
         assert_same(read(put(tmp_path / name, minimal(drafter.config), form), drafter), drafter)
     other = minimal(drafter.config) | {"architectures": ["Eagle3LlamaForCausalLM"]}
     assert_same(read(put(tmp_path / "vllm", other, tensors), drafter), drafter)
+
+
+@pytest.mark.parametrize("named", [["LlamaForCausalLM"], None])
+@pytest.mark.parametrize("mapped", [True, False])
+def test_the_authors_own_folders_are_told_by_their_tensors(
+    tmp_path: Path, named: list[str] | None, mapped: bool
+) -> None:
+    """They call themselves a plain Llama, as EAGLE-1 folders do; those have neither map nor wide ``fc``."""
+    config = config_of() if mapped else config_of(draft_vocab_size=config_of().vocab_size)
+    drafter = drafter_of(config)
+    body, tensors = write(SglangEagle3, tmp_path / "e", drafter)
+    body = {key: value for key, value in body.items() if key not in ("architectures", "draft_vocab_size")}
+    if named is not None:
+        body["architectures"] = named
+    if not mapped:
+        tensors = {name: tensor for name, tensor in tensors.items() if name not in ("d2t", "t2d")}
+    path = put(tmp_path / "theirs", body, tensors)
+    assert kind_of(path) == "eagle3"
+    assert_same(read(path, drafter), drafter)
+    narrow = tensors["fc.weight"][:, : 2 * config.hidden_size].contiguous()
+    plain = {name: t for name, t in tensors.items() if name not in ("d2t", "t2d")} | {"fc.weight": narrow}
+    path = put(tmp_path / "eagle1", body | {"architectures": ["LlamaForCausalLM"]}, plain)
+    assert kind_of(path) == "eagle1"
+
+
+def test_another_number_of_layers_is_named(
+    drafter: Eagle3Drafter, written: tuple[dict[str, Any], Tensors], tmp_path: Path
+) -> None:
+    for layers in (2, 40):
+        path = put(tmp_path, written[0] | {"num_hidden_layers": layers}, written[1])
+        with pytest.raises(ArtifactError, match=rf"{layers} in the configuration, weights of 1"):
+            read(path, drafter)
 
 
 def test_shards_are_read_and_pickles_are_not(
@@ -193,7 +227,7 @@ def test_damaged_maps_and_weights_are_refused(
             read(put(tmp_path, body, left), drafter)
 
     refused(MismatchError, "no d2t of its size", d2t=None)
-    refused(MismatchError, "(?s)no d2t of its size.*make the drafter again", d2t=None, t2d=None)
+    refused(MismatchError, "(?s)no d2t of its size.*the drafter again", d2t=None, t2d=None)
     refused(MismatchError, "no d2t of its size", d2t=tensors["d2t"][:-1].clone())
     refused(MismatchError, "no d2t of its size", d2t=tensors["d2t"].float())
     refused(MismatchError, "holds target ids, not offsets", d2t=ids.clone())
@@ -228,7 +262,7 @@ def test_damaged_maps_and_weights_are_refused(
         ({"bias": True}, "fc without bias"),
         ({"target_hidden_size": 32}, "target_hidden_size 32"),
         ({"layer_types": ["sliding_attention"]}, "full attention"),
-        ({"architectures": ["LlamaForCausalLM"]}, "not a drafter in the EAGLE-3 serving layout"),
+        ({"architectures": ["MistralForCausalLM"]}, "not a drafter in the EAGLE-3 serving layout"),
         ({"eagle_config": {"use_aux_hidden_state": False}}, "reads no auxiliary layers"),
         ({"num_aux_hidden_states": 4}, "contradicts itself"),
         ({"draft_vocab_size": "9"}, "draft_vocab_size is no number"),

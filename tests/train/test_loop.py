@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -18,6 +19,7 @@ from typer.testing import CliRunner
 from tests.processes import command, start
 from tests.shares import by_default
 from tests.train.run_support import settings, signalled, write_config
+from tests.worlds import byte_tokenizer
 from vocabforge.cli.app import build_app
 from vocabforge.cli.train.train_drafter import train_drafter
 from vocabforge.core.artifact import open_artifact
@@ -261,6 +263,39 @@ def test_a_loss_that_is_not_finite_names_step_and_rows(place: Path) -> None:
     assert "step 1" in str(error.value)
     assert f"packed rows {rows}" in str(error.value)
     assert not list_checkpoints(place / "infinite" / "checkpoints")
+
+
+def test_rows_without_a_counted_position_take_no_step(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Answers of a single token: no two learnt tokens follow each other."""
+    template = (
+        "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}"
+        "{% else %}[{{ m.content }}]{% endif %}{% endfor %}"
+    )
+    shutil.copytree(place / "target", tmp_path / "target")
+    byte_tokenizer(tmp_path / "target", template=template)
+    answers = ["A"] * 7 + ["a long answer"] * 2
+    talks = (
+        [{"role": "user", "content": f"Question number {n} of many?"}, {"role": "assistant", "content": text}]
+        for n, text in enumerate(answers)
+    )
+    rows = "".join(json.dumps({"messages": talk}) + "\n" for talk in talks)
+    (tmp_path / "chats.jsonl").write_text(rows)
+    data = {"train": [str(tmp_path / "chats.jsonl")], "heldout_documents": 1, "sequence_length": 48}
+    small = {"batch_size": 1, "micro_batch_size": 1, "steps": 8}
+    run = trainer(tmp_path, "run", data=data, optim=small, run={"log_every": 1})
+    assert "7 of 8 packed rows have no counted position" in capsys.readouterr().err
+    before = {name: tensor.clone() for name, tensor in run.drafter.state_dict().items()}
+    train(run)
+    log = [row for row in read_jsonl_log(tmp_path / "run" / "metrics.jsonl") if row["kind"] == "train"]
+    assert len(log) == 8
+    skipped = [row for row in log if row["loss"] is None]
+    assert len(skipped) == 7
+    assert all(row["grad_norm"] is None and set(row["accuracy"]) == {None} for row in skipped)
+    assert any(not torch.equal(before[name], tensor) for name, tensor in run.drafter.state_dict().items())
+    (step,) = {int(state["step"]) for state in run.strategy.optimizer.state.values()}
+    assert step == 1
 
 
 def test_a_gradient_that_is_not_finite_changes_no_weight(place: Path) -> None:
