@@ -1,4 +1,4 @@
-"""Conversations: the usual row formats, read into messages and tool lists."""
+"""Read conversations in common row formats into messages and tool lists."""
 
 from __future__ import annotations
 
@@ -12,57 +12,57 @@ from typing import Any
 from ...core.errors import DataError
 
 DEEPEST = 100
-"""Lists and objects within each other; schemas of tools and arguments of calls need about ten."""
+"""Maximum nesting of lists and objects; tool schemas and call arguments need about ten levels."""
 
 
 def check_nesting(value: Any, what: str) -> None:
-    """Refuse a value of more than ``DEEPEST`` levels; looks without recursion.
+    """Check without recursion that a value has at most ``DEEPEST`` levels.
 
     Raises:
-        DataError: ``what``, the value's name, is nested too deeply.
+        DataError: the value, named ``what`` in the message, is nested too deeply.
     """
     level, depth = [value], 0
     while level := [one for one in level if isinstance(one, (Mapping, list, tuple))]:
         depth += 1
         if depth > DEEPEST:
             raise DataError(
-                f"{what} is nested too deeply", got=f"more than {DEEPEST} levels", expected="less"
+                f"{what} is nested too deeply", got=f"more than {DEEPEST} levels", expected="fewer levels"
             )
         level = [part for one in level for part in (one.values() if isinstance(one, Mapping) else one)]
 
 
 def load_nested(text: str, what: str) -> Any:
-    """``json.loads``, with the DataError of :func:`check_nesting` for a text that nests too deeply."""
+    """Parse JSON; raise the DataError of :func:`check_nesting` if it is nested too deeply."""
     try:
         value = json.loads(text)
     except RecursionError as error:
         raise DataError(
-            f"{what} is nested too deeply", got=f"more than {DEEPEST} levels", expected="less"
+            f"{what} is nested too deeply", got=f"more than {DEEPEST} levels", expected="fewer levels"
         ) from error
     check_nesting(value, what)
     return value
 
 
 Message = dict[str, Any]
-"""A turn: ``role``, ``content`` (text) and, where the row has them, ``reasoning_content``, ``tool_calls`` and any other
-key of the turn that is not null, as chat templates may read it.
+"""A turn: ``role``, ``content`` (text) and, if the row has them, ``reasoning_content`` and ``tool_calls``.
+Other keys that are not null are kept because chat templates may read them.
 
-``loss_weight`` 0 marks a turn that is not learnt, ``cut`` True an answer that ended because no more tokens were
-allowed: its end is not the target's. :data:`PARTS` and :data:`THINKING_KEY` say how the row had it."""
+``loss_weight`` 0 marks a turn that is not learnt. ``cut`` True marks an answer that ended at the token limit,
+so its end is not the target's. :data:`PARTS` and :data:`THINKING_KEY` record the form in the row."""
 
 PARTS = "_parts"
-"""Key of a message: its content as the row's parts of type ``text`` and ``thinking``, if there are several."""
+"""Message key of the row's content parts of type ``text`` and ``thinking``, if there are several."""
 THINKING_KEY = "_thinking_key"
-"""Key of a message: the row's own name of ``reasoning_content``."""
+"""Message key of the row's name for ``reasoning_content``."""
 INTERNAL = frozenset({"loss_weight", "cut", PARTS, THINKING_KEY})
-"""Keys of messages that no template sees."""
+"""Message keys that are not passed to templates."""
 
 _ROLES = {
     "human": "user",
     "user": "user",
     "gpt": "assistant",
     "chatgpt": "assistant",
-    "bing": "assistant",  # of ShareGPT
+    "bing": "assistant",  # from ShareGPT
     "bard": "assistant",
     "assistant": "assistant",
     "model": "assistant",
@@ -106,18 +106,18 @@ CONVERSATION_KEYS = frozenset(
     }
     | {"tools", "functions", "documents", "chat_template_kwargs", "text", "generation"}
 )
-"""Keys of a row that are read, or (``rejected``, ``generation`` of regenerate's rows) known to need no reading."""
+"""Row keys that are read or safe to ignore (``rejected``, and ``generation`` in rows from regenerate)."""
 _RESERVED = ("messages", "tools", "documents", "add_generation_prompt")
 
 
 @dataclass(frozen=True)
 class Conversation:
-    """A row's conversation and all that decides its rendering.
+    """A row's conversation and everything that affects its rendering.
 
     Attributes:
-        tools: the tool list as the row has it, see :func:`read_tools`.
-        variables: the row's own names for the chat template (``chat_template_kwargs``, ``documents``).
-        unread: the row's other keys with a value.
+        tools: the tool list as given in the row, see :func:`read_tools`.
+        variables: the row's template variables (``chat_template_kwargs``, ``documents``).
+        unread: the row's other keys that are not empty.
     """
 
     messages: list[Message]
@@ -127,15 +127,15 @@ class Conversation:
 
 
 def read_conversation(row: Mapping[str, Any]) -> Conversation | None:
-    """The conversation of a JSON row, or None when the row holds none (a plain text).
+    """Read the conversation of a JSON row; return None if there is none (plain text).
 
-    Reads OpenAI (``messages`` with ``role`` and ``content``, as text or parts), ShareGPT (``conversations`` with
-    ``from`` and ``value``), Alpaca (``instruction``, ``input``, ``output``, ``history``), pairs (``question`` and
-    ``answer``, ...) and preference data (``chosen``, ``rejected``). Lists may stand as JSON text, turns as one list for
-    each key.
+    Reads OpenAI (``messages`` with ``role`` and ``content``, as text or parts), ShareGPT (``conversations``
+    with ``from`` and ``value``), Alpaca (``instruction``, ``input``, ``output``, ``history``), pairs
+    (``question`` and ``answer``, ...) and preference data (``chosen``, ``rejected``). Lists may be given as
+    JSON text, and turns as one list per key.
 
     Raises:
-        DataError: the row looks like a conversation and is malformed.
+        DataError: the row looks like a conversation but is malformed.
     """
     row = {name: _as_turns(name, value) for name, value in row.items() if value is not None}
     used = set(CONVERSATION_KEYS)
@@ -159,17 +159,17 @@ def read_conversation(row: Mapping[str, Any]) -> Conversation | None:
 
 
 def is_empty(value: Any) -> bool:
-    """Whether a value says nothing: null, or a text, list or object without content."""
+    """Return whether a value is null or an empty text, list or object."""
     return value is None or (isinstance(value, (str, list, dict)) and not value)
 
 
 def key_name(message: Message, key: str) -> str:
-    """The name that the row has for a key of a message."""
+    """Return the row's name for a key of a message."""
     return str(message.get(THINKING_KEY, key)) if key == "reasoning_content" else key
 
 
 def _template_arguments(value: Any) -> dict[str, Any]:
-    """``chat_template_kwargs`` of a row: an object, or its JSON text."""
+    """Read the ``chat_template_kwargs`` of a row: an object or its JSON text."""
     what = "the row's chat_template_kwargs"
     if isinstance(value, str):
         value = _parsed(value, what, "an object") if value.strip() else None
@@ -188,7 +188,7 @@ def _template_arguments(value: Any) -> dict[str, Any]:
 
 
 def _as_turns(name: str, value: Any) -> Any:
-    """Turns as a list, where a table holds them as a list for each key or as JSON text; else the value as it is."""
+    """Convert turns given as JSON text or as one list per key to a list; return other values unchanged."""
     if name in _TURNS and isinstance(value, str) and value.lstrip().startswith("["):
         return _parsed(value, f"the row's {name}", "a list of turns")
     if name in (*_TURNS, "prompt", "chosen") and isinstance(value, Mapping) and value:
@@ -199,7 +199,7 @@ def _as_turns(name: str, value: Any) -> Any:
 
 
 def _messages_of(row: Mapping[str, Any], used: set[Any]) -> list[Message] | None:
-    """The row's turns; takes from ``used`` the keys of other forms that the row has beside the one that is read."""
+    """Read the row's turns in the first format found; remove the keys of other formats from ``used``."""
     if "chosen" in row and "rejected" in row and (turns := _preferred(row)) is not None:
         return _turns(turns)
     given = [name for name in _TURNS if isinstance(row.get(name), list)]
@@ -217,7 +217,7 @@ def _messages_of(row: Mapping[str, Any], used: set[Any]) -> list[Message] | None
 
 
 def _preferred(row: Mapping[str, Any]) -> Sequence[Any] | None:
-    """The turns of a preference row: the chosen answer (a text, a turn, turns, or a whole conversation) comes last."""
+    """Return the turns of a preference row; the chosen text, turn, turns or conversation comes last."""
     before: Any = next((row[name] for name in (*_TURNS, "prompt") if name in row), [])
     chosen = row["chosen"]
     turns = [{"role": "user", "content": before}] if isinstance(before, str) else list(before)
@@ -229,7 +229,7 @@ def _preferred(row: Mapping[str, Any]) -> Sequence[Any] | None:
         return None
     if _is_answer(chosen[0]) and not (turns and _is_answer(turns[-1])):
         return [*turns, *chosen]
-    # The answer stands in the conversation already, or the chosen turns are all of it.
+    # The conversation already has its answer, or the chosen turns are the whole conversation.
     return turns if turns and _is_answer(turns[-1]) else chosen
 
 
@@ -240,15 +240,15 @@ def _is_answer(turn: Any) -> bool:
 
 def _turns(turns: Sequence[Any]) -> list[Message]:
     if not turns:
-        raise DataError("the conversation is empty", got="no turn", expected="one turn or more")
-    if len(turns) > 1 and all(isinstance(turn, str) for turn in turns):  # the user and the assistant in turn
+        raise DataError("the conversation is empty", got="no turn", expected="at least one turn")
+    if len(turns) > 1 and all(isinstance(turn, str) for turn in turns):  # user and assistant alternate
         names = itertools.cycle(("user", "assistant"))
         turns = [{"role": name, "content": text} for name, text in zip(names, turns)]
     return [_message(turn) for given in turns for turn in _by_speaker(given)]
 
 
 def _by_speaker(turn: Any) -> list[Any]:
-    """The turns of an object that has a text for each speaker (``{"human": ..., "assistant": ...}``)."""
+    """Split an object with one text per speaker (``{"human": ..., "assistant": ...}``) into turns."""
     if not isinstance(turn, Mapping) or any(name in turn for name in _ROLE_KEYS):
         return [turn]
     said = [name for name, text in turn.items() if str(name).lower() in _ROLES and isinstance(text, str)]
@@ -276,14 +276,14 @@ def _pair(row: Mapping[str, Any], ask: str, reply: str, extra: str | None) -> li
 
 
 def _history(history: Any) -> list[Message]:
-    """Earlier rounds of an Alpaca row: pairs of texts, objects of question and answer, or turns."""
+    """Read the earlier rounds of an Alpaca row: pairs of texts, question-answer objects, or turns."""
     if is_empty(history):
         return []
     if not isinstance(history, list):
         raise DataError(
             "the row's history is not a list",
             got=type(history).__name__,
-            expected="a list of pairs of question and answer, or of turns",
+            expected="a list of question-answer pairs or of turns",
         )
     turns: list[Any] = []
     for entry in history:
@@ -350,7 +350,7 @@ def _message(turn: Any) -> Message:
 
 
 def _old_call(call: Any) -> list[dict[str, Any]]:
-    """``function_call`` of OpenAI's first form: one call without an id."""
+    """Read OpenAI's legacy ``function_call``: one call without an id."""
     if is_empty(call):
         return []
     if isinstance(call, str):
@@ -359,7 +359,7 @@ def _old_call(call: Any) -> list[dict[str, Any]]:
 
 
 def _read_parts(parts: Sequence[Any], message: Message) -> None:
-    """Contents given as lists of typed parts: texts are joined, thinking and tool calls become fields."""
+    """Read a content given as typed parts: join texts, store thinking and tool calls as fields."""
     texts: list[str] = []
     kept: list[dict[str, str]] = []
     for part in parts:
@@ -387,7 +387,7 @@ def _read_parts(parts: Sequence[Any], message: Message) -> None:
 
 
 def _part_text(part: Any, kind: Any) -> str | None:
-    """The text of a part: under ``text``, ``value`` or its type's own name, there perhaps as parts again."""
+    """Return the text of a part, from ``text``, ``value`` or the key named like its type; parts may nest."""
     if not isinstance(part, Mapping):
         return part if isinstance(part, str) else None
     for name in ("text", "value", kind):
@@ -402,7 +402,7 @@ def _part_text(part: Any, kind: Any) -> str | None:
 
 
 def _tool_call(text: str) -> dict[str, Any]:
-    call = _parsed(text, "a tool call", "an object with a name, and arguments")
+    call = _parsed(text, "a tool call", "an object with a name and arguments")
     body = _named(call, "a tool call")
     return {
         "type": "function",
@@ -418,19 +418,21 @@ def _parsed(text: str, what: str, expected: str) -> Any:
 
 
 def _named(entry: Any, what: str) -> Mapping[str, Any]:
-    """The object that holds the name of a tool or a call: the entry itself, or its ``function``."""
+    """Return the object with the name of a tool or call: the entry itself or its ``function``."""
     body = entry.get("function", entry) if isinstance(entry, Mapping) else None
     if not isinstance(body, Mapping) or not isinstance(body.get("name"), str):
         raise DataError(
-            f"{what} has no name", got=str(entry)[:80], expected="a name, alone or in an object function"
+            f"{what} has no name",
+            got=str(entry)[:80],
+            expected="a name, in the object itself or in its function",
         )
     return body
 
 
 def _calls(calls: Any) -> list[dict[str, Any]]:
-    """Tool calls as serving engines hand them to templates: arguments as an object, not as its JSON text."""
+    """Return tool calls as serving engines pass them to templates: arguments as an object, not JSON text."""
     if isinstance(calls, str) and calls.strip():
-        calls = _parsed(calls, "the JSON text of a turn's tool calls", "a list of objects with a name each")
+        calls = _parsed(calls, "the JSON text of a turn's tool calls", "a list of objects, each with a name")
     if isinstance(calls, Mapping) and calls:
         calls = [calls]
     if is_empty(calls) or (isinstance(calls, str) and not calls.strip()):
@@ -439,12 +441,12 @@ def _calls(calls: Any) -> list[dict[str, Any]]:
         raise DataError(
             "the tool calls of a turn are not a list",
             got=type(calls).__name__,
-            expected="a list of objects with a name each",
+            expected="a list of objects, each with a name",
         )
     found = []
     for call in calls:
         if isinstance(call, str):
-            call = _parsed(call, "a tool call", "an object with a name, and arguments")
+            call = _parsed(call, "a tool call", "an object with a name and arguments")
         body = _named(call, "a tool call")
         outer = call if "function" in call else {"type": "function"}
         found.append({**outer, "function": {**body, "arguments": _arguments(body.get("arguments"))}})
@@ -452,7 +454,7 @@ def _calls(calls: Any) -> list[dict[str, Any]]:
 
 
 class Arguments(dict[str, Any]):
-    """Arguments of a call that the row gives as JSON text, with that ``text``: some templates write it as it is."""
+    """Arguments parsed from JSON ``text``, which some templates write unchanged."""
 
     text: str
 
@@ -474,10 +476,10 @@ def _is_zero(weight: Any) -> bool:
 
 
 def read_tools(value: Any) -> list[dict[str, Any]] | None:
-    """The tool list of a row (a list, or its JSON text) as serving engines hand it to chat templates, or None.
+    """Return a row's tool list (a list or its JSON text) as serving engines pass it to templates, or None.
 
     Raises:
-        DataError: neither a list nor the JSON of one, or an entry that is no function.
+        DataError: the value is neither a list nor its JSON text, or an entry is not a function.
     """
     if isinstance(value, str):
         value = _parsed(value, "the row's tool list", "a list of tools") if value.strip() else None

@@ -1,7 +1,7 @@
-"""The forms in which a chat template wants contents, thinking and the arguments of calls.
+"""Detect the forms in which a chat template expects contents, thinking and call arguments.
 
-Published templates differ in all three. Each form is tried on short conversations: one counts as read where two
-different texts in it render differently.
+Published templates differ in all three. Each form is tried on short conversations. A form counts as read if
+two different texts in it render differently.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from .conversation import INTERNAL, PARTS, Message
 from .template import check_template, render_template
 
 ContentFormat = Literal["auto", "text", "parts"]
-"""Contents of turns as texts or as lists of parts; ``auto`` tries."""
+"""Form of turn contents: text or lists of parts; ``auto`` detects it."""
 
 _PROBES = ("Xq7Jd", "Zw4Kv")
 _KEY = "vocabforge_probe"
 _REPR = re.compile(r"""['"]type['"]: ['"](text|thinking)['"]""")
-_CALL_ID = "callXq7Jd"  # nine letters and digits, as Mistral's templates insist on
+_CALL_ID = "callXq7Jd"  # nine letters and digits, as Mistral's templates require
 _TOOL: dict[str, Any] = {
     "type": "function",
     "function": {
@@ -38,17 +38,17 @@ _SWITCHES: tuple[dict[str, bool], ...] = ({}, {"enable_thinking": True, "thinkin
 
 @dataclass(frozen=True)
 class TemplateForms:
-    """What a chat template reads.
+    """Message forms that a chat template reads.
 
     Attributes:
-        parts: roles whose contents are handed over as lists of parts.
-        lists: roles whose contents it reads as lists of parts as well as as texts.
-        silent: roles whose contents it leaves out.
-        thinking: the key under which it reads the thinking of a turn, ``part`` for a part of the content of type
-            ``thinking``, None where it reads none.
-        text_arguments: arguments of calls are handed over as JSON text, not as an object.
-        whole_turns: it writes turns with all their keys.
-        tools: it reads the tool list.
+        parts: roles whose contents are passed as lists of parts.
+        lists: roles whose contents the template reads both as text and as lists of parts.
+        silent: roles whose contents the template omits.
+        thinking: key of a turn's thinking, ``part`` for a content part of type ``thinking``, or None if the
+            template reads no thinking.
+        text_arguments: whether call arguments are passed as JSON text instead of an object.
+        whole_turns: whether the template writes turns with all their keys.
+        tools: whether the template reads the tool list.
     """
 
     parts: frozenset[str] = frozenset()
@@ -60,7 +60,7 @@ class TemplateForms:
     tools: bool = False
 
     def shape(self, messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-        """Messages in these forms, without the keys that are VocabForge's own."""
+        """Convert messages to these forms and drop VocabForge's internal keys."""
         return [self._shaped(message) for message in messages]
 
     def _as_parts(self, message: Mapping[str, Any], shaped: dict[str, Any]) -> list[dict[str, str]]:
@@ -106,10 +106,10 @@ def _with_text(call: Mapping[str, Any]) -> dict[str, Any]:
 def find_forms(
     template: str, special: Mapping[str, str], *, tools: bool, content: ContentFormat, source: object
 ) -> TemplateForms:
-    """The forms of a template that sees the texts ``special``, with or without a tool list.
+    """Detect the forms of a template, with or without a tool list; ``special`` maps names to token texts.
 
     Raises:
-        DataError: it cannot be compiled; two different questions, or two different answers, render alike.
+        DataError: the template cannot be compiled, or two different questions or answers render alike.
     """
     check_template(template, source)
     found = _found(template, tuple(special.items()), tools, content)
@@ -161,14 +161,14 @@ def _found(
 
 
 class _Prober:
-    """Renders short conversations."""
+    """Renderer of short test conversations."""
 
     def __init__(self, template: str, special: Mapping[str, str], tools: bool) -> None:
         self._template = template
         self._names = {**special, "tools": [_TOOL]} if tools else dict(special)
 
     def render(self, messages: Sequence[Mapping[str, Any]], **variables: Any) -> str | None:
-        """The text, None where the template refuses the conversation."""
+        """Return the rendered text, or None if the template rejects the conversation."""
         try:
             return render_template(
                 self._template,
@@ -181,17 +181,17 @@ class _Prober:
             return None
 
     def reads_content(self, role: str, parts: set[str]) -> bool | None:
-        """Whether two contents of a role render differently; None where every conversation is refused."""
+        """Return whether two contents of a role render differently; None if all renderings are rejected."""
         told = [first != second for first, second in self._pairs(role, parts)]
         return any(told) if told else None
 
     def reads_lists(self, role: str, parts: set[str]) -> bool:
-        """Whether a role's contents as lists of parts are read as such, not written in Python's way."""
+        """Return whether a role's lists of parts are read as such, not printed as Python lists."""
         pairs = list(self._pairs(role, parts | {role}))
         return any(first != second and not _REPR.search(first) for first, second in pairs)
 
     def _pairs(self, role: str, parts: set[str]) -> Iterator[tuple[str, str]]:
-        """Yield the renderings of two contents, for each conversation that is not refused."""
+        """Yield the renderings of two contents, for each conversation that is not rejected."""
         forms = TemplateForms(frozenset(parts))
         for messages in zip(*(_contexts(role, probe) for probe in _PROBES)):
             first, second = (self.render(forms.shape(each)) for each in messages)
@@ -199,7 +199,7 @@ class _Prober:
                 yield first, second
 
     def thinking(self, forms: TemplateForms) -> str | None:
-        """How the template reads the thinking of the last turn, if it does."""
+        """Return the form in which the template reads the thinking of the last turn, or None."""
         for key in (*_THINKING_KEYS, "part"):
             shaper = TemplateForms(forms.parts, thinking=key, text_arguments=forms.text_arguments)
             for switches in _SWITCHES:
@@ -218,7 +218,7 @@ class _Prober:
         return None
 
     def text_arguments(self, forms: TemplateForms) -> bool:
-        """Whether arguments as an object are refused or written in Python's way, and as text are not."""
+        """Return whether arguments must be text: objects are rejected or printed as Python dicts."""
 
         def texts(as_text: bool) -> list[str | None]:
             shaper = TemplateForms(forms.parts, text_arguments=as_text)
@@ -231,13 +231,13 @@ class _Prober:
         return text is not None and _PROBES[0] in text
 
     def reads_tools(self, forms: TemplateForms) -> bool:
-        """Whether another tool list gives another text."""
+        """Return whether a different tool list changes the text."""
         messages = forms.shape([_turn("user"), _turn("assistant")])
         other = {**_TOOL, "function": {**_TOOL["function"], "name": _PROBES[0]}}
         return self.render(messages) != self.render(messages, tools=[other])
 
     def dumps(self, forms: TemplateForms) -> bool:
-        """Whether a key that no template names is written."""
+        """Return whether the template writes an unknown key of a turn."""
         text = self.render(forms.shape([{**_turn("user"), _KEY: _PROBES[0]}, _turn("assistant")]))
         return text is not None and _KEY in text
 
@@ -251,7 +251,7 @@ def _call(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _contexts(role: str, content: str) -> Iterator[list[Message]]:
-    """Conversations with a turn of this role and content."""
+    """Yield conversations with a turn of this role and content."""
     turn = _turn(role, content)
     user, assistant, system = _turn("user"), _turn("assistant"), _turn("system")
     if role == "user":

@@ -1,4 +1,4 @@
-"""Rendering a conversation with its loss mask (the only copy): which tokens are the assistant's."""
+"""Render conversations with the loss mask of the assistant's tokens (the only implementation of the mask)."""
 
 from __future__ import annotations
 
@@ -49,18 +49,19 @@ _HANDLED = INTERNAL | {"role", "content", "reasoning_content", "tool_calls"}
 
 @dataclass(frozen=True)
 class ChatOptions:
-    """What a conversation's rendering holds, and which of it is learnt.
+    """Options for rendering a conversation and selecting the text that is learnt.
 
     Attributes:
-        thinking: ``keep``: thinking blocks are rendered as the template renders them, and learnt. ``mask``:
-            rendered and not learnt. ``drop``: taken out before rendering, the template told not to think.
-        tools: ``skip`` leaves out conversations with a tool list, a call or a result.
-        answers: ``all``: every turn of the assistant is learnt, in one rendering. ``last``: only the turns behind
-            the last question. ``each``: one rendering for each question, cut behind its answer, which alone is
-            learnt: exactly what a served target sees.
-        thinking_tags: what opens and closes a thinking block within a content.
-        variables: further names for the template (``date_string``, ``reasoning_effort``, ...).
-        content_format: how contents are handed to the template.
+        thinking: ``keep``: thinking blocks are rendered by the template and learnt. ``mask``: they are
+            rendered but not learnt. ``drop``: they are removed before rendering, and the template's thinking
+            is turned off.
+        tools: ``skip`` skips conversations with a tool list, a call or a result.
+        answers: ``all``: every assistant turn is learnt, in one rendering. ``last``: only the turns after the
+            last question are learnt. ``each``: one rendering per question, which ends with its answer; only
+            this answer is learnt, in exactly the context of a served target.
+        thinking_tags: opening and closing tag of a thinking block in a content.
+        variables: additional template variables (``date_string``, ``reasoning_effort``, ...).
+        content_format: form in which contents are passed to the template.
     """
 
     thinking: Literal["keep", "drop", "mask"] = "keep"
@@ -72,7 +73,7 @@ class ChatOptions:
 
     def __post_init__(self) -> None:
         if not all(self.thinking_tags):
-            raise UsageError("a thinking tag is empty", got=self.thinking_tags, expected="two texts")
+            raise UsageError("a thinking tag is empty", got=self.thinking_tags, expected="two non-empty tags")
 
 
 @dataclass(frozen=True)
@@ -80,12 +81,13 @@ class RenderedChat:
     """A rendered conversation.
 
     Attributes:
-        spans: (start, end) in characters, in order, of what is learnt.
-        facts: 1 or a number of turns: ``thinking``, ``tool_list``, ``tool_calls``, ``marked`` (spans from generation
-            tags), ``thinking_turns_left_out`` (by the template), ``empty_thinking_blocks`` (the template's, not
-            learnt), ``thinking_only_turns`` (dropped), ``cut_turns`` (whose end is not learnt).
-        unread: what of the conversation the template does not read, as :func:`unread_keys` names it; in the last
-            rendering of a conversation.
+        spans: (start, end) in characters of the learnt text, in order.
+        facts: flags (0 or 1) ``thinking``, ``tool_list``, ``tool_calls`` and ``marked`` (spans from
+            generation tags); counts of turns ``thinking_turns_left_out`` (by the template),
+            ``empty_thinking_blocks`` (written by the template, not learnt), ``thinking_only_turns`` (dropped)
+            and ``cut_turns`` (end not learnt).
+        unread: parts of the conversation that the template does not read, see :func:`unread_keys`; only in
+            the last rendering of a conversation.
     """
 
     text: str
@@ -102,15 +104,17 @@ def render_with_mask(
     tools: Any = None,
     variables: Mapping[str, Any] | None = None,
 ) -> tuple[list[int], list[int]]:
-    """(ids, l_t) of a rendered conversation, of equal length; l_t is 1 where the assistant wrote the token.
+    """Render a conversation and return its token ids and loss mask l_t, of equal length.
 
-    The template's ``{% generation %}`` tags decide if it has them. Else the assistant's text is found by rendering
-    other conversations and comparing: it starts after the header of a turn to be generated and ends with the
-    end-of-turn token. A token counts when it starts inside.
+    l_t is 1 for tokens that the assistant wrote. If the template has ``{% generation %}`` tags, they
+    determine the assistant's text. Otherwise it is located by comparing renderings of modified conversations:
+    it starts after the generation header and ends with the end-of-turn token. A token counts if it starts
+    inside this text.
 
     Raises:
-        DataError: no chat template, no assistant turn, a mask of only zeros or ones, or an unstable template.
-        UsageError: ``options.answers`` is ``each``, which makes several: use :func:`render_chats`.
+        DataError: the chat template or an assistant turn is missing, the mask is all zero or all one, or the
+            template is unstable.
+        UsageError: ``options.answers`` is ``each``, which yields several renderings (:func:`render_chats`).
     """
     options = options or ChatOptions()
     if options.answers == "each":
@@ -123,7 +127,7 @@ def render_with_mask(
 def mask_tokens(
     chat: RenderedChat, offsets: Sequence[tuple[int, int]], messages: Sequence[Message]
 ) -> list[int]:
-    """l_t from the tokens' places in the rendered text.
+    """Return l_t from the character offsets of the tokens in the rendered text.
 
     Raises:
         DataError: the mask is all zero or all one.
@@ -140,7 +144,7 @@ def mask_tokens(
         raise DataError(
             "the loss mask is all zero: the assistant's turns are empty",
             got=roles_of(messages),
-            expected="a turn of the assistant with text",
+            expected="an assistant turn with text",
         )
     if all(mask):
         raise DataError(
@@ -159,13 +163,13 @@ def render_chats(
     tools: Any = None,
     variables: Mapping[str, Any] | None = None,
 ) -> Iterator[RenderedChat]:
-    """The renderings of a conversation: one, or with ``answers: each`` one for each question.
+    """Yield the renderings of a conversation: one, or one per question with ``answers: each``.
 
-    ``variables`` are the row's own names for the template; they win over those of ``options``, but not over ``drop``.
+    ``variables`` are the row's template variables; they override those of ``options``, but not ``drop``.
 
     Raises:
-        DataError: see :func:`render_with_mask`; a conversation that ``options.tools`` leaves out; calls that the
-            template does not write.
+        DataError: see :func:`render_with_mask`; also if ``options.tools`` skips the conversation, or the
+            template does not write its tool calls.
     """
     called = any(message.get("tool_calls") or message["role"] == "tool" for message in messages)
     listed = read_tools(tools)
@@ -191,7 +195,11 @@ def render_chats(
     known = closed in template or has_thinking(messages, opened)
 
     def expects(at: int) -> bool:
-        """A closing tag alone is thinking where the prompt opens it, the template parts it, or others think."""
+        """Return whether a closing tag alone marks thinking.
+
+        It does if the template contains the tag, any turn has an opening tag or separate thinking, or the
+        prompt opens the block.
+        """
         if known:
             return True
         return tokenizer.render(messages[:at], add_generation_prompt=True, **names).rstrip().endswith(opened)
@@ -223,11 +231,11 @@ def render_chats(
 
 
 def unread_keys(rendering: Rendering, own: Mapping[str, Any]) -> Counter[str]:
-    """What a conversation's rendering leaves out, with its number: ``KEY in turns``, or of the row ``KEY in rows``.
+    """Count the keys that a rendering omits, as ``KEY in turns`` or, for keys of the row, ``KEY in rows``.
 
-    A key of the turns that the template names is left out where the text without it is the same. ``own`` are the
-    row's names for the template. Calls and thinking are keys here; whether a template shows the thinking of earlier
-    turns is its own affair.
+    If the template names a key of the turns, the key counts as omitted only if the text is the same without
+    it. ``own`` are the row's template variables. Calls and thinking are also keys. Omitting the thinking of
+    earlier turns does not count.
     """
     tokenizer, messages, tools = rendering.tokenizer, rendering.messages, rendering.variables.get("tools")
     template, forms = tokenizer.template_for(tools), tokenizer.forms(tools)
@@ -266,7 +274,7 @@ def unread_keys(rendering: Rendering, own: Mapping[str, Any]) -> Counter[str]:
 
 
 def _depends(rendering: Rendering, index: int) -> bool:
-    """Whether the text depends on the content of a turn."""
+    """Return whether the text depends on the content of a turn."""
     return _changes(
         rendering,
         lambda message: {**message, "content": ""} if message is rendering.messages[index] else message,
@@ -274,7 +282,7 @@ def _depends(rendering: Rendering, index: int) -> bool:
 
 
 def _changes(rendering: Rendering, change: Callable[[Message], Message]) -> bool:
-    """Whether the text is another one when every turn is changed so; a template that then refuses depends on it."""
+    """Return whether applying ``change`` to every turn alters the text or makes the template reject it."""
     changed = Rendering(
         rendering.tokenizer, [change(turn) for turn in rendering.messages], rendering.variables
     )
@@ -297,13 +305,13 @@ def _without_text_beside_calls(message: Message) -> Message:
 
 
 def _parts(messages: Sequence[Message], answers: str) -> Iterator[tuple[int, int]]:
-    """(messages rendered, first message learnt) of each rendering."""
+    """Yield (number of messages, index of the first learnt message) for each rendering."""
     asked = [at for at, message in enumerate(messages) if message["role"] == "user"]
     ends = [at for at, message in enumerate(messages) if at and message["role"] == "assistant"]
     if answers == "all" or not ends or not asked:
         yield len(messages), 0
         return
-    # The last turn of the assistant before each next question, and the question that it answers.
+    # For each question, the last assistant turn before the next question.
     rounds = {max((ask for ask in asked if ask < end), default=0): end for end in ends}
     chosen = list(rounds.items())[-1 if answers == "last" else 0 :]
     learnt = [(ask, end) for ask, end in chosen if any(map(_is_learnt, messages[max(1, ask) : end + 1]))]
@@ -327,14 +335,14 @@ def _rendered(
         raise DataError(
             "the conversation has no assistant turn that answers, so its loss mask is all zero",
             got=f"roles: {roles_of(messages)}",
-            expected="a turn of the assistant behind another turn",
+            expected="an assistant turn after another turn",
         )
     learnt = [at for at, message in enumerate(messages) if _is_learnt(message)]
     if not any(at >= first for at in learnt):
         raise DataError(
             "every turn of the assistant has loss weight 0 or is dropped thinking, so the loss mask is all zero",
             got=f"roles: {roles_of(messages)}",
-            expected="a turn of the assistant that is to be learnt",
+            expected="an assistant turn that is learnt",
         )
     marked = marked_spans(rendering)
     if marked is not None:
@@ -348,7 +356,7 @@ def _rendered(
     except DataError:
         if marked is None or not plain:
             raise
-        return RenderedChat(rendering.whole, marked, facts)  # the tags say it, headers included
+        return RenderedChat(rendering.whole, marked, facts)  # use the tags alone, headers included
     spans = [(start, end) for start, end in found if start < end]
     return RenderedChat(rendering.whole, spans if marked is None else _shared(marked, spans), facts)
 
@@ -360,12 +368,12 @@ def _span(
     thoughts: Mapping[int, Thought],
     facts: Counter[str],
 ) -> tuple[int, int]:
-    """What is learnt of a turn; it may be nothing."""
+    """Return the learnt span of a turn; it may be empty."""
     tags, thought = options.thinking_tags, thoughts.get(turn.index)
     if options.thinking == "drop" or (
         thought is not None and thought[0] not in rendering.whole[turn.start : turn.end]
     ):
-        thought = None  # the template has an empty block in its place, if any
+        thought = None  # the template writes an empty block instead, or nothing
     if thought is None:
         start = behind_empty_block(rendering, turn, tags)
     elif options.thinking == "keep":

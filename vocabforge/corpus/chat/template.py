@@ -1,4 +1,4 @@
-"""Chat templates: Jinja in a sandbox, with the features that published templates count on."""
+"""Sandboxed Jinja chat templates with the features that published templates rely on."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from ...core.errors import DataError
 
-# Far beyond any published template (30 kB) and any conversation.
+# Characters; far more than any published template (30 kB) or conversation has.
 _LONGEST_TEMPLATE, _LONGEST_TEXT = 1 << 20, 64 << 20
 
-# What a template can raise on messages that it does not fit, beside Jinja's own errors.
+# Errors that a template can raise on unsuitable messages.
 _RENDER_ERRORS = (
     jinja2.TemplateError,
     TypeError,
@@ -32,17 +32,17 @@ _RENDER_ERRORS = (
     RecursionError,
     MemoryError,
 )
-# Templates nested more deeply than Python's own parser goes.
+# The Python errors come from templates nested too deeply for Python's parser.
 _COMPILE_ERRORS = (jinja2.TemplateError, SyntaxError, RecursionError, ValueError, ArithmeticError)
 
 _TAG = re.compile(r"\{%[-+]?\s*generation\b")
 _MARKS = "_generation_marks"
-# Private characters that stand for the tags while a conversation is rendered a second time.
+# Private-use characters that mark the tags in a second rendering.
 _MARK_PAIRS = tuple((chr(code), chr(code + 1)) for code in range(0x10FF00, 0x10FF40, 2))
 
 
 class _GenerationTag(jinja2.ext.Extension):
-    """``{% generation %} ... {% endgeneration %}``: what is between them the assistant generates."""
+    """``{% generation %} ... {% endgeneration %}`` around text that the assistant generates."""
 
     tags = {"generation"}  # noqa: RUF012 (Jinja's interface)
 
@@ -66,7 +66,7 @@ class _GenerationTag(jinja2.ext.Extension):
 
 def _check_size(size: int, most: int) -> None:
     if size > most:
-        raise jinja2.TemplateRuntimeError(f"it makes a value of {size:,} characters (at most {most:,})")
+        raise jinja2.TemplateRuntimeError(f"too long: {size:,} characters (at most {most:,})")
 
 
 def _raise_exception(message: str) -> None:
@@ -75,7 +75,7 @@ def _raise_exception(message: str) -> None:
 
 @functools.cache
 def _started() -> datetime:
-    """When the first template asked: two prompts of one process must not differ because midnight was between."""
+    """Return the time of the first call; prompts of one process must not change at midnight."""
     return datetime.now()
 
 
@@ -86,7 +86,7 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Jinja's own filter escapes HTML characters, which models never saw in training."""
+    """Serialise without the HTML escapes of Jinja's filter, which models never saw in training."""
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
@@ -111,7 +111,7 @@ def _compile_errors(source: object = None) -> Iterator[None]:
             "the chat template cannot be compiled",
             got=error,
             source=source,
-            remedy="mend the chat template, or take the tokenizer's folder of the published model",
+            remedy="fix the chat template, or use the tokenizer folder of the published model",
         ) from error
 
 
@@ -119,22 +119,22 @@ def _compile_errors(source: object = None) -> Iterator[None]:
 def _compile(template: str) -> jinja2.Template:
     _check_size(len(template), _LONGEST_TEMPLATE)
     compiled = _environment().from_string(template)
-    compiled.globals = dict(compiled.globals)  # a ChainMap, which every rendering would copy key by key
+    compiled.globals = dict(compiled.globals)  # every rendering would copy the original ChainMap key by key
     return compiled
 
 
 def check_template(template: str, source: object) -> None:
-    """Compile a template.
+    """Check that a template compiles.
 
     Raises:
-        DataError: it has a syntax error, or is too long.
+        DataError: the template has a syntax error or is too long.
     """
     with _compile_errors(source):
         _compile(template)
 
 
 def marks_generation(template: str) -> bool:
-    """Whether a template has ``{% generation %}`` tags."""
+    """Return whether a template has ``{% generation %}`` tags."""
     return _TAG.search(template) is not None
 
 
@@ -146,12 +146,12 @@ def generation_spans(
     variables: Mapping[str, Any],
     source: object,
 ) -> list[tuple[int, int]] | None:
-    """(start, end) in characters of ``text`` of all that stands between generation tags, in order.
+    """Return the character spans (start, end) in ``text`` inside generation tags, in order.
 
-    The conversation is rendered again with private characters for the tags; without them it must be ``text``, so
-    the places are exact, whatever loops, macros and filters the tags stand in. Where a filter trims the marked text,
-    the marks move to its first and last visible character. Nested tags count as the outermost. None if the template
-    measures, cuts or sorts the marked text.
+    The conversation is rendered again with private-use characters as marks at the tags. Without the marks,
+    the result must equal ``text``, so the spans are exact even for tags inside loops, macros and filters. If
+    a filter trims the marked text, the marks move to its first and last visible character. Nested tags count
+    as the outermost. Return None if the template measures, cuts or sorts the marked text.
     """
     pair = next((pair for pair in _MARK_PAIRS if not any(mark in text for mark in pair)), None)
     if pair is None:
@@ -167,7 +167,7 @@ def generation_spans(
 
 
 def _read_marks(marked: str, opened: str, closed: str) -> list[tuple[int, int]] | None:
-    """Spans between marks in the text without them, None when they do not pair up."""
+    """Return the spans between marks, counted without marks, or None if the marks do not pair up."""
     spans: list[tuple[int, int]] = []
     at = depth = start = 0
     for part in re.split(f"([{opened}{closed}])", marked):
@@ -193,10 +193,10 @@ def render_template(
     variables: Mapping[str, Any],
     source: object,
 ) -> str:
-    """Render a conversation; ``variables`` are further names that the template sees.
+    """Render a conversation; ``variables`` are additional template variables.
 
     Raises:
-        DataError: the template has a syntax error, refuses these messages, or makes a text that is too long.
+        DataError: the template has a syntax error, rejects these messages, or produces text that is too long.
     """
     check_template(template, source)
     compiled = _compile(template)
@@ -210,13 +210,13 @@ def render_template(
             size += len(part)
             _check_size(size, _LONGEST_TEXT)
         text = "".join(parts)
-        text.encode("utf-8")  # half a character, which no tokenizer takes, is an error here
+        text.encode("utf-8")  # raises on a lone surrogate, which no tokenizer accepts
         return text
     except _RENDER_ERRORS as error:
         roles = ", ".join(str(message.get("role")) for message in messages)
         raise DataError(
             "the chat template refuses this conversation",
             got=f"{type(error).__name__}: {error} (roles: {roles})",
-            expected="a conversation that the template takes",
+            expected="a conversation that the template accepts",
             source=source,
         ) from error

@@ -1,4 +1,4 @@
-"""Thinking in answers: where it stands, how it is taken out, and the empty blocks that templates write."""
+"""Find and remove thinking in answers; detect the empty thinking blocks that templates write."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ from .conversation import Message
 from .turns import AssistantTurn, Rendering, answer_start
 
 Thought = tuple[str, str, str]
-"""The thinking of a turn; the block as it stands in the content (``""`` when a field holds it); the answer."""
+"""Thinking of a turn, its block as written in the content (``""`` if a field holds it), and the answer."""
 
 
 def find_thoughts(
     messages: Sequence[Message], tags: tuple[str, str], expects: Callable[[int], bool]
 ) -> dict[int, Thought]:
-    """The assistant's turns with thinking, by index; ``expects`` says whether a closing tag alone means thinking."""
+    """Return the assistant turns with thinking, by index.
+
+    ``expects(index)`` decides whether a closing tag without an opening tag marks thinking.
+    """
     opened, closed = tags
     found: dict[int, Thought] = {}
     for index, message in enumerate(messages):
@@ -25,7 +28,7 @@ def find_thoughts(
             continue
         if thought := str(message.get("reasoning_content") or "").strip():
             found[index] = (thought, "", content)
-        elif closed in content:  # many leave the opening tag out: the prompt had it
+        elif closed in content:  # the opening tag is often missing: it was part of the prompt
             thought, _, answer = content.partition(closed)
             bare = answer.lstrip()
             if opened not in thought and not expects(index):
@@ -36,7 +39,10 @@ def find_thoughts(
 
 
 def with_cut_thinking(message: Message, tags: tuple[str, str]) -> Message:
-    """Move thinking that was cut to the field ``reasoning_content``: of a content, templates write an empty block first."""
+    """Move cut thinking to ``reasoning_content``.
+
+    If it stayed in the content, templates would write an empty block before it.
+    """
     opened, closed = tags
     content = str(message["content"])
     if not message.get("cut") or closed in content or not content.lstrip().startswith(opened):
@@ -46,7 +52,7 @@ def with_cut_thinking(message: Message, tags: tuple[str, str]) -> Message:
 
 
 def has_thinking(messages: Sequence[Message], opened: str) -> bool:
-    """Whether a turn of the assistant holds an opening tag, or thinking in a field of its own."""
+    """Return whether an assistant turn contains an opening tag or has thinking in a separate field."""
     turns = (message for message in messages if message["role"] == "assistant")
     return any(opened in str(turn["content"]) or turn.get("reasoning_content") for turn in turns)
 
@@ -57,10 +63,10 @@ def refuse_half_tags(
     tags: tuple[str, str],
     expects: Callable[[int], bool],
 ) -> None:
-    """Refuse answers in which thinking would stay, because it is not closed or stands there twice.
+    """Check that no thinking remains in an answer because it is unclosed or occurs twice.
 
     Raises:
-        DataError: an answer has a tag beside its thinking block.
+        DataError: an answer has a tag outside its thinking block.
     """
     opened, closed = tags
     for index, message in enumerate(messages):
@@ -77,7 +83,7 @@ def refuse_half_tags(
 
 
 def without_thinking(message: Message, thought: Thought | None) -> Message:
-    """The message without its thinking; where nothing else is left of an answer, it is not to be learnt."""
+    """Return the message without its thinking; an answer with nothing else is not learnt."""
     kept = {name: value for name, value in message.items() if name != "reasoning_content"}
     if thought is not None:
         kept["content"] = thought[2]
@@ -87,26 +93,26 @@ def without_thinking(message: Message, thought: Thought | None) -> Message:
 
 
 def is_thinking_alone(message: Message, thought: Thought) -> bool:
-    """Whether an answer is nothing but thinking."""
+    """Return whether an answer has thinking only, without text or calls."""
     return not thought[2].strip() and not message.get("tool_calls")
 
 
 def may_hold_empty_block(text: str, tags: tuple[str, str]) -> bool:
-    """Whether a rendered text holds a thinking block without thinking, or begins within one."""
+    """Return whether a rendered text contains an empty thinking block or starts inside one."""
     opened, closed = map(re.escape, tags)
     return re.search(rf"(?:^|{opened})\s*{closed}", text) is not None
 
 
 def behind_empty_block(rendering: Rendering, turn: AssistantTurn, tags: tuple[str, str]) -> int:
-    """Where a turn without thinking begins: behind the empty block that the template writes, if it does.
+    """Return the start of a turn without thinking, after the template's empty block if there is one.
 
-    A target that is served with thinking writes its own block, one served without finds it in its prompt.
+    A target served with thinking generates the block; without thinking, the block is part of its prompt.
     """
     opened, closed = tags
     text = rendering.whole[turn.start : turn.end]
     if not text.lstrip().removeprefix(opened).lstrip().startswith(closed):
         return turn.start
-    # What a prompt without thinking has more than this one; the rest, even a line break, the target writes.
+    # Text that only the prompt without thinking has; the target generates the rest, even line breaks.
     header = rendering.upto(turn.index, prompt=True)[len(rendering.upto(turn.index)) :]
     block = rendering.prompt_without_thinking(turn.index).removeprefix(header)
     if block.rstrip().endswith(closed) and text.startswith(block):
@@ -116,5 +122,5 @@ def behind_empty_block(rendering: Rendering, turn: AssistantTurn, tags: tuple[st
 
 
 def is_empty_block(text: str, tags: tuple[str, str]) -> bool:
-    """Whether a text is a thinking block without thinking; its opening tag may stand in the prompt."""
+    """Return whether a text is an empty thinking block; its opening tag may be in the prompt."""
     return text.strip().removeprefix(tags[0]).strip() == tags[1]

@@ -1,8 +1,9 @@
-"""Where the assistant's turns stand in a rendered conversation, found by rendering others and comparing.
+"""Locate the assistant's turns in a rendered conversation by comparing renderings.
 
-A turn starts behind the header that the template gives a turn to be generated, and ends with its end-of-turn
-token. Where the template writes a turn differently once others follow (Qwen3 drops earlier turns' thinking), the
-place is found by rendering the whole with two other contents of that turn and taking what both have in common.
+A turn starts after the generation header, which the template writes before a turn to be generated, and ends
+with its end-of-turn token. Some templates write a turn differently when others follow (Qwen3 drops the
+thinking of earlier turns). Such a turn is located by rendering the whole conversation with two other contents
+of the turn and taking the common prefix and suffix of the results.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from ..tokenizer.tokenizer import TextTokenizer
 from .conversation import Message
 from .template import generation_spans, marks_generation
 
-_PROBES = ("Xq", "Zw")  # they share neither a first nor a last character
+_PROBES = ("Xq", "Zw")  # no common first or last character
 THINKING_SWITCHES = ("enable_thinking", "thinking")
-"""Names by which published templates are told not to think."""
+"""Variables of published templates that turn thinking off when False."""
 
 
 @dataclass(frozen=True, eq=False)
 class Rendering:
-    """A conversation with all that decides its rendering."""
+    """A conversation and everything that affects its rendering."""
 
     tokenizer: TextTokenizer
     messages: Sequence[Message]
@@ -36,22 +37,22 @@ class Rendering:
         return self.tokenizer.render(self.messages, **self.variables)
 
     def upto(self, stop: int, *, prompt: bool = False) -> str:
-        """The first ``stop`` messages; ``prompt`` ends them with the header of a turn to be generated."""
+        """Render the first ``stop`` messages; ``prompt`` appends the generation header."""
         if stop == len(self.messages) and not prompt:
             return self.whole
         return self.tokenizer.render(self.messages[:stop], add_generation_prompt=prompt, **self.variables)
 
     def replaced(self, index: int, message: Message, stop: int | None = None) -> str:
-        """The first ``stop`` messages (all) with another one at ``index``."""
+        """Render the first ``stop`` messages (default: all) with ``message`` at ``index``."""
         stop = len(self.messages) if stop is None else stop
         changed = [*self.messages[:index], message, *self.messages[index + 1 : stop]]
         return self.tokenizer.render(changed, **self.variables)
 
     def probed(self, index: int, *stops: int) -> list[tuple[str, str]]:
-        """Render the first ``stop`` messages twice, for each stop, with turn ``index`` saying two different things.
+        """Render the first ``stop`` messages with two variants of turn ``index``, for each stop.
 
         Raises:
-            DataError: the template refuses or ignores every change of the turn.
+            DataError: the template rejects or ignores every variant of the turn.
         """
         for first, second in _variants(self.messages[index]):
             try:
@@ -63,7 +64,7 @@ class Rendering:
         raise self.unstable(index, "its own text")
 
     def prompt_without_thinking(self, index: int) -> str:
-        """The header of a turn to be generated behind ``index`` messages when the template is told not to think."""
+        """Return the generation header after ``index`` messages with thinking turned off."""
         off = {**self.variables, **dict.fromkeys(THINKING_SWITCHES, False)}
         base, head = (
             self.tokenizer.render(self.messages[:index], add_generation_prompt=prompt, **off)
@@ -72,21 +73,21 @@ class Rendering:
         return head[len(base) :] if head.startswith(base) else ""
 
     def unstable(self, index: int, what: str) -> DataError:
-        """The error for a turn that cannot be told apart."""
+        """Return the error for a turn that cannot be located."""
         return DataError(
             f"the chat template writes turn {index + 1} differently when others follow ({what}), "
             "so the assistant's tokens cannot be distinguished",
             got=f"roles: {roles_of(self.messages)}",
             source=self.tokenizer.source.parent,
-            remedy="cut the conversation after one answer, or use a template that writes a turn always alike",
+            remedy="cut the conversation after one answer, or use a template that renders turns consistently",
         )
 
 
 def _variants(message: Message) -> Iterator[tuple[Message, Message]]:
-    """Yield pairs of messages that differ in one thing, the simplest first.
+    """Yield pairs of messages that differ in one field, the simplest first.
 
-    A tool's result must follow a call, some templates leave out the content beside a call, and some forbid it beside
-    thinking.
+    Tool results must follow a call. Some templates omit the content of a turn with calls, and some reject
+    content together with thinking.
     """
     first, second = _PROBES
     calls = message.get("tool_calls") or ()
@@ -102,8 +103,10 @@ def _variants(message: Message) -> Iterator[tuple[Message, Message]]:
 
 @dataclass(frozen=True)
 class AssistantTurn:
-    """An assistant turn in characters of the rendered conversation: from behind the header of a turn to be
-    generated to behind the end-of-turn token, or the turn's last character without one.
+    """Character range of an assistant turn in the rendered conversation.
+
+    It starts after the generation header and ends after the end-of-turn token, or after the turn's last
+    character if the token is missing.
     """
 
     index: int
@@ -112,15 +115,15 @@ class AssistantTurn:
 
 
 def roles_of(messages: Sequence[Message]) -> str:
-    """The roles, for error messages."""
+    """Return the roles for error messages."""
     return ", ".join(str(message["role"]) for message in messages)
 
 
 def assistant_turns(rendering: Rendering, wanted: Collection[int]) -> list[AssistantTurn]:
-    """The wanted messages' places; a first one answers no prompt and is left out.
+    """Locate the wanted messages, except message 0, which answers no prompt.
 
     Raises:
-        DataError: a turn's place cannot be found, or the template refuses a prefix of the conversation.
+        DataError: a turn cannot be located, or the template rejects a prefix of the conversation.
     """
     whole, tokenizer = rendering.whole, rendering.tokenizer
     closers = closing_tokens(tokenizer)
@@ -135,19 +138,19 @@ def assistant_turns(rendering: Rendering, wanted: Collection[int]) -> list[Assis
         if start < behind or end < start:
             raise rendering.unstable(index, "its own text")
         behind = start + _without_tail(whole[start:end], closers)
-        if not whole[start:behind].endswith(ends):  # the next role's token may be the end token of this turn
+        if not whole[start:behind].endswith(ends):  # the next role's token may double as the end token
             behind += next((len(token) for token in ends if whole.startswith(token, behind)), 0)
         turns.append(AssistantTurn(index, start, behind))
     return turns
 
 
 def answer_start(rendering: Rendering, turn: AssistantTurn, thinking: tuple[str, str] | None) -> int:
-    """Where a turn's answer begins, behind its thinking and what the template writes around that.
+    """Return the start of a turn's answer, after its thinking and the template's text around it.
 
-    ``thinking`` is (thinking block, answer) of a content that holds both.
+    ``thinking`` is (thinking block, answer) if the content holds both.
 
     Raises:
-        DataError: the two cannot be told apart.
+        DataError: thinking and answer cannot be separated.
     """
     message = rendering.messages[turn.index]
     before, answer = thinking or ("", str(message["content"]))
@@ -158,7 +161,7 @@ def answer_start(rendering: Rendering, turn: AssistantTurn, thinking: tuple[str,
     first, second = (
         rendering.replaced(turn.index, {**message, "content": before + text}) for text in _PROBES
     )
-    if first == second and not before:  # the template leaves out the content beside calls
+    if first == second and not before:  # the template omits the content of turns with calls
         return _behind_thinking(rendering, turn)
     found = _common_prefix(first, second)
     if not whole.startswith(found) or not turn.start <= len(found) <= turn.end:
@@ -178,10 +181,10 @@ def _behind_thinking(rendering: Rendering, turn: AssistantTurn) -> int:
 
 
 def cut_end(rendering: Rendering, turn: AssistantTurn) -> int:
-    """Where the text of a cut answer ends: behind it the target wrote nothing, calls included.
+    """Return the end of a cut answer's text, after which the target wrote nothing, not even calls.
 
     Raises:
-        DataError: text and end cannot be told apart.
+        DataError: the end of the text cannot be located.
     """
     message = rendering.messages[turn.index]
     name = next(
@@ -191,33 +194,33 @@ def cut_end(rendering: Rendering, turn: AssistantTurn) -> int:
         return turn.start
     text = str(message[name]).rstrip()
     first, second = (rendering.replaced(turn.index, {**message, name: text + probe}) for probe in _PROBES)
-    if first == second:  # the template leaves it out
+    if first == second:  # the template omits it
         return turn.start
     found = _common_prefix(first, second)
     if not rendering.whole.startswith(found) or not turn.start <= len(found) <= turn.end:
-        raise rendering.unstable(turn.index, "where it was cut")
+        raise rendering.unstable(turn.index, "the end of its text")
     return len(found)
 
 
 def _start_by_substitution(rendering: Rendering, index: int, head: str) -> int:
-    """Start of a turn before which the template writes something else once it is there."""
+    """Return the start of a turn that changes the text before it."""
     base = rendering.upto(index)
     ((first, second),) = rendering.probed(index, len(rendering.messages))
     found, floor = _common_prefix(first, second), _content_place(rendering, index - 1)
     header = head[len(base) :]
-    if not header:  # then the target itself writes the space that the template puts before an answer
+    if not header:  # then the target generates the space that the template writes before an answer
         header, found = _end_of(rendering, index - 1), found.rstrip()
     if head.startswith(base):
         start = _behind_header(found, header, floor)
-        if start is None:  # turns of the past may have the header of a turn without thinking
+        if start is None:  # earlier turns may have the header used without thinking
             start = _behind_header(found, rendering.prompt_without_thinking(index), floor)
         if start is not None and rendering.whole.startswith(found[:start]):
             return start
-    raise rendering.unstable(index, "what stands before it")
+    raise rendering.unstable(index, "the text before it")
 
 
 def _end_of(rendering: Rendering, index: int) -> str:
-    """What the template writes behind the content of a message when nothing follows; empty if that is not known."""
+    """Return the text that the template writes after the content of a last message; empty if unknown."""
     try:
         ((first, second),) = rendering.probed(index, index + 1)
     except DataError:
@@ -231,9 +234,9 @@ def _behind_header(found: str, header: str, floor: int) -> int | None:
 
 
 def _behind_part(found: str, header: str, floor: int) -> int | None:
-    """The end of ``found`` where that is the beginning of a header.
+    """Return the end of ``found`` if it ends with the beginning of a header.
 
-    Of a header that ends in an empty thinking block, earlier turns may show the beginning only.
+    If a header ends with an empty thinking block, earlier turns may have only its beginning.
     """
     for length in range(len(header) - 1, 0, -1):
         if not header[:length].strip():
@@ -244,26 +247,27 @@ def _behind_part(found: str, header: str, floor: int) -> int | None:
 
 
 def _content_place(rendering: Rendering, index: int) -> int:
-    """Where the content of a message stands, 0 when the template does not write it."""
+    """Return the position of a message's content, or 0 if the template does not write it."""
     message = rendering.messages[index]
     first, second = (rendering.replaced(index, {**message, "content": text}) for text in _PROBES)
     return 0 if first == second else len(_common_prefix(first, second))
 
 
 def _end_by_substitution(rendering: Rendering, index: int) -> int:
-    """End of a turn that the template writes differently once others follow."""
+    """Return the end of a turn that the template writes differently when others follow."""
     pairs = rendering.probed(index, len(rendering.messages), index + 1)
     after, tail = (_common_suffix(*pair) for pair in pairs)
     if not after.startswith(tail):
         tail = _own_end(after, closing_tokens(rendering.tokenizer)) or tail
     if not rendering.whole.endswith(after) or not after.startswith(tail):
-        raise rendering.unstable(index, "what stands behind it")
+        raise rendering.unstable(index, "the text after it")
     return len(rendering.whole) - len(after) + len(tail)
 
 
 def _own_end(after: str, closers: tuple[str, ...]) -> str:
-    """The token that ends a turn of the past, if another one begins the next turn: gpt-oss ends its last turn with
-    another token.
+    """Return the token that ends an earlier turn, if an added token also begins the next turn.
+
+    gpt-oss ends its last turn with a different token.
     """
     for closer in sorted(closers, key=len, reverse=True):
         if after.startswith(closer):
@@ -284,18 +288,18 @@ def _common_suffix(first: str, second: str) -> str:
 
 @functools.lru_cache(maxsize=4)
 def closing_tokens(tokenizer: TextTokenizer) -> tuple[str, ...]:
-    """Texts of all added tokens; one of them ends a turn in most templates."""
+    """Return the texts of all added tokens; in most templates, one of them ends a turn."""
     return tuple(token.content for token in tokenizer.backend.get_added_tokens_decoder().values())
 
 
 def _without_tail(turn: str, closers: tuple[str, ...]) -> int:
-    """Length of a turn without the white space behind its end-of-turn token, if it has one."""
+    """Return the length of a turn without white space after its end-of-turn token, if any."""
     bare = turn.rstrip()
     return len(bare) if bare.endswith(closers) else len(turn)
 
 
 def marked_spans(rendering: Rendering) -> list[tuple[int, int]] | None:
-    """(start, end) in characters of what the template's generation tags enclose, None where they say nothing.
+    """Return the character spans (start, end) inside generation tags, or None if they cannot be determined.
 
     Raises:
         DataError: the tags enclose nothing.
