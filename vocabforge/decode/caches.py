@@ -1,4 +1,4 @@
-"""The caches of a decoder: how large they are, whether they can be trusted, and who may use them."""
+"""The caches of a decoder: their size, validity and owner."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from .proposers.interface import PLAIN_PLAN, WrapsPasses
 from .proposers.registry import Proposer
 from .target_side import TargetSide
 
-FIRST_POSITIONS = 2048  # room in new caches; longer requests make it grow
+FIRST_POSITIONS = 2048  # initial room in new caches; longer requests grow them
 
-# A proposer's memory belongs to the caches that were made last with it.
+# A proposer's memory belongs to the caches that allocated it last.
 _OWNERS: WeakKeyDictionary[Proposer, ref[Caches]] = WeakKeyDictionary()
 
 
 class Caches:
-    """A target's cache and its proposer's memory, which other decoders of the same proposer may take.
+    """A target's cache and its proposer's memory, which other decoders of the same proposer may take over.
 
     Args:
-        capture: has recorded passes over these caches, which are forgotten when they move.
-        context: most positions of a request.
-        grow: start with room for ``FIRST_POSITIONS``; else with the whole context.
-        spare: positions beyond those of requests.
+        capture: records passes over these caches; they are dropped when the caches are reallocated.
+        context: maximum positions of a request.
+        grow: start with room for ``FIRST_POSITIONS`` instead of the whole context.
+        spare: positions in addition to those of requests.
     """
 
     def __init__(
@@ -43,23 +43,24 @@ class Caches:
         self.allocate(min(context, FIRST_POSITIONS) if grow else context)
 
     def allocate(self, positions: int) -> None:
-        """Caches for requests of this many positions; what the old ones hold is lost."""
+        """Allocate caches for requests of this many positions; the old contents are lost."""
         self._claims += 1
-        self._damaged = True  # until all of them are there: memory may run out between two
+        self._damaged = True  # until all caches exist: memory may run out in between
         if self._capture is not None:
             self._capture.forget()
         self._side.allocate(positions + self._spare, self._scratch)
         if self._proposer is not None:
-            # Before anything of it changes: what is made by half is not the former owner's any more.
+            # Take ownership before changing anything: a partial allocation invalidates the former owner's
+            # data.
             _OWNERS[self._proposer] = ref(self)
             if self._capture is not None and isinstance(self._proposer, WrapsPasses):
-                # The proposer may have been another decoder's, with that one's passes.
+                # Another decoder may have wrapped the proposer with its own passes.
                 self._proposer.wrap(self._capture)
             self._proposer.allocate(self._side.rows, positions + self._spare, self._side.cache)
         self._positions, self._damaged = positions, False
 
     def reserve(self, positions: int) -> None:
-        """Grow to the next power of two that holds ``positions``, at most the context; mend what cannot be trusted."""
+        """Grow to a power of two that holds ``positions``, at most the context; replace invalid caches."""
         size = self._positions
         if min(positions, self._context) > size:
             size = min(self._context, 1 << (positions - 1).bit_length())
@@ -68,19 +69,19 @@ class Caches:
                 self.allocate(size)
 
     def claim(self, positions: int) -> int:
-        """Room for new requests; the claim holds until the next one, or until the caches move."""
+        """Reserve room for new requests; return a claim, valid until the next one or a reallocation."""
         self.reserve(positions)
         self._claims += 1
         return self._claims
 
     def holds(self, claim: int) -> bool:
-        """Whether the caches, the proposer's memory among them, still hold what was put there under this claim."""
+        """Return whether all data written under this claim is still there, the proposer's included."""
         return claim == self._claims and not self._taken()
 
     def _taken(self) -> bool:
-        """Whether the proposer's memory is another decoder's by now."""
+        """Return whether another decoder has taken over the proposer's memory."""
         return self._proposer is not None and _OWNERS[self._proposer]() is not self
 
     def distrust(self) -> None:
-        """Half a cycle may be in them, or NaN: the next claim makes new ones."""
+        """Invalidate the caches, which may hold half a cycle or NaN; the next claim replaces them."""
         self._damaged = True

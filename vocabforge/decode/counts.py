@@ -1,4 +1,4 @@
-"""What proposers count (``proposers.Counts``), as figures and as a sentence."""
+"""Counts of proposers (``proposers.Counts``) as figures and as a sentence."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 Figures = dict[str, int | float | None]
 
-# count -> what it counts; others are shown by their names
+# count -> what it counts; others are shown by name
 MEANINGS = {
     "drafted": "tokens of the drafter drawn",
     "draft_contexts": "drafter contexts for them",
@@ -17,7 +17,7 @@ CONTEXTS_PER_PSI = "contexts_per_psi"
 
 
 def summed(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """The counts of several requests together."""
+    """Sum the counts of several requests."""
     total: dict[str, int] = {}
     for counts in parts:
         for name, count in counts.items():
@@ -26,8 +26,11 @@ def summed(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 
 def figures_of(counts: Mapping[str, int]) -> Figures:
-    """Counts with the ratio that follows from them: ``contexts_per_psi``, the drafter contexts beyond those of the
-    drawn drafts for each string probability of SLRS; None if none was evaluated."""
+    """Add to counts the ratio ``contexts_per_psi``.
+
+    It is the number of drafter contexts, beyond those of the drawn drafts, per SLRS string probability; None
+    if none was evaluated.
+    """
     figures: Figures = dict(counts)
     if "psi" in counts:
         figures[CONTEXTS_PER_PSI] = counts.get("psi_contexts", 0) / counts["psi"] if counts["psi"] else None
@@ -35,7 +38,7 @@ def figures_of(counts: Mapping[str, int]) -> Figures:
 
 
 def phrase_of(figures: Mapping[str, int | float | None]) -> str:
-    """One sentence for terminals and reports, of counts or of :func:`figures_of`; empty where all are 0."""
+    """Describe counts, or the result of :func:`figures_of`, in one sentence; empty if all are 0."""
     counts = {name: int(count) for name, count in figures.items() if name != CONTEXTS_PER_PSI and count}
     known = [name for name in MEANINGS if name in counts]
     order = known + [name for name in counts if name not in MEANINGS]

@@ -21,11 +21,11 @@ from .work import offered
 
 _IDLE = Draw(SamplingParams(), SeededChance(0))
 
-Judges = Sequence[RowVerification | None]  # one a row, None for an idle one
+Judges = Sequence[RowVerification | None]  # one per row; None if the row is idle
 
 
 class CycleResult(NamedTuple):
-    """What a cycle committed, and the level and the number of drafts that each row's tree offered."""
+    """Result of a cycle: the verdicts, and the deepest level and number of drafts of each row's tree."""
 
     verdicts: Verdicts
     deepest: list[int]
@@ -33,20 +33,20 @@ class CycleResult(NamedTuple):
 
 
 class Cycle(Protocol):
-    """Runs cycles over the engine's target and proposer, and keeps each row's last token."""
+    """Interface of decode cycles over the engine's target and proposer; holds each row's last token."""
 
     def begin(self, row: int, root: int, sampling: SamplingParams) -> None:
-        """A request starts in a row: its prompt is read, and ``root`` is its first token."""
+        """Start a request in a row after its prefill; ``root`` is its first generated token."""
 
     def end(self, row: int) -> None:
-        """The row is idle from now on."""
+        """Mark the row as idle."""
 
     def run(self, plan: Plan, judges: Judges, lap: Lap) -> CycleResult:
-        """One cycle; ``lap`` ends a part of it."""
+        """Run one cycle and call ``lap`` at the end of each part."""
 
 
 class SteppedCycle:
-    """Cycles whose steps the host starts one by one: any proposer (None: plain decoding), verifier and plan."""
+    """Cycle driven step by step from the host, for any proposer (None: plain decoding), verifier and plan."""
 
     def __init__(self, side: TargetSide, proposer: Proposer | None, verifier: str | None) -> None:
         self._side, self._proposer, self._verifier = side, proposer, verifier
@@ -58,7 +58,7 @@ class SteppedCycle:
         self._roots[row] = root
 
     def end(self, row: int) -> None:
-        """Its last token stays: an idle row is drafted for with the others."""
+        """Keep the row's last token: idle rows are drafted together with the others."""
 
     def run(self, plan: Plan, judges: Judges, lap: Lap) -> CycleResult:
         if plan.levels == 0 or self._proposer is None:
@@ -78,7 +78,7 @@ class SteppedCycle:
         return CycleResult(verdicts, *offered(tree))
 
     def _line(self, plan: Plan, tree: DraftTree, judges: Judges, lap: Lap) -> CycleResult:
-        """Greedy tokens of a chain, or of the root alone: nothing of it needs a tree."""
+        """Verify a chain, or a root alone, greedily; this needs no tree operations."""
         output = self._side.verify_pass(tree)
         assert output.logits is not None
         highest, choices = output.logits.max(-1)  # (B, N)
@@ -129,18 +129,19 @@ class SteppedCycle:
 
 
 def is_line(tree: DraftTree) -> bool:
-    """Whether every row is a chain whose drafts are a function of the context."""
+    """Return whether every row is a full chain of drafts that were not sampled."""
     return (tree.chain or tree.tokens.shape[1] == 1) and tree.alive is None and tree.distributions is None
 
 
 def accepted_line(
     judge: RowVerification, choices: Sequence[int], highest: Sequence[float], drafted: Sequence[int]
 ) -> list[int]:
-    """The target's choices (N,) along a chain of ``drafted`` tokens (N,), the root first, up to the first that was not
-    drafted.
+    """Return the target's choices (N,) along a chain up to and including the first that was not drafted.
+
+    ``drafted`` (N,) are the tokens of the chain, root first; ``highest`` (N,) are the logits of the choices.
 
     Raises:
-        DataError: the logits behind such a choice hold no largest number (``highest``).
+        DataError: the logits of such a choice have no maximum.
     """
     taken: list[int] = []
     for place, choice in enumerate(choices):
@@ -153,17 +154,19 @@ def accepted_line(
 
 
 def tokens_behind(tree: DraftTree, path: Tensor, counts: Tensor, last: Tensor) -> Tensor:
-    """(B, L) the token after each committed position.
+    """Return the token after each committed position, (B, L).
 
-    Of ``path`` (B, L), accepted nodes with the last repeated, ``counts`` (B,) are real; ``last`` (B,) is the target's
-    own token, after the last real one.
+    Args:
+        path: (B, L) accepted nodes; the last one is repeated as padding.
+        counts: (B,) number of real nodes of each path.
+        last: (B,) the target's own token, which follows the last real node.
     """
     following = tree.tokens.gather(1, path).roll(-1, 1)
     return following.scatter_(1, (counts - 1).clamp(min=0)[:, None], last[:, None])
 
 
 def states_on(tree: DraftTree, path: Tensor, states: Tensor | None) -> Tensor | None:
-    """Of the states (B, N, .) of all nodes, those of a path (B, L): (B, L, .)."""
+    """Select the states of a path (B, L) from those of all nodes (B, N, .); return (B, L, .)."""
     if states is None or (tree.chain and path.shape[1] == states.shape[1]):
         return states
     return states.gather(1, path[:, :, None].expand(-1, -1, states.shape[-1]))

@@ -1,8 +1,8 @@
 """The decode loop: prefill, then plan, draft, verify, commit, until a stop or a limit.
 
-B requests run side by side, each at its own length; a row whose request ends takes the next one. Every tensor
-has a fixed shape: trees, their paths and the proposer's rows are padded, and compiled passes look at caches in steps
-of :data:`~vocabforge.decode.target_side.VIEW_STEP` slots.
+B requests run in parallel, each at its own length; when a request ends, its row takes the next one. Every
+tensor has a fixed shape: trees, their paths and the proposer's rows are padded, and compiled passes read
+caches in steps of :data:`~vocabforge.decode.target_side.VIEW_STEP` slots.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ PREFILL = "prefill"
 
 
 class Clock:
-    """Seconds by part, measured between laps and counted for every request that is in work.
+    """Seconds by part, measured between laps and added to every active request.
 
-    The time that the consumer of a stream takes is not counted: call :meth:`resume` after it. Without ``waits`` a part
-    ends where the host goes on, whatever the device still computes.
+    Time spent by the consumer of a stream is excluded: call :meth:`resume` after it. Without ``waits``, a
+    part ends when the host continues, even if the device is still computing.
     """
 
     def __init__(self, device: torch.device, waits: bool = True) -> None:
@@ -49,8 +49,8 @@ class Clock:
         self.last = time.perf_counter()
 
     def lap(self, part: str) -> float:
-        """Count what passed since the last lap as ``part``; returns the seconds."""
-        # Else a part's time would count where its results are first read.
+        """Count the time since the last lap as ``part`` and return it in seconds."""
+        # Without synchronisation, a part's time would be counted in the part that first reads its results.
         if self._device.type == "cuda" and self._waits:
             torch.cuda.synchronize(self._device)
         now = time.perf_counter()
@@ -61,23 +61,25 @@ class Clock:
 
 
 class Decoder:
-    """Continues prompts with a target and, optionally, a proposer.
+    """Decoder that continues prompts with a target and, optionally, a proposer.
 
     Args:
-        target: a lean model, or one of Transformers.
-        proposer: drafts trees; None decodes plainly (a tree of the root alone).
-        context: most positions of a request; default: the target's own limit. Caches grow up to it.
-        rows: requests that run side by side.
-        control: ``fixed`` drafts the proposer's full size in every cycle, ``adaptive`` what pays; or an object.
-        verifier: a name of ``VERIFIERS``; None chooses by request and tree.
-        wrap: makes passes faster, see ``accelerate/``; compiled passes need caches of the full size from the start.
-        chance: from a seed, a request's random stream.
-        ahead: where whole cycles are captured, start the next one before this one's result is read: see
+        target: a lean model or a Transformers model.
+        proposer: drafts trees; None decodes plainly (trees with only a root).
+        context: maximum positions of a request; default: the target's limit. Caches grow up to it.
+        rows: number of requests decoded in parallel.
+        control: ``fixed`` drafts the proposer's full size in every cycle, ``adaptive`` as much as pays off;
+            or a control object.
+        verifier: a name in ``VERIFIERS``; None chooses by request and tree.
+        wrap: speeds up passes, see ``accelerate/``; compiled passes need caches of the full size from the
+            start.
+        chance: creates a request's random stream from its seed.
+        ahead: if whole cycles are captured, start the next cycle before reading the current result; see
             :class:`~vocabforge.decode.accelerate.device_cycle.DeviceCycle`.
 
     Raises:
-        UsageError: a context beyond the target's positions, no such verifier or control, trees too deep to capture, or
-            trees for a target with recurrent layers.
+        UsageError: the context exceeds the target's positions, the verifier or control is unknown, trees are
+            too deep to capture, or trees are drafted for a target with recurrent layers.
         MismatchError: the proposer reads layers that the target does not have.
     """
 
@@ -98,7 +100,7 @@ class Decoder:
         if context is not None and not 1 < context <= limit:
             raise UsageError("the context does not fit the target", got=context, expected=f"2 to {limit}")
         if rows < 1:
-            raise UsageError("a decoder needs a row", got=rows, expected="1 or more")
+            raise UsageError("a decoder needs at least one row", got=rows, expected="1 or more")
         self.target, self.proposer, self.rows = target, proposer, rows
         self.context = context or limit
         if verifier is not None:
@@ -108,13 +110,13 @@ class Decoder:
         plans = proposer.plans() if proposer else [PLAIN_PLAN]
         self.control = make_control(control, plans) if isinstance(control, str) else control
         if target.config.recurrent:
-            wrap = None  # states that a rejection takes back are no static memory
+            wrap = None  # recurrent states are rolled back after rejections, so they are not static memory
             check_chain(proposer)
         aux = proposer.aux_layers if proposer else ()
         check_layers(aux, target.config.num_layers)
         self._reads = proposer.reads if proposer else "none"
         if isinstance(wrap, GraphCapture):
-            wrap = wrap.own()  # dropped when the caches move
+            wrap = wrap.own()  # dropped when the caches are reallocated
             check_window(target, self.levels)
         self._capture = wrap if isinstance(wrap, GraphCapture) else None
         self._side = TargetSide(target, aux, rows, wrap)
@@ -122,24 +124,24 @@ class Decoder:
             proposer.wrap(wrap)
         self._single = root_trees(torch.zeros(1, dtype=torch.int64, device=target.device))
         self._stepped = SteppedCycle(self._side, proposer, verifier)
-        # Whole cycles on the device; None where passes are not captured, or not all of them can be.
+        # Whole cycles on the device; None if passes are not captured, or not all of them can be.
         self.device_cycle = device_cycle(self._side, proposer, self.control, self._capture, verifier, ahead)
         ahead = self.device_cycle is not None and self.device_cycle.ahead
-        self._cycles: Cycle = self._stepped  # what runs the requests in work
+        self._cycles: Cycle = self._stepped  # runs the active requests
         grow = wrap is None or self._capture is not None  # compiled passes are made for one size
-        spare = self.levels + 1 if ahead else 0  # what the cycle behind a request's last one commits
+        spare = self.levels + 1 if ahead else 0  # committed by the extra cycle after a request's last one
         self._caches = Caches(self._side, proposer, self._capture, self.context, grow=grow, spare=spare)
 
     def reserve(self, positions: int) -> None:
         """Grow the caches to the next power of two that holds ``positions``, at most the context.
 
-        They grow by themselves; asking beforehand keeps that out of measured time.
+        Caches also grow on demand; reserving in advance keeps this out of measured time.
         """
         self._caches.reserve(positions)
 
     @property
     def recordings(self) -> int:
-        """Passes captured so far, which takes seconds each; 0 where none are."""
+        """Number of passes captured so far, each of which takes seconds; 0 without capture."""
         return 0 if self._capture is None else len(self._capture.done)
 
     def generate(
@@ -153,10 +155,10 @@ class Decoder:
         sampling: SamplingParams | None = None,
         stop: StopRule | None = None,
     ) -> Generation:
-        """Continue a prompt; ``sampling`` instead of ``temperature`` and ``seed``.
+        """Continue a prompt; ``sampling`` replaces ``temperature`` and ``seed``.
 
         Raises:
-            UsageError: an empty prompt, one that fills the context, or a token the target does not have.
+            UsageError: the prompt is empty, fills the context, or has a token that the target does not have.
         """
         sampling = sampling or SamplingParams(temperature, seed=seed)
         result = Generation()
@@ -165,14 +167,14 @@ class Decoder:
         return result
 
     def generate_batch(self, requests: Sequence[Request]) -> list[Generation]:
-        """Continue prompts side by side; what one request gives does not depend on the others."""
+        """Continue prompts in parallel; each result is independent of the other requests."""
         results = [Generation() for _ in requests]
         for _ in self.stream_batch(requests, results):
             pass
         return results
 
     def stream(self, request: Request, result: Generation) -> Iterator[list[int]]:
-        """Yield the tokens of each cycle as they are committed; ``result`` is filled along the way."""
+        """Yield the tokens of each cycle as they are committed, and fill ``result`` along the way."""
         for _, tokens in self.stream_batch([request], [result]):
             yield tokens
 
@@ -180,11 +182,12 @@ class Decoder:
     def stream_batch(
         self, requests: Sequence[Request], results: Sequence[Generation]
     ) -> Iterator[tuple[int, list[int]]]:
-        """Yield ``(number of the request, its new tokens)`` as they are committed; ``results`` are filled.
+        """Yield ``(request number, new tokens)`` as tokens are committed, and fill ``results``.
 
         Raises:
-            UsageError: a prompt as in :meth:`generate`, another number of results, or another request began on this
-                decoder, or on another one with the same proposer, while this one was being streamed.
+            UsageError: a prompt is invalid as in :meth:`generate`, the number of results differs from the
+                number of requests, or another request started during the stream, on this decoder or on one
+                with the same proposer.
         """
         for request in requests:
             check_request(request, self.context, self.target.config.vocab_size)
@@ -218,7 +221,7 @@ class Decoder:
                             remedy="use a decoder with a separate proposer for each stream, or stream_batch with "
                             "several rows",
                         )
-        except GeneratorExit:  # left between two cycles
+        except GeneratorExit:  # closed between two cycles
             raise
         except BaseException:
             self._caches.distrust()
@@ -227,7 +230,7 @@ class Decoder:
     def _start(
         self, row: int, asked: Waiting, work: Sequence[Work | None], clock: Clock
     ) -> tuple[Work, list[int]]:
-        """Read a prompt into a row and choose the first new token."""
+        """Prefill a row and choose the first new token."""
         request, result = asked.request, asked.result
         clock.results = [one.result for one in work if one is not None]
         clock.lap("other")
@@ -252,11 +255,11 @@ class Decoder:
         result.target_forwards = len(chunks)
         one = Work(asked.number, request, result, asked.room, judge)
         taken = one.take([first])
-        result.timings[PREFILL] = clock.lap("other")  # other, for the rows that were in work already
+        result.timings[PREFILL] = clock.lap("other")  # counted as other for the rows that were already active
         return one, taken
 
     def _cycle(self, work: Sequence[Work | None], clock: Clock) -> dict[int, list[int]]:
-        """One draft, one verification; the committed tokens of each busy row, cut at stops and limits."""
+        """Draft and verify once; return the committed tokens of each busy row, cut at stops and limits."""
         clock.results = [one.result for one in work if one is not None]
         clock.resume()
         ready = self.proposer.ready if isinstance(self.proposer, SometimesReady) else None
@@ -271,7 +274,7 @@ class Decoder:
                 fresh[row] = one.take(verdicts.tokens[row])
         clock.lap("other")
         accepted = [count for count in verdicts.accepted if count >= 0]
-        recording = self._captured_s() - captured  # is of the first cycle alone
+        recording = self._captured_s() - captured  # nonzero only in the first cycle
         self.control.observe(CycleFigures(plan, accepted, clock.last - began - recording))
         return fresh
 
@@ -281,7 +284,7 @@ class Decoder:
     def _deliver(
         self, work: list[Work | None], fresh: dict[int, list[int]], clock: Clock
     ) -> Iterator[tuple[int, list[int]]]:
-        """Hand out new tokens and end the requests that are done."""
+        """Yield new tokens and end the requests that are done."""
         for row, tokens in fresh.items():
             one = work[row]
             assert one is not None

@@ -1,7 +1,7 @@
-"""What an early exit's drafting leaves to verification: the target's first layers, run for the nodes that it expanded.
+"""States that early-exit drafting passes to verification: the target's first layers at the expanded nodes.
 
-Verification runs them for the other nodes only (leaves, mostly), and the layers above for all: LayerSkip's
-self-speculation, Elhoushi et al. 2024.
+Verification runs these layers only for the other nodes (mostly leaves), and the layers above for all nodes:
+LayerSkip's self-speculation, Elhoushi et al. 2024.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class NodeInputs(NamedTuple):
-    """Nodes of a pass: ``ids``, ``positions`` and ``slots`` (B, N), and masks as of ``LeanModel.forward``."""
+    """Nodes of a pass: ``ids``, ``positions`` and ``slots`` (B, N), and masks as in ``LeanModel.forward``."""
 
     ids: Tensor
     positions: Tensor
@@ -29,7 +29,7 @@ class NodeInputs(NamedTuple):
     window_mask: Tensor | None
 
     def behind(self, count: int) -> NodeInputs:
-        """Without the first ``count`` nodes."""
+        """Drop the first ``count`` nodes."""
         mask, near = self.mask, self.window_mask
         return NodeInputs(
             self.ids[:, count:],
@@ -40,7 +40,7 @@ class NodeInputs(NamedTuple):
         )
 
     def at(self, nodes: Tensor) -> NodeInputs:
-        """The nodes (B, M) of these indexes; the masks are tensors."""
+        """Select nodes by index (B, M); the masks must be tensors."""
 
         def rows(mask: Tensor) -> Tensor:
             return mask.gather(1, nodes[:, :, None].expand(-1, -1, mask.shape[-1]))
@@ -52,11 +52,14 @@ class NodeInputs(NamedTuple):
 
 
 class ExitStates(NamedTuple):
-    """The first ``layers`` layers of the target at the M nodes that drafting expanded, the root first.
+    """Outputs of the target's first ``layers`` layers at the M nodes that drafting expanded, root first.
 
-    ``states`` (B, M, H) are the residual stream behind them; keys and values of node m lie in the slot ``m`` places
-    behind the committed ones. ``places`` (B, N): where each node of the tree is among them, -1 if it is not. None: they
-    are the tree's first M nodes, as in a chain.
+    Attributes:
+        layers: number of layers that have run.
+        states: (B, M, H) residual stream after them; the keys and values of node m are in slot m (0-based)
+            after the committed ones.
+        places: (B, N) index of each tree node among the expanded nodes, -1 if it was not expanded. None: the
+            expanded nodes are the tree's first M nodes, as in a chain.
     """
 
     layers: int
@@ -75,9 +78,9 @@ class ExitStates(NamedTuple):
         window_mask: Tensor | None = None,
         aux_layers: tuple[int, ...] = (),
     ) -> TargetOutput:
-        """``target.forward`` over all N nodes of each row, in the slots behind the committed ones.
+        """Run ``target.forward`` over all N nodes of each row, in the slots after the committed ones.
 
-        The first layers run for the nodes without states only, unless outputs of these layers are wanted, too.
+        The first layers run only for nodes without states, unless their outputs are also requested.
         """
         nodes = NodeInputs(ids, positions, slots, mask, window_mask)
         if min(aux_layers, default=self.layers) < self.layers:
@@ -87,7 +90,7 @@ class ExitStates(NamedTuple):
         return target.forward(**nodes._asdict(), cache=cache, layers=above, x=x, aux_layers=aux_layers)
 
     def _completed(self, target: LeanModel, nodes: NodeInputs, cache: KVCache) -> Tensor:
-        """The states (B, N, H) of all nodes; those that drafting did not expand are computed."""
+        """Return the states (B, N, H) of all nodes; compute those that drafting did not expand."""
 
         def first(some: NodeInputs) -> Tensor:
             last = (self.layers - 1,)
@@ -99,29 +102,29 @@ class ExitStates(NamedTuple):
             rest = nodes.behind(self.states.shape[1])
             return torch.cat([self.states, first(rest)], 1) if rest.ids.shape[1] else self.states
         places, root = self.places, nodes.slots[:, :1]
-        # Nodes have other places in the tree than in drafting; what is not there stays, to be written over.
+        # The tree orders nodes differently from the draft passes; missing nodes stay and are overwritten.
         cache.move(torch.where(places < 0, nodes.slots, root + places), nodes.slots, self.layers)
         x = self.states.gather(1, places.clamp(min=0)[:, :, None].expand(-1, -1, self.states.shape[-1]))
         most = int((places < 0).sum(1).amax())
         if not most:
             return x
-        # A row with fewer runs some of its other nodes again.
+        # A row with fewer missing nodes recomputes some of its others.
         missing = (places >= 0).int().argsort(dim=1, stable=True)[:, :most]
         return x.scatter(1, missing[:, :, None].expand(-1, -1, x.shape[-1]), first(nodes.at(missing)))
 
 
 def places_of(tree: DraftTree, tokens: Tensor, parents: Tensor, levels: int) -> Tensor:
-    """(B, N): where each node of a tree is among the root and the nodes expanded below it; -1 if it is not.
+    """Return each tree node's index among the root and the expanded nodes, -1 if absent, (B, N).
 
     Args:
-        tokens: (B, S) of the expanded nodes; node s is at place s + 1, the root at 0.
-        parents: (B, S) the places of their parents.
-        levels: that were expanded, the root's not counted.
+        tokens: (B, S) tokens of the expanded nodes; node s has index s + 1, the root 0.
+        parents: (B, S) indices of their parents.
+        levels: number of expanded levels, without the root's.
     """
     places = torch.full_like(tree.tokens, -1)
     places[:, 0] = 0
     same = tree.tokens[:, :, None] == tokens[:, None]  # (B, N, S)
-    for _ in range(levels):  # the children of a node differ, so a node is known by its path
+    for _ in range(levels):  # siblings differ, so a path identifies a node
         found = same & (places.gather(1, tree.parents)[:, :, None] == parents[:, None])
         places = torch.where(found.any(-1), found.int().argmax(-1) + 1, -1)
         places[:, 0] = 0

@@ -1,4 +1,4 @@
-"""Requests and generations: what a decoder is asked for, and what it returns."""
+"""Requests to a decoder, and the generations that it returns."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class SamplingParams:
                 )
 
     def chosen(self) -> dict[str, float]:
-        """Temperature, seed and whatever differs from its default."""
+        """Return the temperature, the seed and all settings that differ from their defaults."""
         default = SamplingParams()
         always = ("temperature", "seed")
         return {
@@ -68,24 +68,27 @@ class SamplingParams:
 
     @property
     def penalised(self) -> bool:
-        """Whether tokens that were there before change what comes next."""
+        """Whether earlier tokens change the logits."""
         return (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (1.0, 0.0, 0.0)
 
 
 class StopRule(Protocol):
-    """Ends a request by what was generated, beyond stop tokens; see ``stops.py``."""
+    """Rule that ends a request based on the generated tokens, besides stop tokens; see ``stops.py``."""
 
     def kept(self, token_ids: Sequence[int], fresh: int) -> int | None:
-        """How many of the generated tokens stay if the request ends here; None if it goes on.
+        """Return how many generated tokens to keep if the request ends here; None to continue.
 
-        ``fresh`` of the ``token_ids`` are new since the last call.
+        The last ``fresh`` of the ``token_ids`` are new since the last call.
         """
 
 
 @dataclass(frozen=True)
 class Request:
-    """One request: token ids of the target, at least one; ``stop_ids`` end the output and are part of it; ``stop`` is a
-    further rule, such as stop strings, a new object for every request."""
+    """One request: at least one token id of the target, and its limits.
+
+    ``stop_ids`` end the output and are part of it. ``stop`` is a further rule, such as stop strings; every
+    request needs a new object.
+    """
 
     prompt_ids: Sequence[int]
     max_new_tokens: int
@@ -99,45 +102,51 @@ Finish = Literal["stop", "length", "cache"]
 
 @dataclass
 class Generation:
-    """One generated continuation and what it cost. In a batch a cycle's seconds count for each of its requests."""
+    """One generated continuation and its cost. In a batch, a cycle's seconds count for each request."""
 
-    # A stop token is included, nothing after it; stop strings end with the token that completes them.
+    # Includes a stop token but nothing after it; a stop string ends with the token that completes it.
     token_ids: list[int] = field(default_factory=list)
-    # Tokens of the output that each verification committed, the target's own included. Tokens behind an end or beyond
+    # Output tokens committed by each verification, the target's own included. Tokens after an end or beyond
     # the limit do not count.
     accept_lengths: list[int] = field(default_factory=list)
-    # The same with such tokens, as servers' counters have it.
+    # Same, but including these tokens, as servers count.
     verified_lengths: list[int] = field(default_factory=list)
-    drafted_levels: list[int] = field(default_factory=list)  # that each cycle was to draft; 0: none
+    drafted_levels: list[int] = field(default_factory=list)  # levels that each cycle was to draft; 0: none
     prefill_s: float = 0.0
     decode_s: float = 0.0
     target_forwards: int = 0  # prefill chunks included
     drafted: int = 0  # draft tokens verified
-    verified: int = 0  # nodes that verifications checked, roots included
+    verified: int = 0  # nodes checked by verifications, roots included
     # Seconds by part: prefill; drafting in layers, head and draft (growing the tree); verify; other.
     timings: dict[str, float] = field(default_factory=dict)
     finish: Finish = "length"  # stop token or string, length limit, or cache full
-    done: bool = False  # nothing more comes
-    # Verifications whose path reached depth i + 1 (as of verified_lengths), and those whose tree offered that depth.
+    done: bool = False  # no more tokens follow
+    # Verifications whose path reached depth i + 1 (as in verified_lengths), and those whose tree did.
     accepted_by_depth: list[int] = field(default_factory=list)
     drafted_by_depth: list[int] = field(default_factory=list)
-    counts: dict[str, int] = field(default_factory=dict)  # of its proposer (``Counts``), by name
+    counts: dict[str, int] = field(default_factory=dict)  # counts of its proposer (``Counts``), by name
 
     @property
     def mean_accepted_length(self) -> float:
-        """Mean tokens of the output that a verification committed; 0 without any."""
+        """Mean number of output tokens per verification; 0 without any."""
         return sum(self.accept_lengths) / len(self.accept_lengths) if self.accept_lengths else 0.0
 
     def drop(self, tokens: int) -> None:
-        """Take back the last committed tokens: the output ends before them."""
+        """Remove the last committed tokens from the accepted lengths."""
         for at in range(len(self.accept_lengths) - 1, -1, -1):
             taken = min(tokens, self.accept_lengths[at])
             self.accept_lengths[at] -= taken
             tokens -= taken
 
     def record(self, levels: int, deepest: int, drafted: int, accepted: int) -> None:
-        """One verification: the levels that the cycle was to draft, the deepest that the row's tree offered, its draft
-        tokens, and how many of them were accepted."""
+        """Record one verification.
+
+        Args:
+            levels: levels that the cycle was to draft.
+            deepest: deepest level of the row's tree.
+            drafted: draft tokens of the row's tree.
+            accepted: how many of them were accepted.
+        """
         self.target_forwards += 1
         self.accept_lengths.append(accepted + 1)
         self.verified_lengths.append(accepted + 1)
@@ -152,7 +161,7 @@ class Generation:
 
 
 class Generator(Protocol):
-    """Anything that continues a prompt: plain decoding, or a drafter with verification."""
+    """Interface for continuing a prompt: plain decoding, or a drafter with verification."""
 
     def generate(
         self,

@@ -1,8 +1,8 @@
-"""The one transform of logits: penalties, temperature, top-k, top-p, min-p, softmax. And a request's random numbers.
+"""The transform of logits (penalties, temperature, top-k, top-p, min-p, softmax), and random numbers.
 
-The order is fixed, as in ``transformers``. Everything up to the exponential is fp32; weights leave as float64.
-Tokens of equal score have an order at the borders of top-k and top-p, the lower id first, so that top-k keeps
-exactly k tokens (``transformers`` keeps all that tie with the last one).
+The order is fixed, as in ``transformers``. Everything up to the exponential is fp32; the returned weights are
+float64. At the borders of top-k and top-p, tokens of equal score are ordered by id, lowest first, so top-k
+keeps exactly k tokens (``transformers`` keeps all that tie with the last one).
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ Weights = np.ndarray[Any, Any]
 
 
 class Chance(Protocol):
-    """Source of the random decisions, so that a test can walk all of them."""
+    """Source of random decisions; tests replace it to enumerate all of them."""
 
     def happens(self, weight: Any, total: Any) -> bool:
-        """True with probability weight / total (total above 0), from a fresh uniform number."""
+        """Return True with probability weight / total (total above 0), using a fresh uniform number."""
 
     def draw(self, weights: Weights) -> int:
-        """An index of weights (V,), at least one above 0, with probability weight / sum."""
+        """Draw an index of weights (V,), at least one of them above 0, with probability weight / sum."""
 
 
 class SeededChance:
-    """Pseudo-random decisions (Philox); the same seed (below 2**63) gives the same decisions, on every machine."""
+    """Pseudo-random decisions (Philox); a seed (below 2**63) gives the same decisions on every machine."""
 
     def __init__(self, seed: int) -> None:
         self._uniform = np.random.Generator(np.random.Philox(key=seed)).random
@@ -41,7 +41,7 @@ class SeededChance:
 
     def draw(self, weights: Weights) -> int:
         heights = weights.cumsum()
-        # `right`: the first height above the number, so that a weight of 0 is never drawn.
+        # `right` finds the first height above the number, so a weight of 0 is never drawn.
         place = int(heights.searchsorted(self._uniform() * heights[-1], side="right"))
         return min(place, int(np.flatnonzero(weights)[-1]))  # the product may round up to the total
 
@@ -50,9 +50,9 @@ Scores = np.ndarray[Any, np.dtype[np.float32]]
 
 
 class TokenHistory:
-    """What was read and written so far, as penalties count it; of the prompt only the repetition penalty.
+    """Tokens of prompt and output, for penalties; only the repetition penalty counts the prompt.
 
-    ``vocab`` is the size of the target's vocabulary, ``length`` the tokens so far, prompt and output.
+    ``vocab`` is the size of the target's vocabulary, ``length`` the number of tokens in prompt and output.
     """
 
     def __init__(self, prompt_ids: Sequence[int], vocab: int) -> None:
@@ -69,7 +69,7 @@ class TokenHistory:
         self.length += len(tokens)
 
     def penalise(self, scores: Scores, sampling: SamplingParams, path_tokens: Sequence[int]) -> Scores:
-        """Logits (V,) after the penalties of the output and of ``path_tokens``, which follow it."""
+        """Apply the penalties of the output and of the following ``path_tokens`` to logits (V,)."""
         seen, counts = self._seen, self._counts
         if path_tokens:
             seen, counts = seen.copy(), counts.copy()
@@ -92,7 +92,7 @@ def target_weights(
     history: TokenHistory,
     path_tokens: Sequence[int],
 ) -> Weights:
-    """The target's distribution of the next token after the transform, up to a factor.
+    """Return the target's distribution of the next token after the transform, up to a factor.
 
     Args:
         history: prompt and committed output, the tree's root included.
@@ -102,19 +102,19 @@ def target_weights(
         (V,) float64, exactly 0 outside the support; one-hot at temperature 0 (the first of equal maxima).
 
     Raises:
-        DataError: the logits have no largest number (NaN, or no token above -inf).
+        DataError: the logits have no maximum (NaN, or no token above -inf).
     """
     scores = _scores(logits)
     if sampling.penalised:
         scores = history.penalise(scores, sampling, path_tokens)
-    best = int(scores.argmax())  # the first NaN, where there is one
+    best = int(scores.argmax())  # the first NaN, if there is one
     if not scores[best] > -np.inf:
         raise no_distribution("target", history.length + len(path_tokens))
     return _transform(scores, best, sampling)
 
 
 def draft_weights(logits: Tensor | np.ndarray[Any, Any], sampling: SamplingParams) -> Weights:
-    """The same transform of a drafter's logits (C,), without penalties; float64 (C,)."""
+    """Apply the same transform, without penalties, to a drafter's logits (C,); return float64 (C,)."""
     scores = _scores(logits)
     best = int(scores.argmax())
     if not scores[best] > -np.inf:
@@ -123,7 +123,7 @@ def draft_weights(logits: Tensor | np.ndarray[Any, Any], sampling: SamplingParam
 
 
 def no_distribution(model: str, length: int | None = None) -> VocabForgeError:
-    """The error of logits that are no distribution; ``length`` tokens stand before the one they are for."""
+    """Return the error for invalid logits; ``length`` is the number of tokens before theirs."""
     where = "" if length is None else f" for token {length:,} (from 0) of prompt and output"
     return DataError(
         f"the {model}'s logits hold no largest number: NaN among them, or all are -inf",
@@ -140,34 +140,34 @@ def _scores(logits: Tensor | np.ndarray[Any, Any]) -> Scores:
 
 
 def _transform(scores: Scores, best: int, sampling: SamplingParams) -> Weights:
-    """Weights of scores, the largest of which is at ``best``."""
+    """Return the weights of scores with their maximum at ``best``."""
     if sampling.greedy:
         only = np.zeros(len(scores))
         only[best] = 1.0
         return only
-    if scores[best] == np.inf:  # infinitely ahead: nothing else is possible
+    if scores[best] == np.inf:  # an infinite logit excludes all others
         scores = np.where(scores == np.inf, np.float32(0), np.float32(-np.inf))
-    # The maximum goes first: a tiny temperature would otherwise make infinities, and those NaN.
+    # Subtract the maximum first: dividing by a tiny temperature could otherwise give infinities and then NaN.
     with np.errstate(over="ignore"):
         ahead = scores - scores[best]
         weights: Scores = np.exp((ahead.astype(np.float64) / sampling.temperature).astype(np.float32))
     if 0 < sampling.top_k < len(weights) or sampling.top_p < 1:
         weights = _most_probable(scores, weights, sampling)
     if sampling.min_p > 0:
-        weights[weights < np.float32(sampling.min_p)] = 0.0  # the most probable one's weight is 1
+        weights[weights < np.float32(sampling.min_p)] = 0.0  # the most probable token has weight 1
     return weights.astype(np.float64)
 
 
 def _most_probable(scores: Scores, weights: Scores, sampling: SamplingParams) -> Scores:
-    """Weights without what top-k and, after it, top-p leave out."""
+    """Set the weights that top-k and then top-p exclude to 0."""
     k = sampling.top_k or len(scores)
     candidates: np.ndarray[Any, Any]
-    if k < len(scores):  # a selection first, to sort little of a large vocabulary
+    if k < len(scores):  # partition first, to sort only a few tokens of a large vocabulary
         border = np.partition(scores, len(scores) - k)[len(scores) - k]
         candidates = np.flatnonzero(scores >= border)
     else:
         candidates = np.flatnonzero(weights)
-    # A stable sort of ascending ids: ties go to the lower one.
+    # A stable sort of ascending ids: ties go to the lower id.
     kept = candidates[np.argsort(-scores[candidates], kind="stable")][:k]
     if sampling.top_p < 1:
         mass = weights[kept].cumsum(dtype=np.float64)

@@ -1,4 +1,4 @@
-"""Stop strings: a request ends at the token that completes one, wherever tokens begin and end."""
+"""Stop strings: a request ends at the token that completes one, regardless of token boundaries."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from typing import Protocol
 
 from ..core.errors import UsageError
 
-INCOMPLETE = "\N{REPLACEMENT CHARACTER}"  # what tokenizers give for bytes that are no whole character
+INCOMPLETE = "\N{REPLACEMENT CHARACTER}"  # how tokenizers decode bytes that do not form a complete character
 
 
 class Decodes(Protocol):
-    """The part of a tokenizer that is needed; special tokens have no text."""
+    """The tokenizer method needed here; special tokens have no text."""
 
     def decode(self, ids: Sequence[int]) -> str: ...
 
 
 class StopStrings:
-    """A ``StopRule``: the output ends with the first token after which its text holds one of the strings.
+    """``StopRule`` that ends the output at the first token after which its text contains one of the strings.
 
-    Each token costs one decoding of the few tokens since the last but one place where the text was whole: a
-    character may be spread over tokens, and decoders treat the first token of a text in a way of their own.
+    Each token costs one decoding of the few tokens since the second-to-last point with complete text: a
+    character may span several tokens, and decoders treat the first token of a text differently.
 
-    The ``string`` that ends first in the text counts, of those that end together the longest. ``before`` are the last
-    tokens of the prompt, whose text the output continues: some decoders strip the first space of a text.
+    The string that ends first in the text applies; if several end together, the longest. ``before`` are the
+    last tokens of the prompt, whose text the output continues: some decoders strip the first space of a text.
 
     Raises:
-        UsageError: no string, an empty one, or one with a replacement character (U+FFFD).
+        UsageError: no string is given, or one is empty or has a replacement character (U+FFFD).
     """
 
     def __init__(self, tokenizer: Decodes, strings: Sequence[str], before: Sequence[int] = ()) -> None:
@@ -39,17 +39,17 @@ class StopStrings:
                 expected="one or more strings of at least one character, none of them U+FFFD",
             )
         self._tokenizer, self._strings = tokenizer, tuple(strings)
-        self._reach = max(map(len, strings)) - 1  # characters before a token that may belong to one
+        self._reach = max(map(len, strings)) - 1  # characters before a token that may belong to a stop string
         self._ids, self._before = list(before), len(before)
         self._base = tokenizer.decode(self._ids) if before else ""
         self._stopped = False
         self._tail = ""  # the last characters of the whole text so far
-        # Text is whole before these two tokens. What lies between them has text, which `_known` is.
+        # The text is complete before each of these two tokens; `_known` is the text between them.
         self._start, self._whole = 0, self._before
         self._known = self._base
 
     def kept(self, token_ids: Sequence[int], fresh: int) -> int | None:
-        """How many generated tokens stay, the one that completes a stop string included; None to go on."""
+        """Return how many generated tokens to keep, the completing one included; None to continue."""
         for token in token_ids[len(token_ids) - fresh :]:
             self._ids.append(token)
             if self._completes():
@@ -70,7 +70,7 @@ class StopStrings:
     def _advance(self, found: str) -> None:
         self._tail = (self._tail + found[len(self._known) :])[-self._reach :] if self._reach else ""
         since = self._tokenizer.decode(self._ids[self._whole :])
-        # A first token without text (a special one) would leave the next one in its place.
+        # If the first token has no text (a special token), the next would be decoded as the first.
         if since:
             self._start, self._known = self._whole, since
         else:
@@ -79,7 +79,7 @@ class StopStrings:
 
     @cached_property
     def text(self) -> str:
-        """Text of the output; without the stop string and what follows it, once there is one."""
+        """Text of the output, without the stop string and anything after it."""
         text = self._tokenizer.decode(self._ids)[len(self._base) :]
         if not self._stopped:
             return text
@@ -89,7 +89,7 @@ class StopStrings:
 
     @property
     def settled(self) -> str:
-        """The part of ``text`` that can be shown: no later token changes it or makes it part of a stop string."""
+        """The part of ``text`` that is final: no later token changes it or makes it part of a stop string."""
         text = self.text
         if self._stopped:
             return text

@@ -1,6 +1,6 @@
 """The target's half of a cycle: its cache, one pass over tree nodes, compaction, and attention masks.
 
-Lengths come in steps of ``VIEW_STEP`` slots, so that shapes repeat.
+Lengths are rounded up to multiples of ``VIEW_STEP`` slots, so that shapes repeat.
 """
 
 from __future__ import annotations
@@ -24,13 +24,16 @@ VIEW_STEP = 128
 
 
 def view_length(used: int, capacity: int) -> int:
-    """Slots that a pass looks at: ``used`` in whole steps of ``VIEW_STEP``, at most ``capacity``."""
+    """Round ``used`` slots up to a multiple of ``VIEW_STEP``, at most ``capacity``."""
     return min(-(-used // VIEW_STEP) * VIEW_STEP, capacity)
 
 
 def block_mask(visible: Tensor, committed: Tensor, view: int) -> Tensor:
-    """What N queries of each row see, bool (B, N, view): the slots of all ``committed`` (B,) positions, 0 on, and, in
-    the M slots behind them, what ``visible`` bool (B, N, M) says; M is at least 1."""
+    """Return the attention mask of N queries per row, bool (B, N, view).
+
+    All queries attend to the slots of the ``committed`` (B,) positions, from 0 on. ``visible`` bool (B, N, M)
+    is their mask over the M slots after these; M is at least 1.
+    """
     size = visible.shape[-1]
     behind = torch.arange(view, device=visible.device) - committed[:, None]  # (B, view)
     inside = visible.gather(2, behind.clamp(0, size - 1)[:, None].expand(-1, visible.shape[1], -1))
@@ -38,9 +41,9 @@ def block_mask(visible: Tensor, committed: Tensor, view: int) -> Tensor:
 
 
 def near_mask(depths: Tensor, committed: Tensor, view: Tensor, near: Near) -> Tensor:
-    """bool (B, N, S'): slots of ``view`` (S',) whose positions each node sees in a layer with a window or chunks.
+    """Return the slots of ``view`` (S',) within each node's window or chunk, bool (B, N, S').
 
-    The nodes have ``depths`` (B, N) behind the ``committed`` (B,) slots.
+    The nodes have ``depths`` (B, N), relative to the ``committed`` (B,) slots.
     """
     behind = view - committed[:, None]  # (B, S')
     node = behind.clamp(0, depths.shape[1] - 1)
@@ -53,7 +56,7 @@ PREFILL_CHUNK = 512
 
 
 class Chunk(NamedTuple):
-    """A part of a prompt: its length, and the states (T', .) that the proposer reads of it."""
+    """Part of a prompt: its length, and the target's states (T', .) that the proposer reads."""
 
     length: int
     states: Tensor | None
@@ -67,14 +70,14 @@ class TargetPass(NamedTuple):
     logits: Tensor | None = None
 
     def states(self, reads: str) -> Tensor | None:
-        """What a proposer reads of it."""
+        """Return the states that a proposer reads."""
         return {"aux": self.aux, "hidden": self.hidden, "none": None}[reads]
 
 
 def _judged(
     output: TargetPass, tree: DraftTree, levels: int | None
 ) -> tuple[TargetPass, tuple[Tensor, Tensor] | None]:
-    """With the device's half of greedy verification, and without logits then; None: as it is."""
+    """Replace the logits with the device's half of greedy verification; no change if ``levels`` is None."""
     if levels is None:
         return output, None
     assert output.logits is not None
@@ -82,8 +85,10 @@ def _judged(
 
 
 class TargetSide:
-    """A target with the cache of B rows; the outputs of ``aux_layers`` are wanted, ``wrap`` makes passes over trees
-    faster."""
+    """A target with the cache of B rows.
+
+    Passes also return the outputs of ``aux_layers``; ``wrap`` speeds up passes over trees.
+    """
 
     def __init__(
         self, target: Target, aux_layers: tuple[int, ...], rows: int, wrap: Wrap | None = None
@@ -91,7 +96,7 @@ class TargetSide:
         self.target, self.aux_layers, self.rows = target, aux_layers, rows
         self._wrap, self.eager = wrap, wrap is None
         self._captured = isinstance(wrap, GraphCapture)
-        # What nodes see is then told by lengths and bits, not by masks.
+        # Captured passes of lean models take lengths and bits instead of mask tensors.
         self._lean = isinstance(target, LeanModel)
         self._bits = self._captured and self._lean
         config = target.config
@@ -100,14 +105,14 @@ class TargetSide:
         self._passes: dict[tuple[object, ...], Callable[..., Any]] = {}
 
     def allocate(self, positions: int, scratch: int) -> None:
-        """A cache of ``positions`` and ``scratch`` slots behind them; what the old one holds is lost."""
+        """Allocate ``positions`` slots followed by ``scratch`` slots; the old contents are lost."""
         self.cache: Any = self.target.new_cache(positions + scratch, self.rows)
         self._slots = torch.arange(self.cache.capacity, device=self.target.device)
         self.committed = torch.zeros(self.rows, dtype=torch.int64, device=self.target.device)
-        self.lengths = [0] * self.rows  # the same on the host
+        self.lengths = [0] * self.rows  # host copy of ``committed``
 
     def prefill(self, row: int, ids: Tensor, reads: str) -> tuple[Tensor, list[Chunk]]:
-        """Read the next prompt tokens (T,) of a row; logits (V,) after the last one, and what was read by chunk."""
+        """Prefill the next prompt tokens (T,) of a row; return the last logits (V,) and the chunks."""
         chunks: list[Chunk] = []
         cache = self.cache.row(row)
         start = self.lengths[row]
@@ -115,7 +120,7 @@ class TargetSide:
         for part in ids.split(PREFILL_CHUNK):
             used = start + len(part)
             positions, view = self._slots[start:used], self._slots[:used]
-            mask: Tensor | int = used  # of one token
+            mask: Tensor | int = used  # for a single token
             near = None
             if len(part) > 1 or self._reaches(used):
                 mask = causal_mask(positions, view)
@@ -138,19 +143,19 @@ class TargetSide:
         return self.target.logits(output.hidden[0, -1]), chunks
 
     def set_length(self, row: int, length: int) -> None:
-        """Committed positions of a row: 0 for a new or an idle one."""
+        """Set the committed positions of a row; 0 for a new or an idle row."""
         self.lengths[row] = length
         self.committed[row] = length
         if length == 0:
             self.cache.restart(row)
 
     def verify_pass(self, tree: DraftTree) -> TargetPass:
-        """One pass over all nodes; they lie in the slots behind the committed ones."""
+        """Run one pass over all nodes, in the slots after the committed ones."""
         states, _ = self._run(tree, None)
         return states
 
     def judged_pass(self, tree: DraftTree, levels: int) -> tuple[TargetPass, tuple[Tensor, Tensor]]:
-        """The same with the device's half of greedy verification (``decide_greedy``); it has no logits."""
+        """Run :meth:`verify_pass` and the device's half of greedy verification; return no logits."""
         states, decision = self._run(tree, levels)
         assert decision is not None
         return states, decision
@@ -172,7 +177,7 @@ class TargetSide:
         return result
 
     def _make_pass(self, levels: int | None, chain: bool) -> Callable[..., Any]:
-        """A pure function of trees; everything else that it reads stays where it is."""
+        """Return a pure function of trees; all other tensors that it reads keep their addresses."""
 
         def run(
             tokens: Tensor,
@@ -188,9 +193,9 @@ class TargetSide:
         return run
 
     def look(self, tree: DraftTree, view: Tensor) -> TargetPass:
-        """Run all nodes of trees, looking at the slots ``view``; keys and values go behind the committed ones."""
+        """Run all nodes of trees over the slots ``view``; write keys and values after the committed slots."""
         count = tree.tokens.shape[1]
-        # The host says where the row is: that takes fewer calls, whose time counts on a CPU.
+        # With one eager row, use the length on the host: this takes fewer calls, which matters on a CPU.
         told = self.eager and self.rows == 1
         if told and tree.chain:
             slots = positions = self._slots[self.lengths[0] :][:count][None]
@@ -212,14 +217,14 @@ class TargetSide:
         return TargetPass(output.hidden, output.aux, self.target.logits(output.hidden))
 
     def look_at_all(self, tree: DraftTree) -> TargetPass:
-        """:meth:`look` for a pass that holds at all lengths."""
+        """Run :meth:`look` over all slots, for a pass that is valid for all lengths."""
         return self.look(tree, self._slots)
 
     def _masks(
         self, tree: DraftTree, slots: Tensor, positions: Tensor, view: Tensor, last: bool
     ) -> tuple[Tensor | Sight | int, Tensor | None]:
-        """Of a pass; ``last``: tokens of one row that follow each other, at the end of ``view``."""
-        # A compiled pass holds for all views, so that windows are by the cache's size.
+        """Return the masks of a pass; ``last``: consecutive tokens of one row, at the end of ``view``."""
+        # A compiled pass serves all views, so the cache's size decides whether windows apply.
         limited = self._reaches(view.shape[0] if self.eager else self.cache.capacity)
         if last and not limited:
             return view.shape[0], None
@@ -236,21 +241,22 @@ class TargetSide:
         return mask, mask & near_mask(tree.depths, self.committed, view, self._near)
 
     def _reaches(self, used: int) -> bool:
-        """Whether so many slots are more than a window, or than a chunk."""
+        """Return whether this many slots exceed the window or chunk."""
         return self._near is not None and used > self._near_size
 
     def keep(self, tree: DraftTree, path: Tensor, counts: Tensor) -> None:
-        """Compaction: the accepted path moves right behind the committed slots. The host must :meth:`note` it, too.
+        """Compact the cache: move the accepted path to the slots right after the committed ones.
 
-        Of ``path`` (B, L), nodes with the last repeated, ``counts`` (B,) are real.
+        The host must also call :meth:`note`. ``counts`` (B,) are the numbers of real nodes in ``path`` (B,
+        L), whose last node is repeated as padding.
         """
-        if not tree.chain:  # a chain's path lies where it belongs
+        if not tree.chain:  # a chain is already in place
             self.cache.move(
                 self.committed[:, None] + path, self.committed[:, None] + self._slots[: path.shape[1]]
             )
         self.committed.add_(counts)
 
     def note(self, counts: Sequence[int]) -> None:
-        """Committed positions of each row, on the host."""
+        """Add committed positions of each row on the host."""
         self.cache.settle(counts)
         self.lengths = [old + more for old, more in zip(self.lengths, counts)]

@@ -1,4 +1,4 @@
-"""Decoding from text to text."""
+"""Decoding of text prompts to text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .stops import INCOMPLETE, StopStrings
 from .work import check_request
 
 Prompt = str | Sequence[Mapping[str, Any]]
-# Last tokens of a text that its continuation is decoded with: decoders strip the first space of a text.
+# Number of prompt tokens decoded with the continuation: decoders strip the first space of a text.
 _CONTEXT = 8
 
 
@@ -95,8 +95,8 @@ class TextDecoder:
             max_new_tokens: limit of the output, in tokens.
             sampling: sampling parameters; None is greedy.
             stop: stop strings. The output ends before the first of them.
-            prompt_format: ``chat`` renders a text as a question with the chat template, ``raw`` continues it, ``auto``
-                is ``chat`` if there is a template.
+            prompt_format: ``chat`` renders a text as a user message with the chat template, ``raw`` continues
+                it, ``auto`` is ``chat`` if there is a template.
             answer: an object to fill with the text, token ids and times.
 
         Raises:
@@ -111,8 +111,8 @@ class TextDecoder:
         request = Request(ids, max_new_tokens, set(self.tokenizer.eos_ids), sampling, stops)
         check_request(request, decoder.context, decoder.target.config.vocab_size)
         if self._wrap is not None and decoder not in self._warm:
-            # Passes are compiled or captured before the clock starts: the same size of cache and the same kind of
-            # choice; three cycles meet every pass.
+            # Compile or capture passes before the clock starts, with the same cache size and the same kind of
+            # sampling; three cycles run every pass.
             for _ in islice(decoder.stream(Request(ids, max_new_tokens, (), sampling), Generation()), 4):
                 pass
             self._warm.append(decoder)
@@ -124,7 +124,7 @@ class TextDecoder:
 
         for _ in decoder.stream(request, result):
             now = text() if stops is None else stops.settled
-            now = now.rstrip(INCOMPLETE)  # more of a character may come
+            now = now.rstrip(INCOMPLETE)  # the rest of a character may follow
             if now.startswith(written) and now != written:
                 yield now[len(written) :]
                 written = now
@@ -140,7 +140,7 @@ class TextDecoder:
         return answer
 
     def _read(self, prompt: Prompt, prompt_format: str, answer: Answer) -> tuple[list[int], tuple[int, ...]]:
-        """The prompt's ids, and the last of them if the output continues its text."""
+        """Return the prompt's ids, and the last of them if the output continues its text."""
         if not isinstance(prompt, str):
             return encode_prompt(self.tokenizer, prompt), ()
         if resolve_format(self.tokenizer, prompt_format) == "chat":
@@ -159,10 +159,10 @@ def continue_batches(
     temperature: float = 0.0,
     top_p: float = 1.0,
 ) -> tuple[Callable[[Sequence[tuple[list[int], int]]], Iterator[tuple[int, list[int]]]], int]:
-    """Return a function that continues many prompts, ``rows`` of them side by side, and the decoder's context.
+    """Return a function that continues many prompts, ``rows`` of them in parallel, and the decoder's context.
 
-    The function takes token ids and a seed for each prompt. It yields a prompt's number and its new ids, the end token
-    included, as soon as that answer ends. A row whose answer has ended takes the next prompt.
+    The function takes token ids and a seed for each prompt. It yields a prompt's number and its new ids,
+    including the end token, as soon as that answer ends. The row then takes the next prompt.
 
     Raises:
         VocabForgeError: see :class:`TextDecoder`.

@@ -1,4 +1,4 @@
-"""Draft trees: of B requests side by side, and of one request on the host, as verification walks it."""
+"""Draft trees: batched for B requests, and per request on the host for verification."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from .sampling import Chance, TokenHistory, Weights
 class TreeSettings:
     """Shape of the draft tree."""
 
-    topk: int = 10  # children of a node, and nodes expanded in a round
+    topk: int = 10  # children of a node, and nodes expanded per round
     depth: int = 5  # rounds after the root's expansion; the tree is depth + 1 levels deep
-    total_nodes: int = 60  # nodes that one verification checks, root included
+    total_nodes: int = 60  # nodes per verification, root included
 
     def __post_init__(self) -> None:
         if self.topk < 1 or self.depth < 0:
             raise UsageError(
-                "the draft tree has no shape",
+                "the shape of the draft tree is invalid",
                 got=f"topk {self.topk}, depth {self.depth}",
                 expected="topk >= 1, depth >= 0",
             )
@@ -42,33 +42,35 @@ class TreeSettings:
 
     @property
     def levels(self) -> int:
-        """Levels below the root."""
+        """Number of levels below the root."""
         return self.depth + 1
 
     @property
     def history_size(self) -> int:
-        """Nodes that drafting makes, of which ``total_nodes - 1`` are kept."""
+        """Number of drafted nodes, of which ``total_nodes - 1`` are kept."""
         return self.topk + self.depth * self.topk**2
 
 
 @dataclass(frozen=True)
 class DraftDistribution:
-    """The distribution that the children of one node were drawn from, without replacement, in their order: ``ids``
-    (C,) int64 ascending and ``weights`` (C,) float64, 0 or above, up to a factor. Exactly what was drawn from."""
+    """Exact distribution from which the children of a node were drawn in order, without replacement.
+
+    ``ids`` (C,) are int64 and ascending; ``weights`` (C,) are float64, at least 0 and known up to a factor.
+    """
 
     ids: np.ndarray
     weights: Weights
 
 
 class LazyDistribution(Protocol):
-    """The distribution that one node's only child was drawn from, where naming all of it would cost too much.
+    """Distribution from which a node's only child was drawn, if computing all of it would cost too much.
 
-    What it leaves to 1 is the probability that nothing was drawn: a node with such a distribution may have no child,
-    and that was a draw, too.
+    Its probabilities may sum to less than 1; the rest is the probability that nothing was drawn. A node with
+    such a distribution may have no child, and this also counts as a draw.
     """
 
     def probability(self, token: int) -> Any:
-        """Exactly the probability that this token was drawn; 0 for those that cannot be."""
+        """Return the exact probability that this token was drawn; 0 if it cannot be."""
 
 
 Distribution = DraftDistribution | LazyDistribution
@@ -79,22 +81,25 @@ class DraftTree:
     """B trees of N nodes. Node 0 is the root (the last committed token); parents precede children."""
 
     tokens: Tensor  # (B, N) int64
-    parents: Tensor  # (B, N) int64, the root's is 0
-    depths: Tensor  # (B, N) int64, the root's is 0
-    ancestors: Tensor  # bool (B, N, N), ancestors[b, i, j]: j is i or above it
-    alive: Tensor | None = None  # bool (B, N), False if a node only pads a smaller tree; None: all are alive
-    chain: bool = False  # every node is the child of the one before it
-    # For each row, node -> distribution of its children; None if drafts are a function of the context.
+    parents: Tensor  # (B, N) int64; 0 for the root
+    depths: Tensor  # (B, N) int64; 0 for the root
+    ancestors: Tensor  # bool (B, N, N), ancestors[b, i, j]: j is i or an ancestor of i
+    alive: Tensor | None = None  # bool (B, N), False for padding nodes; None: there are none
+    chain: bool = False  # every node is the child of the previous one
+    # For each row, node -> distribution of its children; None if drafts were not sampled.
     distributions: Sequence[Mapping[int, Distribution]] | None = None
-    words: Tensor | None = None  # ``ancestors`` as bits, (B, N, W) int64, if they are known already
-    exits: Any = None  # ``ExitStates``, if drafting has run a part of the target's own pass over it
+    words: Tensor | None = None  # ``ancestors`` as bits, (B, N, W) int64, if already computed
+    exits: Any = None  # ``ExitStates``, if drafting has already run a part of the target's pass
 
     def ancestor_words(self) -> Tensor:
-        """The ancestors as bits, for kernels: (B, N, W) int64, bit j % 64 of word j // 64 is ancestors[..., j]."""
+        """Return the ancestors as bits for kernels, (B, N, W) int64.
+
+        Bit j % 64 of word j // 64 is ancestors[..., j].
+        """
         return bits_of(self.ancestors) if self.words is None else self.words
 
     def leaf_paths(self) -> list[list[list[int]]]:
-        """For each row, the nodes of each path from the root to a leaf, on the host."""
+        """Return the nodes of every path from the root to a leaf, for each row, on the host."""
         found = []
         for parents, above in zip(self.parents.tolist(), self.ancestors):
             leaves = sorted(set(range(len(parents))) - set(parents[1:]))
@@ -103,13 +108,13 @@ class DraftTree:
 
 
 def build_tree(tokens: Tensor, parents: Tensor, levels: int) -> DraftTree:
-    """Depths and ancestors of trees given by tokens and parents (B, N); at most ``levels`` levels below the root."""
+    """Build trees from tokens and parents (B, N), with at most ``levels`` levels below the root."""
     ancestors = ancestors_of(parents, levels)
     return DraftTree(tokens, parents, ancestors.sum(-1) - 1, ancestors)
 
 
 def root_trees(roots: Tensor) -> DraftTree:
-    """The roots (B,) alone: nothing is drafted."""
+    """Return trees of the roots (B,) alone, without drafts."""
     tree = build_tree(roots[:, None], torch.zeros_like(roots[:, None]), 0)
     return replace(tree, chain=True)
 
@@ -119,25 +124,27 @@ Walk = tuple[list[int], list[int]]
 
 @dataclass(frozen=True)
 class RowTree:
-    """A tree of one request, and the target's logits on it."""
+    """The tree of one request, and the target's logits at its nodes."""
 
     tokens: Sequence[int]  # of the N nodes; node 0 is the root, the last committed token
-    children: Sequence[Sequence[int]]  # in the order in which they are tried; nodes that only pad are in none
+    children: Sequence[Sequence[int]]  # in the order in which they are tried; without padding nodes
     logits: Tensor  # (N, V) of the target
     sampling: SamplingParams
     chance: Chance
-    history: TokenHistory  # prompt and committed output, the root included
-    # Of a node's children; point masses without one.
+    history: TokenHistory  # prompt and committed output, root included
+    # Distribution of a node's children; without an entry, they are point masses.
     distributions: Mapping[int, Distribution] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Verifier:
-    """A way to verify one row.
+    """A method to verify one row.
 
-    ``walk`` gives the accepted nodes, the root first, and as many tokens: those of the nodes below the root and, last,
-    the target's own. ``lossless``: the output has exactly the target's distribution. ``samples``: it is for
-    temperatures above 0; else for 0 alone.
+    Attributes:
+        walk: returns the accepted nodes, root first, and as many tokens: those of the nodes below the root,
+            then the target's own.
+        lossless: the output has exactly the target's distribution.
+        samples: for temperatures above 0; otherwise for 0 only.
     """
 
     walk: Callable[[RowTree], Walk]
@@ -146,8 +153,10 @@ class Verifier:
 
 
 def walk_down(row: RowTree, choose: Callable[[RowTree, int, list[int]], tuple[int | None, int]]) -> Walk:
-    """From the root on, ``choose`` a child, or None and the target's own token, until it is the latter; it is given the
-    row, the node, and the draft tokens from below the root to the node."""
+    """Walk down from the root until ``choose`` returns None and the target's own token instead of a child.
+
+    ``choose`` is called with the row, the node, and the draft tokens from below the root to the node.
+    """
     node: int | None = 0
     nodes: list[int] = []
     tokens: list[int] = []
@@ -159,7 +168,7 @@ def walk_down(row: RowTree, choose: Callable[[RowTree, int, list[int]], tuple[in
 
 
 def children_of(parents: Sequence[int], alive: Sequence[bool] | None) -> list[list[int]]:
-    """For each node its children, in index order, without dead ones."""
+    """Return the children of each node in index order, without padding nodes."""
     children: list[list[int]] = [[] for _ in parents]
     for node in range(1, len(parents)):
         if alive is None or alive[node]:

@@ -1,4 +1,4 @@
-"""Requests in work: what each has, what it may still take, and what its trees offer."""
+"""Active requests: their state and limits, and the size of their trees."""
 
 from __future__ import annotations
 
@@ -15,8 +15,14 @@ from .verify.registry import RowVerification
 
 @dataclass
 class Work:
-    """A request in a row: its place among those asked together, the tokens that it may generate in what is left of the
-    context, what verification knows of it, and why it has ended."""
+    """A request in a row.
+
+    Attributes:
+        number: index among the requests submitted together.
+        room: maximum new tokens, also limited by the rest of the context.
+        judge: its state for verification.
+        finish: why it has ended.
+    """
 
     number: int
     request: Request
@@ -26,7 +32,7 @@ class Work:
     finish: Finish | None = None
 
     def take(self, tokens: Sequence[int]) -> list[int]:
-        """Append committed tokens up to a stop or the limit; returns those taken."""
+        """Append committed tokens up to a stop or the limit; return the tokens taken."""
         ids, request = self.result.token_ids, self.request
         before = len(ids)
         for token in tokens:
@@ -45,7 +51,7 @@ class Work:
 
 
 class Waiting(NamedTuple):
-    """A request that waits for a row; its fields are those of :class:`Work`."""
+    """A request waiting for a row; its fields are those of :class:`Work`."""
 
     number: int
     request: Request
@@ -54,7 +60,11 @@ class Waiting(NamedTuple):
 
 
 def check_request(request: Request, context: int, vocab: int) -> None:
-    """Raises: UsageError: nothing is to be generated, or the prompt does not fit the target."""
+    """Check a request against the target's context and vocabulary.
+
+    Raises:
+        UsageError: the request allows no new tokens, or the prompt does not fit the target.
+    """
     prompt_ids = request.prompt_ids
     if request.max_new_tokens < 1:
         raise UsageError(
@@ -79,7 +89,11 @@ def check_request(request: Request, context: int, vocab: int) -> None:
 
 
 def check_layers(aux_layers: Sequence[int], count: int) -> None:
-    """Raises: MismatchError: auxiliary layers beyond a target's ``count``."""
+    """Check that a target of ``count`` layers has all auxiliary layers.
+
+    Raises:
+        MismatchError: it does not.
+    """
     if max(aux_layers, default=0) >= count:
         raise MismatchError(
             "the drafter reads layers that the target does not have",
@@ -89,7 +103,7 @@ def check_layers(aux_layers: Sequence[int], count: int) -> None:
 
 
 def offered(tree: DraftTree) -> tuple[list[int], list[int]]:
-    """The level and the number of draft tokens that each row's tree offers."""
+    """Return the deepest level and the number of draft tokens of each row's tree."""
     rows, count = tree.tokens.shape
     if tree.alive is None:
         deepest = [count - 1] * rows if tree.chain else tree.depths.amax(1).tolist()
@@ -99,16 +113,16 @@ def offered(tree: DraftTree) -> tuple[list[int], list[int]]:
 
 
 def check_chain(proposer: Proposer | None) -> None:
-    """Refuse trees over recurrent layers: their state after a node is that of one path only.
+    """Reject trees for recurrent layers, whose state after a node covers a single path only.
 
     Raises:
-        UsageError: the proposer drafts more than one node a level.
+        UsageError: the proposer drafts more than one node per level.
     """
     plans = [] if proposer is None else proposer.plans()
     if trees := [plan for plan in plans if plan.nodes > plan.levels + 1]:
         raise UsageError(
             "this target has recurrent layers, so only chains can be verified",
             got=f"trees of {trees[-1].nodes} nodes and {trees[-1].levels} levels",
-            expected="one node a level",
+            expected="one node per level",
             remedy="use --tree chain",
         )

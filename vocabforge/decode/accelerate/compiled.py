@@ -1,9 +1,9 @@
 """Compiled passes on the CPU: ``torch.compile`` for functions of tensors with static shapes.
 
-Decoding a small model is many small operations, and on a CPU most of their time is the call. A pass is compiled once
-for each set of shapes into one native function: weights are constants in it (packed for its number of rows), pointwise
-work is fused, and nothing is checked in Python when it runs. Only the view of the cache changes between calls without
-a compilation.
+Decoding a small model consists of many small operations, and on a CPU call overhead dominates. A pass is
+compiled once for each set of shapes into one native function: weights are constants in it (packed for its
+number of rows), pointwise operations are fused, and no checks run in Python. Only the view of the cache may
+change between calls without a new compilation.
 """
 
 from __future__ import annotations
@@ -24,34 +24,36 @@ from ...core.console import say
 from ...core.errors import UsageError, VocabForgeError
 from .graphs import MadePass
 
-# Parameters of a pass whose last dimension is the view of the cache: the one size that may change between calls.
+# Parameters of a pass whose last dimension is the view of the cache, the only size that may change between
+# calls.
 VIEWS = ("mask", "window_mask", "view")
 
 _SETTINGS: dict[str, Any] = {
     "freezing": True,  # weights are constants: packed once
-    "cpp_wrapper": True,  # the calls between kernels are native too
+    "cpp_wrapper": True,  # calls between kernels are native as well
     "cpp.enable_concat_linear": True,
 }
-# Inductor's own matrix product beats the library's at 1 to 32 rows. It is the only one that it may choose, as
-# measuring both would take seconds a shape; it has none where the matrix is no constant, and then the library serves.
+# Inductor's own matrix product is faster than the library's at 1 to 32 rows. It is the only candidate,
+# because measuring both would take seconds per shape. It does not support matrices that are not constant;
+# these use the library.
 _OWN_PRODUCT: dict[str, Any] = {"max_autotune_gemm": True, "max_autotune_gemm_backends": "CPP"}
 _NO_OWN_PRODUCT = "NoValidChoicesError"
 
 
 class PassCompiler:
-    """A ``Wrap`` that compiles; see :func:`compile_passes`. ``done`` records what was compiled."""
+    """``Wrap`` that compiles passes; see :func:`compile_passes`. ``done`` lists the compiled passes."""
 
     def __init__(self) -> None:
         self.done: list[MadePass] = []
 
     def __call__(self, name: str, function: Callable[..., Any]) -> CompiledPass:
-        """The same function, compiled when it is first called with new shapes.
+        """Return the function, to be compiled at the first call with new shapes.
 
         Args:
-            name: for people.
-            function: of tensors (or None), by position. It reaches everything else through attributes: module
-                parameters and buffers are constants, other tensors are looked up in every call, other values
-                must not change. It may write into tensors that it reaches.
+            name: shown in messages.
+            function: takes tensors (or None) by position. It accesses everything else through attributes:
+                module parameters and buffers are constants, other tensors are looked up in every call, and
+                other values must not change. It may write to tensors that it accesses.
         """
         return CompiledPass(name, function, self.done)
 
@@ -61,12 +63,13 @@ class PassCompiler:
 
 
 def compile_passes(device: torch.device | str = "cpu") -> PassCompiler:
-    """What ``Decoder(wrap=...)`` takes to run compiled passes.
+    """Return the ``wrap`` argument of ``Decoder`` for compiled passes.
 
-    Compiled code is kept on disk (in torch's cache folder), so a second process compiles in a fraction of the time.
+    Compiled code is cached on disk (in torch's cache folder), so a second process compiles in a fraction of
+    the time.
 
     Raises:
-        UsageError: a device other than the CPU, or no C++ compiler.
+        UsageError: the device is not the CPU, or there is no C++ compiler.
     """
     if torch.device(device).type != "cpu":
         raise UsageError(
@@ -85,7 +88,7 @@ def compile_passes(device: torch.device | str = "cpu") -> PassCompiler:
 
 
 def compiler_problem() -> str | None:
-    """Why nothing can be compiled here, or None."""
+    """Return why nothing can be compiled here, or None."""
     from torch._inductor.cpp_builder import get_cpp_compiler
     from torch._inductor.exc import InvalidCxxCompiler
 
@@ -97,7 +100,7 @@ def compiler_problem() -> str | None:
 
 
 class CompiledPass:
-    """One function (see :meth:`PassCompiler.__call__`) with a compilation for each set of shapes."""
+    """A function (see :meth:`PassCompiler.__call__`) with a compilation for each set of shapes."""
 
     def __init__(self, name: str, function: Callable[..., Any], done: list[MadePass]) -> None:
         self.name, self._function, self._done = name, function, done
@@ -105,7 +108,7 @@ class CompiledPass:
         self._compiled: dict[tuple[object, ...], Callable[..., Any]] = {}
 
     def __call__(self, *args: Tensor | None) -> Any:
-        # The compiled code checks nothing itself, so this key holds all that it was compiled for.
+        # The compiled code has no guards, so this key covers everything that it was compiled for.
         key: tuple[object, ...] = (
             torch.get_num_threads(),
             *(
@@ -135,7 +138,7 @@ class CompiledPass:
         return result
 
     def _first_run(self, args: Sequence[Tensor | None]) -> tuple[Callable[..., Any], Any]:
-        """A compiled function and what it gives; compilation comes before anything is written."""
+        """Return a compiled function and its first result; compilation precedes all writes."""
         from torch._inductor import config
 
         for settings in (_SETTINGS | _OWN_PRODUCT, _SETTINGS):
@@ -155,7 +158,7 @@ class CompiledPass:
 
 
 def _own_code(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function behind a code object of its own: torch keeps compilations, unguarded ones too, by code object."""
+    """Give the function a separate code object, by which torch stores compilations, even without guards."""
 
     def entry(*args: Tensor | None) -> Any:
         return function(*args)
@@ -166,16 +169,16 @@ def _own_code(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def _compiling() -> Iterator[None]:
-    """Settings of a compilation, for its time alone; failures are told as the user's to mend."""
+    """Set up a compilation, restore the settings afterwards, and raise failures with a remedy."""
     with ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
-        # Packed for the library, weights could not be kept on disk: every process would compile from scratch.
+        # Weights packed for MKL cannot be cached on disk: every process would compile from scratch.
         stack.callback(setattr, torch._C, "has_mkl", torch._C.has_mkl)
         torch._C.has_mkl = False
         try:
             yield
-        except RuntimeError as error:  # of tracing, of Inductor, of the C++ compiler
+        except RuntimeError as error:  # from tracing, Inductor or the C++ compiler
             raise VocabForgeError(
                 "a pass could not be compiled",
                 got=next((line for line in str(error).splitlines() if line.strip()), type(error).__name__),
@@ -185,9 +188,9 @@ def _compiling() -> Iterator[None]:
 
 
 def _inductor(graph: fx.GraphModule, inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:
-    """Inductor, with a cache on disk that knows the weights by value.
+    """Run Inductor with a disk cache that is keyed by the weights' values.
 
-    By itself it knows constants by their shapes, and would hand one model's packed weights to another.
+    By default, the key covers only their shapes, and one model could get another model's packed weights.
     """
     from torch._inductor.compile_fx import compile_fx
 
@@ -196,7 +199,7 @@ def _inductor(graph: fx.GraphModule, inputs: Sequence[Any], **_: Any) -> Callabl
 
 
 def _digest(graph: fx.GraphModule) -> str:
-    """SHA-256 of a graph's constants: names, shapes, types and values."""
+    """Return the SHA-256 of a graph's constants: names, shapes, types and values."""
     digest = hashlib.sha256()
     for name, tensor in [*graph.named_parameters(), *graph.named_buffers()]:
         digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())

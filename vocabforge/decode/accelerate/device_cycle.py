@@ -1,7 +1,8 @@
 """A whole decode cycle as one captured pass: draft, target, choice, verification, commit.
 
-All that a cycle changes stays on the device: committed lengths, last tokens, the proposer's states, how many random
-numbers a request has used. The host reads one small tensor a cycle: how many drafts were accepted, and which tokens.
+All state that a cycle changes stays on the device: committed lengths, last tokens, the proposer's states, and
+the number of random numbers used by each request. The host reads one small tensor per cycle: the number of
+accepted drafts, and the tokens.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from .graphs import GraphCapture
 
 
 class _Started(NamedTuple):
-    """A cycle whose result is on its way to the host: ``done`` says that ``numbers`` have arrived."""
+    """A cycle whose result is being copied to the host; ``done`` is recorded after ``numbers``."""
 
     path: Tensor
     numbers: Tensor
@@ -41,14 +42,14 @@ class _Started(NamedTuple):
 
 
 class DeviceCycle:
-    """Cycles of one plan that run on the device from end to end.
+    """Cycles of one plan that run entirely on the device.
 
-    A row's tokens are the target's argmax, or drawn: by ``match`` (number n of a request decides its token n, whatever
-    was drafted, as in ``verify/match.py``) or, with ``point``, by ``verify/point.py``, with the host's random numbers.
-    Without a proposer it decodes plainly.
+    Tokens are the target's argmax or are drawn with the host's random numbers: by ``match`` (random number n
+    of a request decides its token n, regardless of the drafts, as in ``verify/match.py``) or, with ``point``,
+    as in ``verify/point.py``. Without a proposer, decoding is plain.
 
-    ``ahead``: the next cycle is started before this one's result is read, so that the device does not wait for the
-    host. A request's end is then seen one cycle late, and what the cycle after it gives is dropped.
+    ``ahead``: the next cycle starts before the current result is read, so that the device does not wait for
+    the host. A request's end is then detected one cycle late, and the result of the extra cycle is dropped.
     """
 
     def __init__(
@@ -62,11 +63,11 @@ class DeviceCycle:
     ) -> None:
         self._side, self._proposer, self._plan, self._point = side, proposer, plan, point
         rows, device = side.rows, side.target.device
-        # A head that reads the text is told it by the host.
+        # A head that reads the text gets it from the host, which prevents running ahead.
         self.ahead = ahead and (proposer is None or not proposer.head.context_size)
         self._next: _Started | None = None
         self._busy = [False] * rows
-        self._counted = [False] * rows  # whose result in ``_next`` is wanted
+        self._counted = [False] * rows  # rows whose result in ``_next`` is used
         self._roots, self._draws, self._seeds, self._top_k, self._active = (
             torch.zeros(rows, dtype=torch.int64, device=device) for _ in range(5)
         )
@@ -87,14 +88,14 @@ class DeviceCycle:
         self._temperature[row], self._top_p[row] = sampling.temperature, sampling.top_p
         self._min_p[row], self._top_k[row] = sampling.min_p, sampling.top_k
         self._seeds[row] = sampling.seed
-        self._draws[row] = 1  # the first token took one
+        self._draws[row] = 1  # the first token used one
 
     def end(self, row: int) -> None:
         self._busy[row] = self._counted[row] = self._sampled[row] = False
         self._active[row] = 0
 
     def run(self, plan: Plan, judges: Judges, lap: Lap) -> CycleResult:
-        """One cycle; rows that began after it was started have no result: they count as idle."""
+        """Run one cycle; rows that began after its start have no result and count as idle."""
         if self._next is not None and any(self._counted):
             started = self._next
             judges = [judge if counted else None for judge, counted in zip(judges, self._counted)]
@@ -104,7 +105,7 @@ class DeviceCycle:
         if self.ahead:
             self._next, self._counted = self._start(), self._busy.copy()
         if started.done is not None:
-            started.done.synchronize()  # the one time that the host waits for the device
+            started.done.synchronize()  # the only time that the host waits for the device
         read = started.numbers
         verdicts = greedy_verdicts(started.path, read[:, :-1], judges)
         self._side.note([count + 1 for count in verdicts.accepted])
@@ -125,16 +126,16 @@ class DeviceCycle:
         return _Started(path, read, done)
 
     def _state(self) -> list[Tensor]:
-        """What makes one cycle differ from the next, beside what is in the caches behind the committed slots."""
+        """Return the state that differs between cycles, except for cache slots after the committed ones."""
         of_proposer = () if self._proposer is None else self._proposer.device_state()
         return [self._roots, self._draws, self._side.committed, *of_proposer]
 
     def _cycle(self, sampled: bool) -> tuple[Tensor, Tensor]:
-        """Path and numbers as of ``verify.decide_greedy``, and behind the numbers the tree's depth."""
+        """Return path and numbers as in ``verify.decide_greedy``, with the tree's depth after the numbers."""
         tree = self._tree()
         output, (path, numbers, draws) = self.verify(tree, sampled)
-        counts = torch.addcmul(self._active, numbers[:, 0], self._active)  # (B,) 0 of an idle row
-        following = numbers[:, 2:]  # (B, L) what follows each node of the path, whose last one is repeated
+        counts = torch.addcmul(self._active, numbers[:, 0], self._active)  # (B,), 0 for an idle row
+        following = numbers[:, 2:]  # (B, L) token after each node of the path, with the last node repeated
         self._side.keep(tree, path, counts)
         if self._proposer is not None:
             states = states_on(tree, path, output.states(self._proposer.reads))
@@ -149,7 +150,7 @@ class DeviceCycle:
     def verify(
         self, tree: DraftTree, sampled: bool = False
     ) -> tuple[TargetPass, tuple[Tensor, Tensor, Tensor | None]]:
-        """The target's pass over all nodes, and what :meth:`_judge` makes of it; nothing is committed."""
+        """Run the target over all nodes; return its output and that of :meth:`_judge`, without a commit."""
         output = self._side.look_at_all(tree)
         assert output.logits is not None
         return output, self._judge(tree, output.logits, sampled)
@@ -161,8 +162,10 @@ class DeviceCycle:
         return DraftTree(self._roots[:, None], plain.parents, plain.depths, plain.ancestors, chain=True)
 
     def _judge(self, tree: DraftTree, logits: Tensor, sampled: bool) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Path and numbers as of ``verify.decide_greedy``, and each row's first random number (B,) not used yet, None
-        if a token takes one."""
+        """Return path and numbers, as in ``verify.decide_greedy``, and the index of the next random numbers.
+
+        The last is the index (B,) of each row's first unused random number; None if each token uses one.
+        """
         flat, (rows, count) = logits.flatten(0, 1), logits.shape[:2]
         if not sampled:
             choices, valid = target_choice(flat)
@@ -180,7 +183,7 @@ class DeviceCycle:
                     self._draws,
                     levels=self._plan.levels,
                 )
-            draws = (self._draws[:, None] + tree.depths).flatten()  # a path takes one number a token
+            draws = (self._draws[:, None] + tree.depths).flatten()  # a path uses one number per token
             seeds = self._seeds.repeat_interleave(count)
             choices, valid = target_sample(flat, temperature, top_k, top_p, min_p, seeds, draws)
         path, numbers = tree_verify(
@@ -203,9 +206,10 @@ def device_cycle(
     verifier: str | None,
     ahead: bool = False,
 ) -> DeviceCycle | None:
-    """Captured whole cycles, or None where these parts can be captured at most one by one.
+    """Return captured whole cycles, or None if these parts can only be captured one by one, if at all.
 
-    Adaptive plans change from cycle to cycle, and proposers that are no function of tensors draft on the host.
+    Adaptive plans change from cycle to cycle, and proposers that are not functions of tensors draft on the
+    host.
     """
     if capture is None or not isinstance(control, FixedControl):
         return None
@@ -218,8 +222,8 @@ def device_cycle(
 
 
 def check_window(target: Target, levels: int) -> None:
-    """Refuse trees that a window would cut: bits say that a node sees all nodes above it."""
-    window = target.config.sliding_window if isinstance(target, LeanModel) else None  # others have masks
+    """Reject trees deeper than a window: with bits, a node always attends to all its ancestors."""
+    window = target.config.sliding_window if isinstance(target, LeanModel) else None  # others use masks
     if window is not None and window <= levels:
         raise UsageError(
             "the draft tree is too deep to be captured",
@@ -230,6 +234,6 @@ def check_window(target: Target, levels: int) -> None:
 
 
 def serves(requests: Sequence[Request], verifier: str | None, chance: object) -> bool:
-    """Whether a :class:`DeviceCycle` can choose the tokens of all these requests, of random streams ``chance``."""
+    """Return whether a :class:`DeviceCycle` can serve all these requests, given the source of randomness."""
     drawn = chance is SeededChance and verifier in (None, "match", "point")
     return all(not one.sampling.penalised and (one.sampling.greedy or drawn) for one in requests)

@@ -1,9 +1,9 @@
-"""Captured passes: a pass is recorded once for each set of shapes, and then replayed without its Python.
+"""Captured passes: a pass is recorded once for each set of shapes and then replayed without its Python code.
 
-On a GPU a decoding pass is hundreds of small kernels, and launching them one by one takes longer than running them. A
-CUDA graph launches all of them at once. What it asks of a pass: inputs, outputs and everything that it reaches stay
-where they are, nothing is read on the host, and no shape depends on data. The same rules hold for any other recorder,
-so that tests without a GPU can record the passes, too.
+On a GPU a decoding pass is hundreds of small kernels, and launching them one by one takes longer than running
+them. A CUDA graph launches all of them at once. It requires that inputs, outputs and all tensors that the
+pass accesses keep their addresses, that nothing is read on the host, and that no shape depends on data. The
+same rules hold for any other recorder, so tests without a GPU can also record passes.
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ from torch import Tensor
 from ...core.console import say
 from ...core.errors import UsageError
 
-MOST_RECORDINGS = 24  # of one pass; its rarer shapes run as they are
+MOST_RECORDINGS = 24  # per pass; rarer shapes run eagerly
 
 
 class Recorder(Protocol):
-    """Turns one run of a pass into something that can be repeated."""
+    """Interface for recording a pass so that it can be repeated."""
 
     def warm_up(self, run: Callable[[], Any]) -> None:
         """Run once, so that libraries are loaded and have their memory."""
 
     def record(self, function: Callable[..., Any], inputs: Sequence[Tensor | None]) -> Callable[[], Any]:
-        """A call that runs the pass over whatever ``inputs`` hold then, and gives its outputs.
+        """Return a call that runs the pass on the current contents of ``inputs`` and returns its outputs.
 
-        Recording may run the pass or not; a call may give the same output tensors every time.
+        Recording may or may not run the pass; calls may return the same output tensors every time.
         """
 
 
 class CudaRecorder:
-    """Records CUDA graphs that share one memory pool and one stream."""
+    """Recorder of CUDA graphs that share one memory pool and one stream."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._pool = torch.cuda.graph_pool_handle()
-        # Of this device (torch's own stream for captures lies on the first device that captured), and the only one:
-        # cuBLAS keeps a workspace, 32 MiB on Hopper, for each stream that it has seen.
+        # On this device, because torch's own capture stream is on the first device that captured. Only one
+        # stream, because cuBLAS keeps a workspace (32 MiB on Hopper) for each.
         self._stream = torch.cuda.Stream(device)
 
     def warm_up(self, run: Callable[[], Any]) -> None:
-        """On the stream of the recording: what the libraries keep per stream is there when it begins."""
+        """Run on the recording stream, so that the libraries' per-stream state exists before recording."""
         current = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream):
@@ -67,14 +67,14 @@ class CudaRecorder:
 
 
 class MadePass(NamedTuple):
-    """A pass that was recorded or compiled for one set of shapes, and the seconds that it took."""
+    """A pass recorded or compiled for one set of shapes, and the seconds that this took."""
 
     name: str
     seconds: float
 
 
 class GraphCapture:
-    """A ``Wrap`` that records passes; see :func:`capture_passes`."""
+    """``Wrap`` that records passes; see :func:`capture_passes`."""
 
     def __init__(self, make_recorder: Callable[[], Recorder]) -> None:
         self.done: list[MadePass] = []
@@ -83,7 +83,7 @@ class GraphCapture:
         self._passes: WeakSet[GraphPass] = WeakSet()
 
     def own(self) -> GraphCapture:
-        """Another one, to be forgotten by itself; its recordings are counted here, too."""
+        """Return a new capture whose passes can be forgotten separately; its recordings also count here."""
         made = GraphCapture(self._make_recorder)
         made.done = self.done
         return made
@@ -91,25 +91,25 @@ class GraphCapture:
     def __call__(
         self, name: str, function: Callable[..., Any], state: Callable[[], Sequence[Tensor]] = tuple
     ) -> GraphPass:
-        """The same function, recorded when it is first called with new shapes.
+        """Return the function, to be recorded at the first call with new shapes.
 
         Args:
-            name: for people.
-            function: of tensors (or None), by position. It may write into tensors that it reaches through
-                attributes, and these stay where they are until :meth:`forget`. Its outputs are tensors, or tuples
-                and dataclasses of them.
-            state: tensors that a run changes such that a second one would do something else. They are put back
-                after recording.
+            name: shown in messages.
+            function: takes tensors (or None) by position. It may write to tensors that it accesses through
+                attributes; these keep their addresses until :meth:`forget`. Its outputs are tensors, or
+                tuples and dataclasses of them.
+            state: tensors that a run changes in a way that affects the next run. They are restored after
+                recording.
         """
         made = GraphPass(name, function, state, self)
         self._passes.add(made)
         return made
 
     def forget(self) -> None:
-        """Drop all recordings: what they reach is somewhere else now."""
+        """Drop all recordings, because the tensors that they access have moved."""
         for one in self._passes:
             one.forget()
-        self._recorder = self._make_recorder()  # a memory pool that no graph uses cannot be used again
+        self._recorder = self._make_recorder()  # a memory pool without graphs cannot be used again
 
     def record(
         self,
@@ -118,7 +118,7 @@ class GraphCapture:
         state: Sequence[Tensor],
         inputs: Sequence[Tensor | None],
     ) -> Callable[[], Any]:
-        """A recording of a function over static inputs; ``state`` is left as it was."""
+        """Record a function over static inputs and restore ``state``."""
         began = time.perf_counter()
         kept = [(tensor, tensor.clone()) for tensor in state]
         self.recording = True
@@ -141,7 +141,7 @@ class GraphCapture:
 
 
 def capture_passes(device: torch.device | str) -> GraphCapture:
-    """What ``Decoder(wrap=...)`` takes to run CUDA graphs; a UsageError on other devices."""
+    """Return the ``wrap`` argument of ``Decoder`` for CUDA graphs; a UsageError on other devices."""
     device = torch.device(device)
     if device.type != "cuda":
         raise UsageError(
@@ -154,7 +154,7 @@ def capture_passes(device: torch.device | str) -> GraphCapture:
 
 
 class GraphPass:
-    """One function (see :meth:`GraphCapture.__call__`) with a recording for each set of shapes."""
+    """A function (see :meth:`GraphCapture.__call__`) with a recording for each set of shapes."""
 
     def __init__(
         self,
@@ -171,7 +171,7 @@ class GraphPass:
 
     @torch.inference_mode()
     def __call__(self, *args: Tensor | None) -> Any:
-        if self._capture.recording:  # a part of another pass
+        if self._capture.recording:  # part of another pass
             return self._function(*args)
         key = tuple(None if arg is None else (arg.shape, arg.dtype) for arg in args)
         if key not in self._recorded and len(self._recorded) == MOST_RECORDINGS:
@@ -183,7 +183,7 @@ class GraphPass:
         for static, arg in zip(inputs, args):
             if static is not None and arg is not None:
                 static.copy_(arg)
-        return each_tensor(replay(), Tensor.clone)  # the next replay writes over the outputs
+        return each_tensor(replay(), Tensor.clone)  # the next replay overwrites the outputs
 
 
 def _put_back(kept: Sequence[tuple[Tensor, Tensor]]) -> None:
@@ -192,7 +192,7 @@ def _put_back(kept: Sequence[tuple[Tensor, Tensor]]) -> None:
 
 
 def each_tensor(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """The same structure with every tensor changed."""
+    """Apply ``change`` to every tensor of a nested structure."""
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, tuple):

@@ -1,1 +1,1 @@
-"""From folders and settings to decoding methods."""
+"""Construction of decoding methods from folders and settings."""

@@ -1,4 +1,4 @@
-"""From what a command line asks for to named specs, and the checks that need no model."""
+"""Expansion of a command line into named specs, and the checks that need no model."""
 
 from __future__ import annotations
 
@@ -20,9 +20,15 @@ _LANGUAGE_MODEL = "--drafter with a language model's folder beside it"
 
 @dataclass(frozen=True)
 class DrafterFacts:
-    """What the expansion must know of a drafter: the proposers that draft with it, the labels of the heads that were
-    trained on it, of the vocabularies that are a hot core only (with tokens that its head lacks), the saved comparison
-    of its bridge, and whether it needs ``drafter_tokenizer``."""
+    """Facts about a drafter that the expansion needs.
+
+    Attributes:
+        proposers: proposers that can draft with it.
+        heads: labels of the heads trained on it.
+        hot_only: labels of the vocabularies that are only a hot core (with tokens that its head lacks).
+        overlap: saved comparison of its bridge.
+        tokenizer: whether it needs ``drafter_tokenizer``.
+    """
 
     proposers: Sequence[str]
     heads: Sequence[str] = ()
@@ -32,7 +38,7 @@ class DrafterFacts:
 
 
 def draft_several(grid: MethodGrid) -> bool:
-    """Whether more than one method drafts, so that an option may be meant for another one."""
+    """Return whether more than one method drafts, so that an option may apply to only some of them."""
     alone = sum(with_drafter(name) is None for name in grid.proposers)
     return len(grid.drafters) * max(len(grid.proposers) - alone, 1) + alone > 1
 
@@ -40,18 +46,18 @@ def draft_several(grid: MethodGrid) -> bool:
 def expand(
     grid: MethodGrid, drafters: Mapping[Path, DrafterFacts], heads: Mapping[str, str]
 ) -> tuple[dict[str, MethodSpec], list[str]]:
-    """The methods of a command line, by name and in order, and notes about what some of them leave out.
+    """Return the methods of a command line by name, in order, and notes about what some of them leave out.
 
-    Each proposer without a drafter, then each drafter under each of its proposers: with its own head, with each
-    draft vocabulary, with each trained head, then each draft vocabulary as the hot core of each dynamic head
-    (``vocabulary+context``, ``vocabulary+ranker``).
+    First each proposer without a drafter, then each drafter with each of its proposers: with its own head,
+    with each draft vocabulary, with each trained head, then with each draft vocabulary as the hot core of
+    each dynamic head (``vocabulary+context``, ``vocabulary+ranker``).
 
     Args:
         drafters: facts by folder.
         heads: kind of each draft head by its label.
 
     Raises:
-        UsageError: two methods of one name, or an option that none of them has a use for.
+        UsageError: two methods have the same name, or no method uses an option.
     """
     _check_heads(grid, heads)
     found, notes = dict[str, MethodSpec](), list[str]()
@@ -64,7 +70,9 @@ def expand(
                 them = "them" if lost[1:] else "it"
                 notes.append(f"{name} drafts without {', '.join(lost)}: {proposer} has no use for {them}.")
         if name in found:
-            raise UsageError("two methods have one name", got=name, remedy="name them: --drafter LABEL=DIR")
+            raise UsageError(
+                "two methods have the same name", got=name, remedy="name them: --drafter LABEL=DIR"
+            )
         found[name] = spec
 
     whole = grid.common.without("overlap", "drafter_tokenizer")
@@ -104,7 +112,7 @@ _Way = tuple[str, "str | None", dict[str, object]]
 
 
 def _vocab_ways(grid: MethodGrid, trained: Mapping[str, str], hot_only: Sequence[str]) -> list[_Way]:
-    """Draft vocabularies and heads beside a drafter's own head: name, kind of trained head, fields that it sets."""
+    """Return the alternatives to a drafter's own head: name, kind of trained head, fields to set."""
     paths = dict(grid.heads)
     ways: list[_Way] = [
         (label, None, {"vocab": path}) for label, path in grid.vocabs if label not in hot_only
@@ -125,7 +133,7 @@ def _vocab_ways(grid: MethodGrid, trained: Mapping[str, str], hot_only: Sequence
 
 
 def _head_options(spec: MethodSpec, kind: str, *, hybrid: bool) -> MethodSpec:
-    """Without the options of other kinds of head; the tail of a hybrid head has its size from ``dynamic``."""
+    """Drop the options of other kinds of head; ``dynamic`` sets the size of a hybrid head's tail."""
     useless = [name for name in spec.given() if (kinds := meant_for(name)) and kind not in kinds]
     return spec.without(*useless, *(["shortlist"] if hybrid else []))
 
@@ -138,42 +146,44 @@ def _check_heads(grid: MethodGrid, heads: Mapping[str, str]) -> None:
             raise meaningless(option_of(name), there, f"--head with a {' or '.join(kinds)}")
     sources = [parse_dynamic(text).source for text in grid.dynamic]
     if len(set(sources)) < len(sources):
-        raise UsageError("--dynamic names one source twice", got=" ".join(grid.dynamic), expected="each once")
+        raise UsageError(
+            "--dynamic has the same source twice", got=" ".join(grid.dynamic), expected="each once"
+        )
     if sources and not grid.vocabs:
         raise UsageError(
             "--dynamic adds tokens to a draft vocabulary",
             got="no draft vocabulary",
-            expected="--vocab DIR beside it",
+            expected="--vocab DIR",
         )
     if RANKER in sources and RANKER not in heads.values():
         raise no_ranker(there)
 
 
 def check_grid(grid: MethodGrid, kinds: Sequence[str], *, sampled: bool) -> None:
-    """Refuse a command line that asks for what there is not, or for what means nothing in the run.
+    """Reject a command line with missing parts or with settings that have no effect in the run.
 
     Args:
-        kinds: of the run's drafters.
+        kinds: kinds of the run's drafters.
 
     Raises:
-        UsageError: one of these.
+        UsageError: it has either.
     """
     _check_belonging(grid.heads, grid.overlaps, kinds)
     _check_settings(grid.common, grid.proposers, kinds, sampled=sampled)
 
 
 def check_spec(spec: MethodSpec, kind: str | None, *, sampled: bool) -> None:
-    """The same for one method and the kind of its drafter, before anything is loaded.
+    """Check one method, given the kind of its drafter, before anything is loaded.
 
     Raises:
-        UsageError: settings that mean nothing together.
+        UsageError: the settings do not fit together.
     """
     kinds = [] if kind is None else [kind]
     _check_settings(spec, [] if spec.proposer is None else [spec.proposer], kinds, sampled=sampled)
     parts = part_names(spec.proposer) if spec.proposer else []
     if spec.drafter is not None and parts and with_drafter(spec.proposer or "") is None:
         raise UsageError(
-            "this proposer drafts without a drafter",
+            "this proposer does not use a drafter",
             got=f"--proposer {spec.proposer} and --drafter {spec.drafter}",
             expected="one of them",
             remedy="vocabforge eval compares several",
@@ -182,7 +192,7 @@ def check_spec(spec: MethodSpec, kind: str | None, *, sampled: bool) -> None:
         raise UsageError(
             "--vocab restricts a draft head",
             got=f"proposer {spec.proposer}, which has none" if spec.proposer else "nothing that drafts",
-            expected="--drafter DIR beside it, or --proposer early-exit",
+            expected="--drafter DIR, or --proposer early-exit",
         )
     _check_belonging(spec.head, spec.overlap, kinds)
     if (problem := spec.contradiction()) is not None:
@@ -193,7 +203,7 @@ def check_spec(spec: MethodSpec, kind: str | None, *, sampled: bool) -> None:
 
 def _check_belonging(head: object, overlap: object, kinds: Sequence[str]) -> None:
     if head and set(kinds) <= {DRAFT_MODEL}:
-        raise UsageError("--head belongs to a drafter", expected="--drafter with a trained one beside it")
+        raise UsageError("--head belongs to a drafter", expected="--drafter with a trained drafter")
     if overlap:
         _check_draft_model("--overlap", kinds)
 
@@ -229,19 +239,19 @@ def _check_settings(
                 got=f"--proposer {name} " + (f"with {' and '.join(kinds)}" if kinds else "without --drafter"),
                 expected=_LANGUAGE_MODEL
                 if part in FITTING[DRAFT_MODEL]
-                else "--drafter DIR of its kind beside it",
+                else "--drafter with a drafter of its kind",
             )
     given = [name for name in spec.given() if not meant_for(name) and name not in _NOT_DRAFTING]
-    # A draft model may yet turn out to draft so.
+    # The proposer of a draft model may be chosen later.
     open_choice = DRAFT_MODEL in kinds and not any(map(with_drafter, proposers))
     for name in given:
         proposer = only_proposer(name)
         if proposer and proposer not in parts and not (open_choice and proposer in FOREIGN):
             named = ", ".join(proposers) or "no named proposer"
-            raise meaningless(option_of(name), named, f"--proposer {proposer} beside it")
+            raise meaningless(option_of(name), named, f"--proposer {proposer}")
     if spec.confidence is not None and "dspark" not in kinds:
         raise UsageError(
-            "only a DSpark drafter estimates its chances",
+            "--confidence needs a DSpark drafter",
             got="--confidence " + (f"with {' and '.join(kinds)}" if kinds else "without --drafter"),
             expected="--drafter with a drafter of kind dspark",
         )
@@ -251,23 +261,26 @@ def _check_settings(
         raise UsageError(
             "an option of drafting means nothing here",
             got=f"{', '.join(map(option_of, given))}, and nothing drafts",
-            expected="--drafter DIR, or --proposer n-gram or early-exit, beside it",
+            expected="--drafter DIR, --proposer n-gram or --proposer early-exit",
         )
     if spec.tree in (None, "dynamic"):
         tree_settings(spec.depth, spec.topk, spec.total_nodes)
 
 
-# What a spec names, not how it drafts.
+# Fields that select inputs, not how to draft.
 _NOT_DRAFTING = ("drafter", "proposer", "vocab", "head", "dynamic", "overlap", "drafter_tokenizer")
 
 
 def own_options(spec: MethodSpec, proposer: str) -> list[str]:
-    """The given options that only this proposer reads."""
+    """Return the given options that only this proposer reads."""
     return [option_of(name) for name in spec.given() if only_proposer(name) == proposer]
 
 
 def usable(spec: MethodSpec, proposer: str) -> tuple[MethodSpec, list[str]]:
-    """A method's spec without what its proposer has no use for, and what that was, but for options of others."""
+    """Return the spec without the options that its proposer does not use, and a list of these.
+
+    Options meant for another proposer are also dropped, but not listed.
+    """
     given = spec.given()
     others = [name for name in given if only_proposer(name) not in (None, *part_names(proposer))]
     lost = []
@@ -283,10 +296,10 @@ def usable(spec: MethodSpec, proposer: str) -> tuple[MethodSpec, list[str]]:
 
 
 def fitting(kind: str, named: Sequence[str], path: Path) -> list[str]:
-    """The named proposers that can draft with a kind of drafter (of ``FITTING``); its default if none is named.
+    """Return the named proposers that fit a kind of drafter (of ``FITTING``); its default if none is named.
 
     Raises:
-        UsageError: none of the named ones can.
+        UsageError: none of the named proposers fits.
     """
     wanted = [name for name in named if with_drafter(name)]
     fitting: tuple[str, ...] = resolve(FITTING, kind, "row of vocabforge.fitting")

@@ -1,4 +1,4 @@
-"""Draft heads: how each is asked for, and what it scores."""
+"""Draft heads: parsing of their options, construction and description."""
 
 from __future__ import annotations
 
@@ -35,8 +35,12 @@ RANKER = "ranker"
 
 @dataclass(frozen=True)
 class Dynamic:
-    """What is scored beside a draft vocabulary: ``context``, the tokens of the request's text, or ``ranker``, a trained
-    ranker's best; ``size`` tokens at most (None: the default)."""
+    """Tokens scored in addition to a draft vocabulary.
+
+    Attributes:
+        source: ``context``, the tokens of the request's text, or ``ranker``, a trained ranker's best tokens.
+        size: maximum number of tokens; None: the default.
+    """
 
     source: Literal["context", "ranker"]
     size: int | None = None
@@ -44,7 +48,7 @@ class Dynamic:
 
 @dataclass(frozen=True)
 class BuiltHead:
-    """A draft head and a phrase about it; ``extra`` if it is more than a static vocabulary."""
+    """A draft head and its description; ``extra`` if it is more than a static vocabulary."""
 
     head: DraftHead
     text: str
@@ -52,7 +56,7 @@ class BuiltHead:
 
 
 def parse_dynamic(text: str) -> Dynamic:
-    """``context``, ``context:512``, ``ranker`` or ``ranker:512``."""
+    """Parse ``context``, ``context:512``, ``ranker`` or ``ranker:512``."""
     source, separator, size = text.partition(":")
     if source not in SOURCES:
         raise UsageError(
@@ -82,9 +86,9 @@ def spec_head(
     trained: LoadedHead | None = None,
     fingerprint: str | None = None,
 ) -> BuiltHead | None:
-    """The draft head that a spec asks for over one exact head; None for that head itself.
+    """Return the draft head of a spec over an exact head; None for the exact head itself.
 
-    A draft vocabulary alone is a head of the exact head's own rows; see :func:`head_parts` for the rest.
+    A draft vocabulary alone is a head with rows of the exact head; see :func:`head_parts` for the rest.
     """
     if spec.vocab is not None and spec.dynamic is None:
         return _vocab_head(base, read_subset(spec.vocab, fingerprint), spec.vocab)
@@ -102,13 +106,14 @@ def head_parts(
     trained: LoadedHead | None = None,
     fingerprint: str | None = None,
 ) -> tuple[str, nn.Module | None, HeadOptions] | None:
-    """Kind, trained part and settings of the draft head that a spec asks for; None without a head of its own.
+    """Return kind, trained part and settings of a spec's draft head; None if it has none.
 
-    A hot core may lack ids of the exact head; a draft vocabulary may not. ``trained`` is the head in ``spec.head``,
-    ``fingerprint`` that of the base's tokenizer, if it is known.
+    A hot core may have ids that the exact head lacks; a draft vocabulary may not. ``trained`` is the head in
+    ``spec.head``, ``fingerprint`` that of the base's tokenizer, if known.
 
     Raises:
-        VocabForgeError: a vocabulary of another tokenizer or with ids beyond the head, or a setting that it lacks.
+        VocabForgeError: the vocabulary is of another tokenizer or has ids beyond the head, or the head does
+            not support a setting.
     """
     if spec.vocab is None or spec.dynamic is None:
         if trained is None:
@@ -130,9 +135,9 @@ def head_parts(
 
 
 def no_ranker(got: str) -> UsageError:
-    """The error for ``--dynamic ranker`` without one."""
+    """Return the error for ``--dynamic ranker`` without a ranker."""
     problem = "--dynamic ranker takes its tokens from a ranker"
-    return UsageError(problem, got=got, expected="--head with a ranker beside it")
+    return UsageError(problem, got=got, expected="--head with a ranker")
 
 
 def _check_trained(loaded: LoadedHead, options: HeadOptions, spec: MethodSpec) -> None:
@@ -148,7 +153,7 @@ def _check_trained(loaded: LoadedHead, options: HeadOptions, spec: MethodSpec) -
 
 
 def head_options(kind: str, meta: Mapping[str, Any], spec: MethodSpec) -> HeadOptions:
-    """How a head of a kind is used: the spec first, then what it was saved with."""
+    """Return the options of a kind of head: from the spec if given, else as saved."""
     shortlist = spec.shortlist or meta.get("shortlist")
     budgets = parse_budget(spec.budget, spec.draft_steps) if spec.budget else meta.get("budgets")
     return HeadOptions(
@@ -160,7 +165,7 @@ def head_options(kind: str, meta: Mapping[str, Any], spec: MethodSpec) -> HeadOp
 
 
 def parse_budget(text: str, steps: int) -> tuple[int, ...]:
-    """``32`` or ``decay:32:8`` -> clusters of each draft step."""
+    """Parse ``32`` or ``decay:32:8`` into the number of clusters of each draft step."""
     schedule, *sizes = text.split(":") if ":" in text else ("constant", text)
     if not 1 <= len(sizes) <= 2 or not all(size.isdecimal() for size in sizes):
         raise UsageError(
@@ -173,7 +178,7 @@ def parse_budget(text: str, steps: int) -> tuple[int, ...]:
 
 
 def read_subset(vocab: Path, fingerprint: str | None) -> VocabSubset:
-    """A subset artefact, its tokenizer compared if the other side is known."""
+    """Load a subset artefact and check its tokenizer if the expected fingerprint is known."""
     subset = load_subset(vocab)
     if fingerprint:
         check_fingerprint(
@@ -187,7 +192,7 @@ def read_subset(vocab: Path, fingerprint: str | None) -> VocabSubset:
 
 
 def missing_ids(base: HeadBase, subset: VocabSubset) -> Any:
-    """Ids (M,) of a draft vocabulary that an exact head does not score."""
+    """Return the ids (M,) of a draft vocabulary that an exact head does not score."""
     _, known = rows_of(base, subset.ids.tolist())
     return subset.ids[~known.cpu().numpy()]
 
@@ -222,7 +227,7 @@ _PARTS = (
 
 
 def phrase(kind: str, built: DraftHead, options: HeadOptions) -> str:
-    """What a head is, for tables and reports."""
+    """Describe a head for tables and reports."""
     parts = [f"{kind} head over {built.size:,} tokens"]
     for name, text in _PARTS:
         if value := getattr(built, name, None):
@@ -236,8 +241,13 @@ def phrase(kind: str, built: DraftHead, options: HeadOptions) -> str:
 
 @dataclass(frozen=True)
 class DraftVocabulary:
-    """What a draft head of a kind (of ``models.heads.HEADS``) scores: ``size`` tokens in a draft step, the mean over
-    the steps of a draft, of the target's LM head with ``of`` rows."""
+    """Size of a draft head.
+
+    Attributes:
+        kind: kind of the head, of ``models.heads.HEADS``.
+        size: scored tokens per draft step, the mean over the steps of a draft.
+        of: rows of the target's LM head.
+    """
 
     kind: str
     size: int
@@ -245,7 +255,7 @@ class DraftVocabulary:
 
 
 def draft_vocabulary(head: DraftHead, steps: int, of: int) -> DraftVocabulary:
-    """What a head scores over the ``steps`` draft steps of a cycle; ``of`` rows has the target's LM head."""
+    """Return the size of a head over the ``steps`` draft steps of a cycle; ``of``: rows of the LM head."""
     kind = getattr(head, "KIND", "full" if head.size >= of else "static")
     if not isinstance(head, ScoresSome):
         return DraftVocabulary(kind, head.size, of)

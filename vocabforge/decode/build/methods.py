@@ -1,4 +1,4 @@
-"""From specs to decoders: the target, each drafter and each draft head are loaded once."""
+"""Decoders from specs; the target, each drafter and each draft head are loaded once."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 class Method:
     """One way of decoding.
 
-    ``head`` describes its draft head if that is a separate artefact, ``vocabulary`` what the head scores, ``verifier``
-    is one asked for by name; ``lossless`` if its outputs have the target's distribution.
+    ``head`` describes its draft head if that is a separate artefact, ``vocabulary`` the tokens that the head
+    scores; ``verifier`` is set if one was named; ``lossless`` if the outputs have the target's distribution.
     """
 
     name: str
@@ -55,16 +55,16 @@ def recipe_methods(
     sampled: bool = False,
     models: Models | None = None,
 ) -> list[Method]:
-    """Plain decoding, then the methods of a recipe in its order.
+    """Build plain decoding, then the methods of a recipe in its order.
 
     Args:
-        only: names of methods; the others are not built. Empty: all. Plain decoding is always there.
-        wrap: makes passes faster, see ``accelerate/``.
+        only: names of the methods to build; empty: all. Plain decoding is always included.
+        wrap: speeds up passes, see ``accelerate/``.
         sampled: the temperature is above 0; it decides between proposers if none is named.
         models: of this recipe's target, tokenizer and dtype, if they are loaded already.
 
     Raises:
-        VocabForgeError: no such method, settings that mean nothing together, anything missing or damaged.
+        VocabForgeError: a method is unknown, settings do not fit together, or anything is missing or damaged.
     """
     unknown = [name for name in only if name not in (PLAIN, *recipe.methods)]
     if unknown:
@@ -84,7 +84,7 @@ def recipe_methods(
 def recipe_models(
     recipe: DecodingRecipe, *, device: str | None = None, device_map: str | None = None
 ) -> Models:
-    """The target of a recipe."""
+    """Load the target of a recipe."""
     return Models(
         recipe.target,
         recipe.tokenizer,
@@ -98,7 +98,7 @@ def recipe_models(
 def build_methods(
     models: Models, specs: Mapping[str, MethodSpec], *, wrap: Wrap | None = None, sampled: bool = False
 ) -> list[Method]:
-    """Plain decoding, then a method a spec; see :func:`build_method`."""
+    """Build plain decoding, then one method per spec; see :func:`build_method`."""
     named = {PLAIN: MethodSpec(), **specs}
     return [build_method(models, spec, name, wrap=wrap, sampled=sampled) for name, spec in named.items()]
 
@@ -113,9 +113,9 @@ def build_method(
     wrap: Wrap | None = None,
     sampled: bool = False,
 ) -> Method:
-    """Build one way of decoding ``rows`` requests side by side; see :func:`recipe_methods`. Errors name the method.
+    """Build a method that decodes ``rows`` requests in parallel; see :func:`recipe_methods`.
 
-    ``context``: most positions of a request; None: the target's.
+    Errors name the method. ``context``: maximum positions of a request; None: the target's.
     """
     if not spec.drafts:
         plain = Decoder(models.model, context=context, rows=rows, wrap=wrap)
@@ -171,7 +171,7 @@ def build_method(
 def build_proposer(
     models: Models, spec: MethodSpec, name: str, *, sampled: bool = False
 ) -> tuple[Proposer, BuiltHead | None, Way | None]:
-    """What drafts for a checked spec, its draft head and, if the vocabularies differ, the way between them."""
+    """Build the proposer of a checked spec; also return its draft head and, for two vocabularies, the way."""
     proposer, drafter, built, way = _parts(models, spec, name, sampled)
     head = None if built is None else built.head
     bridge = None if way is None else way.bridge
@@ -181,7 +181,7 @@ def build_proposer(
 def _parts(
     models: Models, spec: MethodSpec, name: str, sampled: bool
 ) -> tuple[str, Any, BuiltHead | None, Way | None]:
-    """Name of the proposer, drafter, draft head and, if the vocabularies differ, the way between them."""
+    """Return the proposer's name, the drafter, the draft head and, for two vocabularies, the way."""
     path = spec.drafter
     if path is None:
         assert spec.proposer is not None
@@ -232,11 +232,11 @@ def _ways(models: Models, spec: MethodSpec, sampled: bool, **more: Any) -> Forei
 def _head(
     models: Models, spec: MethodSpec, base: Callable[[], HeadBase], fingerprint: str | None = None
 ) -> BuiltHead | None:
-    """The draft head of a spec; the same request gives the same one, which has copies of the LM head's rows."""
+    """Return the draft head of a spec. Equal requests share one, because it copies rows of the LM head."""
     if spec.vocab is None and spec.head is None:
         return None
     asked = {name: value for name, value in spec.given().items() if meant_for(name)}
-    steps = spec.draft_steps if spec.budget else None  # a schedule of budgets is by draft step
+    steps = spec.draft_steps if spec.budget else None  # a schedule of budgets depends on the draft steps
     key = spec.drafter, spec.vocab, spec.head, spec.dynamic, steps, *asked.items()
     if key not in models.built:
         trained = None
@@ -250,7 +250,7 @@ def _head(
 
 
 def grid_specs(models: Models, grid: MethodGrid, *, sampled: bool = False) -> dict[str, MethodSpec]:
-    """The methods that a command line asks for; drafters and heads are loaded to know what they draft with."""
+    """Return the methods of a command line; this loads drafters and heads to determine what fits."""
     check_grid(grid, [kind_of(path) for _, path in grid.drafters], sampled=sampled)
     grid = grid.on(models.model.device.type)
     trained = [path for _, path in grid.drafters if not is_draft_model(path)]
@@ -282,7 +282,7 @@ def grid_specs(models: Models, grid: MethodGrid, *, sampled: bool = False) -> di
             missing = missing_ids(base_of(drafter), read_subset(folder, trained_for(artifact)))
             if len(missing):
                 core_only.append(vocab)
-                say(f"{vocab} is a hot core only, less the {len(missing):,} ids that {label}'s head lacks")
+                say(f"{vocab} is only a hot core, without the {len(missing):,} ids that {label}'s head lacks")
         own = models.owner(path).drafter if heads else ""
         facts[path] = DrafterFacts(
             fitting(drafter.kind, grid.proposers, path),
@@ -309,7 +309,7 @@ def _named(method: str) -> Iterator[None]:
 
 
 def kind_of(path: Path) -> str:
-    """What a folder drafts as, before it is loaded; what cannot be read counts as an EAGLE-3 drafter until then."""
+    """Return the kind of a drafter before it is loaded; an unreadable folder counts as EAGLE-3."""
     if is_draft_model(path):
         return DRAFT_MODEL
     with suppress(VocabForgeError):

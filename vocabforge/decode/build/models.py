@@ -1,4 +1,4 @@
-"""The models and draft heads of a run, each folder loaded once."""
+"""The models and draft heads of a run; each folder is loaded once."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from .heads import BuiltHead
 if TYPE_CHECKING:
     from ...vocab.overlap.bridge import Bridge
 
-_TARGET_KIND = "target"  # that `demo` trained: of all artefacts the one that is a model
+_TARGET_KIND = "target"  # trained by `demo`; the only kind of artefact that is a model
 
 
 class Models:
-    """A target, and what drafts for it: loaded when first asked for, then kept, in one dtype (of ``DTYPES``).
+    """A target and the models that draft for it, loaded on first use and kept, in one dtype (of ``DTYPES``).
 
-    ``built`` are draft heads over an exact head, by what was asked for; ``bridges`` lie between the target's vocabulary
-    and another one, by its fingerprint and the saved overlap. ``backend`` and ``device_map``: see
-    :func:`~vocabforge.models.backends.load_decoding_target`; ``model``: the target, if something has it already.
+    ``built`` holds draft heads over an exact head, by the request; ``bridges`` hold those between the
+    target's vocabulary and another, by its fingerprint and the saved overlap. ``backend`` and ``device_map``:
+    see :func:`~vocabforge.models.backends.load_decoding_target`; ``model``: the target, if already loaded.
     """
 
     def __init__(
@@ -74,41 +74,41 @@ class Models:
         self.bridges: dict[tuple[str, Path | None], Bridge] = {}
 
     def drafter(self, path: Path) -> tuple[Drafter, Artifact | None]:
-        """A trained drafter of any layout over the target's tensors, and its artefact where it is one."""
+        """Return a trained drafter of any layout over the target's tensors, and its artefact if it is one."""
         if path not in self._drafters:
             tensors = TargetTensors(self.model.embedding, self.model.lm_head_weight, self.model.transform)
             drafter, artifact = load_drafter(path, tensors, self.target)
             expected = trained_for(artifact)
-            # The tokenizer of another quantisation is the same one in another spelling.
+            # Another quantisation may store the same tokenizer with a different fingerprint.
             if expected and expected != self.tokenizer.fingerprint and self._own_weights(artifact):
-                # Other ids with the right sizes would only lower acceptance, in silence.
+                # Different ids with matching sizes would only lower acceptance, without an error.
                 say(
                     f"Warning: the drafter was trained with another tokenizer than {self.tokenizer.source}; "
-                    "expect a poor acceptance."
+                    "expect poor acceptance."
                 )
             self._drafters[path] = drafter, artifact
         return self._drafters[path]
 
     def _own_weights(self, artifact: Artifact | None) -> bool:
-        """Whether a drafter was trained for these very weights of the target, as far as it is known."""
+        """Return whether a drafter was trained for exactly these target weights, as far as known."""
         if artifact is None:
             return True
         return check_target(artifact, target_fingerprint(self.target), target=self.target, quiet=True)
 
     def language_model(self, path: Path) -> LeanModel:
-        """A draft model, in the target's dtype and on its device."""
+        """Return a draft model in the target's dtype and on its device."""
         if path not in self._models:
             self._models[path] = load_target(path, dtype=self.model.dtype, device=self.model.device)
         return self._models[path]
 
     def trained_head(self, path: Path) -> LoadedHead:
-        """A trained draft head, in the target's dtype and on its device."""
+        """Return a trained draft head in the target's dtype and on its device."""
         if path not in self._trained:
             self._trained[path] = load_head(path, device=self.model.device, dtype=self.model.dtype)
         return self._trained[path]
 
     def owner(self, path: Path) -> HeadOwner:
-        """What a draft head must have been trained for, to be used with the drafter in a folder."""
+        """Return the owner for which a head must be trained to be used with the drafter in a folder."""
         if path not in self._owners:
             prints = target_fingerprint(self.target), self.tokenizer.fingerprint
             self._owners[path] = HeadOwner(drafter_digest(path), *prints)
@@ -116,13 +116,13 @@ class Models:
 
 
 def trained_for(artifact: Artifact | None) -> str | None:
-    """Fingerprint of the tokenizer that a drafter was trained with, where it is known."""
+    """Return the fingerprint of the tokenizer that a drafter was trained with, if known."""
     expected = artifact.meta.get("tokenizer_fingerprint") if artifact is not None else None
     return str(expected) if expected else None
 
 
 def is_draft_model(path: Path) -> bool:
-    """Whether a folder holds a whole model that the lean decoder computes, and no drafter."""
+    """Return whether a folder holds a whole model for the lean decoder, and not a drafter."""
     if not (path / "config.json").is_file():
         return False
     try:

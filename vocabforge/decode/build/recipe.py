@@ -1,4 +1,4 @@
-"""Ways of decoding written down: what ``tune`` recommends and ``eval --recipe`` runs."""
+"""Recipes of decoding methods: the output of ``tune`` and the input of ``eval --recipe``."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from ...core.files import atomic_write
 from ...core.values import Backend
 from .spec import MethodSpec
 
-PLAIN = "plain"  # the method that every run has: decoding without drafts
+PLAIN = "plain"  # method that is part of every run: decoding without drafts
 
 
 class DecodingRecipe(StrictModel):
-    """Several ways over one target, by name; plain decoding always runs beside them. No tokenizer is the target's.
+    """Several methods for one target, by name; plain decoding always runs in addition.
 
-    Relative paths are taken from the folder where the command runs, as in training recipes.
+    Without a tokenizer, the target's is used. Relative paths are resolved from the working directory, as in
+    training recipes.
     """
 
     target: ModelPath
@@ -32,7 +33,7 @@ class DecodingRecipe(StrictModel):
     @field_validator("methods")
     @classmethod
     def _names(cls, methods: dict[str, MethodSpec]) -> dict[str, MethodSpec]:
-        """Names go into files, rows and columns."""
+        """Check the names, which are used in files, rows and columns."""
         if not methods:
             raise ValueError("there is no method to compare with plain decoding")
         for name in methods:
@@ -48,10 +49,11 @@ class DecodingRecipe(StrictModel):
 
 
 def read_recipe(path: Path) -> DecodingRecipe:
-    """A recipe from its YAML, strictly.
+    """Read a recipe from its YAML, strictly.
 
     Raises:
-        ConfigError: no such file, no YAML, a key that is unknown or missing, values that do not go together.
+        ConfigError: the file is missing or not YAML, a key is unknown or missing, or values contradict each
+            other.
     """
     body = read_yaml(path)
     try:
@@ -67,7 +69,7 @@ def read_recipe(path: Path) -> DecodingRecipe:
 
 
 def write_recipe(path: Path, recipe: DecodingRecipe) -> None:
-    """Write a recipe as YAML that :func:`read_recipe` gives back; defaults are left out."""
+    """Write a recipe as YAML for :func:`read_recipe`; defaults are left out."""
     fields = MethodSpec.model_fields
     used = {name for method in recipe.methods.values() for name in method.model_dump(exclude_defaults=True)}
     lines = [f"# {name}: {field.description}" for name, field in fields.items() if name in used]
@@ -76,6 +78,6 @@ def write_recipe(path: Path, recipe: DecodingRecipe) -> None:
 
 
 def recipe_dict(recipe: DecodingRecipe) -> dict[str, Any]:
-    """The recipe in plain values, as in its YAML."""
+    """Return the recipe as plain values, as in its YAML."""
     body = recipe.model_dump(mode="json", exclude_defaults=True)
     return {"target": body.pop("target"), "dtype": recipe.dtype, **body}

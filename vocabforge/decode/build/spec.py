@@ -1,4 +1,4 @@
-"""One way of decoding, declared once: command-line options, recipe keys and what a method is built from."""
+"""One decoding method, declared once for command-line options, recipe keys and construction."""
 
 from __future__ import annotations
 
@@ -26,14 +26,19 @@ def option(
     proposer: str | None = None,
     heads: Sequence[str] = (),
 ) -> Any:
-    """Declare an option of drafting, read by one ``proposer`` (None: all) and about these kinds of trained draft
-    ``heads`` (none: it is not about heads). ``text`` is the help of the option and the comment of the recipe's key."""
+    """Declare a drafting option.
+
+    Args:
+        text: help of the option and comment of the recipe's key.
+        proposer: the only proposer that reads it; None: all do.
+        heads: kinds of trained draft head to which it applies; empty: it is not about heads.
+    """
     extra: dict[str, Any] = {"metavar": metavar, "proposer": proposer, "heads": list(heads)}
     return Field(default, description=text, json_schema_extra=extra)
 
 
 def parse_ngram(value: Any) -> tuple[int, int]:
-    """``MIN:MAX``, or ``N`` for both."""
+    """Parse ``MIN:MAX``, or ``N`` for both."""
     parts = value if isinstance(value, (tuple, list)) else str(value).split(":")
     sizes = [int(part) if str(part).isdecimal() else 0 for part in parts]
     if not 1 <= len(sizes) <= 2 or not 0 < sizes[0] <= sizes[-1]:
@@ -53,7 +58,7 @@ NgramSizes = Annotated[
 ]
 Text = Annotated[str, BeforeValidator(lambda value: str(value) if type(value) is int else value)]
 
-SHORT_CHAIN = 4  # draft tokens that a CPU verifies at a small price
+SHORT_CHAIN = 4  # draft tokens that a CPU verifies at little cost
 
 
 class MethodSpec(StrictModel):
@@ -154,7 +159,7 @@ class MethodSpec(StrictModel):
     @model_validator(mode="before")
     @classmethod
     def _former_keys(cls, values: Any) -> Any:
-        """Recipes written before the keys had the options' names."""
+        """Rename keys of older recipes, whose names differ from the options'."""
         if not isinstance(values, Mapping):
             return values
         former = {"rows": "head_rows", "fp8": "ranker_fp8"}
@@ -162,17 +167,17 @@ class MethodSpec(StrictModel):
 
     @property
     def hybrid(self) -> bool:
-        """Whether several proposers draft by turns."""
+        """Whether several proposers alternate."""
         return "+" in (self.proposer or "")  # ``JOIN`` of proposers/registry.py, which imports torch
 
     @property
     def drafts(self) -> bool:
-        """Whether it is more than plain decoding."""
+        """Whether the method is more than plain decoding."""
         return self.drafter is not None or self.proposer is not None
 
     @property
     def label(self) -> str:
-        """A name made of its folders' names, as ``eval`` names its methods."""
+        """Name from the folders' names, as ``eval`` names its methods."""
         parts = [self.proposer or "plain" if self.drafter is None else labelled(str(self.drafter))[0]]
         parts += [labelled(str(path))[0] for path in (self.vocab, self.head) if path is not None]
         if self.dynamic is not None and self.head is None:
@@ -181,11 +186,11 @@ class MethodSpec(StrictModel):
 
     @property
     def draft_steps(self) -> int:
-        """Draft steps that a schedule of budgets is laid over."""
+        """Number of draft steps of a schedule of budgets."""
         return 6 if self.depth is None else self.depth + 1
 
     def given(self) -> dict[str, Any]:
-        """What differs from the defaults, by field; 0 counts, an option that was switched off does not."""
+        """Return the fields that differ from the defaults; 0 counts, an option switched off does not."""
         return {
             name: value
             for name in type(self).model_fields
@@ -202,12 +207,13 @@ class MethodSpec(StrictModel):
         trained: bool = False,
         most_levels: int | None = None,
     ) -> MethodSpec:
-        """The same with the tree and the control that suit a type of device and a target, where they were left to them.
+        """Return a copy with the tree and control that suit a type of device and a target, if left open.
 
-        A CPU computes every node of a tree one after the other, a GPU many at the price of one. A target with
-        recurrent layers verifies ``chains`` only. Above temperature 0 (``sampled``) adaptive control would let a seed's
-        output depend on a clock. ``trained``: the drafter is one of this project's kinds, not a language model.
-        ``most_levels``: what it can draft, None without a bound.
+        A CPU computes the nodes of a tree one after the other; a GPU computes many at the cost of one. A
+        target with recurrent layers verifies ``chains`` only. Above temperature 0 (``sampled``), adaptive
+        control would make a seed's output depend on a clock. ``trained``: the drafter is one of this
+        project's kinds, not a language model. ``most_levels``: the maximum depth that it can draft, None
+        without a limit.
         """
         alone = "adaptive" if device == "cpu" and not sampled else "fixed"
         control = self.control or ("bandit" if self.hybrid else alone)
@@ -220,16 +226,16 @@ class MethodSpec(StrictModel):
         if device == "cuda":
             return spec.without("tree")
         most = min(SHORT_CHAIN, most_levels or SHORT_CHAIN) - 1
-        depth = most if self.depth is None and not self.hybrid else self.depth  # a hybrid's have their own
+        depth = most if self.depth is None and not self.hybrid else self.depth  # not for a hybrid's parts
         return spec.without("topk", "total_nodes").model_copy(update={"tree": "chain", "depth": depth})
 
     def without(self, *names: str) -> MethodSpec:
-        """The same with the defaults for these fields."""
+        """Return a copy with the defaults for these fields."""
         fields = type(self).model_fields
         return self.model_copy(update={name: fields[name].default for name in names})
 
     def contradiction(self) -> str | None:
-        """Why these settings make no method, in one sentence; None if they may."""
+        """Return why these settings are not a valid method, in one sentence; None if they may be."""
         hybrid = self.dynamic is not None and self.dynamic.partition(":")[0] == "ranker"
         if self.vocab is not None and self.head is not None and not hybrid:
             return "vocab and head are two ways of drafting; dynamic: ranker joins them"
@@ -240,11 +246,11 @@ class MethodSpec(StrictModel):
 
 
 class MethodGrid:
-    """Several ways of decoding at once: every drafter, alone, with every draft vocabulary and every draft head.
+    """Several decoding methods: every drafter alone, with every draft vocabulary and with every draft head.
 
-    Drafters, vocabularies and heads are ``DIR`` or ``LABEL=DIR``. Proposers that need no drafter become methods; the
-    others say how the drafters draft. ``dynamic`` goes with every vocabulary, each overlap with the draft model that it
-    belongs to, ``common`` fields of :class:`MethodSpec` with all methods.
+    Drafters, vocabularies and heads are ``DIR`` or ``LABEL=DIR``. Proposers that need no drafter become
+    methods; the others determine how the drafters draft. ``dynamic`` applies to every vocabulary, each
+    overlap to its draft model, and the ``common`` fields of :class:`MethodSpec` to all methods.
     """
 
     LABELLED = ("drafter", "vocab", "head")
@@ -269,7 +275,7 @@ class MethodGrid:
         self.common = MethodSpec(**common)
 
     def on(self, device: str) -> MethodGrid:
-        """The same with the tree that suits a device; see :meth:`MethodSpec.on`."""
+        """Return a copy with the tree that suits a device; see :meth:`MethodSpec.on`."""
         grid = copy(self)
         if self.common.tree == "auto":
             tree = self.common.on(device)
@@ -278,12 +284,12 @@ class MethodGrid:
 
 
 def option_of(name: str) -> str:
-    """What a field is called on the command line."""
+    """Return the command-line option of a field."""
     return "--" + name.replace("_", "-")
 
 
 def meaningless(what: str, got: object, expected: str, remedy: str | None = None) -> UsageError:
-    """The error for an option that nothing in the run reads."""
+    """Return the error for an option that nothing in the run reads."""
     return UsageError(f"{what} means nothing here", got=got, expected=expected, remedy=remedy)
 
 
@@ -293,11 +299,11 @@ def _extra(name: str) -> Mapping[str, Any]:
 
 
 def meant_for(name: str) -> list[str]:
-    """Kinds of trained draft head that an option applies to; empty: it is not about heads."""
+    """Return the kinds of trained draft head to which an option applies; empty: it is not about heads."""
     return list(_extra(name)["heads"])
 
 
 def only_proposer(name: str) -> str | None:
-    """The one proposer that reads an option; None if all do."""
+    """Return the only proposer that reads an option; None if all do."""
     found: str | None = _extra(name)["proposer"]
     return found

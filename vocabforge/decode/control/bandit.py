@@ -1,10 +1,10 @@
-"""A bandit over proposers and sizes: each cycle drafts with the arm that may commit most tokens a second.
+"""A bandit over proposers and sizes: each cycle uses the arm that may commit the most tokens per second.
 
 An arm is a plan of one proposer, or plain decoding. A cycle takes the best arm that has anything to draft, so
-that n-grams draft where the text repeats itself, and another proposer elsewhere. The idea is BanditSpec's (Hou et al.
-2025): a drafter and its length are chosen by upper confidence bounds. Ours: the bound is one of tokens over measured
-seconds, evidence fades as in discounted UCB (Garivier and Moulines 2011), arms of one proposer learn from each other
-(``estimates.py``), and exploration may lose a set share of the time at most.
+n-grams draft if the text repeats itself, and another proposer drafts otherwise. The idea is from BanditSpec
+(Hou et al. 2025), which chooses a drafter and its length by upper confidence bounds. Here, the bound is on
+tokens per measured second, evidence fades as in discounted UCB (Garivier and Moulines 2011), arms of one
+proposer share evidence (``estimates.py``), and exploration may lose at most a set share of the time.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from .control import CARRY, CHANGE, FIRST, HALF_LIFE, CycleFigures, Estimate, Re
 from .estimates import SECONDS, CostEstimates, TokenEstimates
 
 BLOCK = 4  # cycles between decisions
-# Cycles after which plain decoding is measured again: its seconds decide whether anything pays.
+# Cycles after which plain decoding is measured again: its seconds decide whether drafting pays off.
 RENEW = 128
-STALE = 256.0  # cycles after which what was seen of an arm counts half,
+STALE = 256.0  # cycles after which the evidence on an arm counts half,
 DOUBT = 1024.0  # and after which its cost may have fallen by half
-SHARED = 0.25  # what a cycle counts for the other arms of its proposer
-# Variance of committed tokens before anything is seen, and how many cycles that counts for.
+SHARED = 0.25  # weight of a cycle for the other arms of its proposer
+# Prior variance of committed tokens, and how many cycles it counts for.
 SPREAD, WEIGHT = 1.0, 2.0
-SHARE = 0.02  # most of the time that exploration may lose,
+SHARE = 0.02  # maximum share of the time that exploration may lose,
 AHEAD = 32  # and plain cycles that it may lose before that time has passed
 
 
@@ -37,15 +37,15 @@ class _Arms:
         self.costs = CostEstimates(self.plans, costs)
         # By arm, fading: rows of cycles, and sums of their tokens and squared tokens.
         self.count, self.sum, self.squares = ([0.0] * len(self.plans) for _ in range(3))
-        self.used = [0] * len(self.plans)  # the last cycle of each
+        self.used = [0] * len(self.plans)  # last cycle of each arm
 
     def fade(self, factor: float) -> None:
-        """What was seen counts ``factor`` times as much for the bounds."""
+        """Scale the evidence for the bounds by ``factor``."""
         for figures in (self.count, self.sum, self.squares):
             figures[:] = [figure * factor for figure in figures]
 
     def add(self, place: int, accepted: Sequence[int], cycle: int) -> None:
-        """One cycle of an arm that drafts."""
+        """Add one cycle of an arm that drafts."""
         self.tokens.fade(0.5 ** (1 / HALF_LIFE + (cycle - max(self.used) - 1) / STALE))
         self.fade(0.5 ** (1 / HALF_LIFE))
         self.used[place] = cycle
@@ -60,7 +60,7 @@ class _Arms:
         return list(map(Estimate, self.tokens.by_plan(), self.costs.by_plan()))
 
     def bounds(self, known: Sequence[Estimate], cycle: int) -> list[float]:
-        """Tokens a second that each arm may reach; plain decoding's are certain."""
+        """Return the tokens per second that each arm may reach; plain decoding's are certain."""
         together, log = sum(self.count), math.log(1 + min(cycle, 2 * STALE))
         found = [known[0].rate]
         for place in range(1, len(self.plans)):
@@ -75,14 +75,14 @@ class _Arms:
 
 
 class BanditControl:
-    """Chooses the arm with the largest bound of those that have anything to draft.
+    """Control that chooses the arm with the largest bound among those that have anything to draft.
 
-    The same observations give the same plans.
+    The plans depend only on the observations.
 
     Args:
         plans: the plans of all proposers; ``by`` names the proposer of each. Plain decoding is always added.
-        costs: seconds by plan, plain decoding among them. Nothing is measured then, and the same requests give the
-            same plans.
+        costs: seconds by plan, including plain decoding. Nothing is measured then, and the same requests give
+            the same plans.
     """
 
     def __init__(self, plans: Sequence[Plan], costs: Mapping[Plan, float] | None = None) -> None:
@@ -91,7 +91,7 @@ class BanditControl:
             own = {plan for plan in plans if plan.by == name and plan.levels}
             drafting = sorted(own, key=lambda plan: (plan.levels, plan.nodes))
             self._groups.append(_Arms(drafting if costs else distinct(drafting), costs))
-        # Plain decoding, which all groups have, then the others: each a group and a place there.
+        # Plain decoding, which all groups have, then the others: each a group and an index in it.
         self._arms = [(0, 0)]
         for number, group in enumerate(self._groups):
             self._arms += [(number, place) for place in range(1, len(group.plans))]
@@ -99,19 +99,19 @@ class BanditControl:
         self._numbers = {plan: arm for arm, plan in enumerate(self.plans)}
         self._cycle = self._since = 0  # cycles in all, and since the last decision
         self._decided: list[Estimate] = []  # estimates of the last decision
-        self._budget: float | None = None  # seconds that exploration may lose now
-        self._references: dict[int, float] = {}  # seconds of the arms in use, to see changes
-        # The largest plan of each proposer and plain decoding first: the other costs lie between them.
+        self._budget: float | None = None  # seconds that exploration may still lose
+        self._references: dict[int, float] = {}  # seconds of the arms in use, to detect changes
+        # Measure the largest plan of each proposer and plain decoding first: other costs are between them.
         largest = [self._numbers[group.plans[-1]] for group in self._groups if group.plans[1:]]
         self._unseen = [] if costs else [arm for arm in (*largest, 0) for _ in range(FIRST)]
-        self._plain = 0  # the last cycle of plain decoding
+        self._plain = 0  # last cycle of plain decoding
         self._order = [0]  # arms, the largest bound first
         self._open = list(range(len(self.plans)))  # arms that had something to draft
         if costs:
             self._decide(0)
 
     def begin(self) -> None:
-        """New requests: their texts may be easier or harder, so the past counts less."""
+        """Start new requests: their texts may be easier or harder, so the past counts less."""
         for group in self._groups:
             group.tokens.fade(CARRY)
             group.fade(CARRY)
@@ -127,7 +127,7 @@ class BanditControl:
         return dict(zip(self.plans, self._known()))
 
     def observe(self, cycle: CycleFigures) -> None:
-        """Learn from a cycle. Cycles of plans that it does not know, and seconds that no clock gives, teach nothing."""
+        """Learn from a cycle; unknown plans and implausible seconds are ignored."""
         arm = self._numbers.get(cycle.plan)
         if arm is None or len(self.plans) == 1:
             return
@@ -152,7 +152,7 @@ class BanditControl:
             self._decide(arm)
 
     def _pay(self, arm: int, committed: float) -> None:
-        """Take what a cycle lost against the best arm from what exploration may lose."""
+        """Charge a cycle's loss against the best arm to the exploration budget."""
         if not self._decided:
             return
         best = max(self._open, key=lambda one: self._decided[one].rate)
@@ -164,7 +164,7 @@ class BanditControl:
         self._budget = min(before + SHARE * known[arm].seconds - lost, most)
 
     def _decide(self, arm: int) -> None:
-        """Order the arms; ``arm`` is the one that drafted last."""
+        """Rank the arms; ``arm`` is the last one used."""
         for group in self._groups:
             group.fade(0.5 ** (self._since / STALE))
         self._decided = known = self._known()
@@ -172,15 +172,15 @@ class BanditControl:
         if self._budget is None or self._budget >= 0:
             by_group = [group.bounds(group.known(), self._cycle) for group in self._groups]
             bounds = [by_group[number][place] for number, place in self._arms]
-        self._order = sorted(range(len(bounds)), key=lambda one: -bounds[one])  # ties to plain decoding
+        self._order = sorted(range(len(bounds)), key=lambda one: -bounds[one])  # ties go to plain decoding
         self._since = 0
         self._watch(arm)
 
     def _watch(self, arm: int) -> None:
-        """Where the arm in use costs more or less than was known, measure plain decoding and trust no other cost."""
+        """If the cost of the arm in use changed, measure plain decoding again and drop all other costs."""
         number, place = self._arms[arm]
         costs = self._groups[number].costs
-        # An arm's cost is compared with its cost when it came into use.
+        # Compare an arm's cost with its cost when it came into use.
         used = {next(one for one in (*self._order, 0) if one in some) for some in (self._open, self._order)}
         now = {one: self._groups[self._arms[one][0]].costs.of(self._arms[one][1]) for one in used}
         self._references = {

@@ -1,9 +1,10 @@
-"""How much each cycle drafts: always the same, or what pays.
+"""How much each cycle drafts: a fixed amount, or what pays off.
 
-Adaptive control drafts what commits most tokens a second, and nothing when nothing pays. The idea is Nightjar's (Li et
-al. 2025): speculation of adaptive length that switches itself off. The estimates are ours: expected tokens by plan
-from acceptance by level, divided by measured seconds by plan. Plans that are not in use are tried again in short
-probes; what a probe loses decides how long no other follows, so that probes cost at most a set share of the time.
+Adaptive control drafts what commits the most tokens per second, or nothing if drafting does not pay off. The
+idea is from Nightjar (Li et al. 2025): speculation of adaptive length that switches itself off. The estimates
+differ: expected tokens by plan from acceptance by level, divided by measured seconds by plan. Plans that are
+not in use are tried again in short probes; a probe's loss sets the wait until the next one, so that probes
+cost at most a set share of the time.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ CONTROLS: dict[str, str] = {
 HALF_LIFE = 64.0  # cycles after which an accepted or rejected draft counts half
 MARGIN = 0.02  # share by which another plan must be better to take over,
 LEAVE = 0.08  # and plain decoding, whose rate is known: that of drafting is uncertain by as much
-CARRY = 0.5  # what the past counts when new requests begin, as a share
+CARRY = 0.5  # share at which the past counts when new requests begin
 PROBE_CYCLES = 4  # cycles of one probe
 FIRST_WAIT, LONGEST_WAIT = 32, 1024  # cycles between probes: doubled while probes fail
-PROBE_SHARE = 0.015  # most of the time that probes may lose; after a costlier one, the next waits longer
-CHANGE = 1.25  # a plan that becomes better or worse by this factor makes waits short again
-HOPE = 0.7  # a plan is worth a probe from this share of the incumbent's tokens a second,
-FORGOTTEN = 2048  # or after this many cycles: what is known of it may be wrong
+PROBE_SHARE = 0.015  # share of the time that probes may lose; after a costlier one, the next waits longer
+CHANGE = 1.25  # a plan that becomes better or worse by this factor shortens the waits again
+HOPE = 0.7  # a plan is worth a probe from this share of the incumbent's tokens per second,
+FORGOTTEN = 2048  # or after this many cycles: its estimate may be wrong
 DECIDE = 4  # cycles between decisions, outside of probes
-FIRST = 3  # cycles that measure the largest plan, and plain decoding, before anything is chosen by cost
+FIRST = 3  # cycles to measure the largest plan, and plain decoding, before any choice by cost
 
 
 @dataclass(frozen=True)
@@ -50,15 +51,15 @@ Ready = Callable[[Plan], bool]
 
 
 class Control(Protocol):
-    """Chooses each cycle's plan, from past cycles only, never from the cycle's own random numbers."""
+    """Interface for choosing each cycle's plan, from past cycles only, never from its own random numbers."""
 
     def begin(self) -> None: ...  # new requests start
 
     def plan(self, ready: Ready | None = None) -> Plan:
-        """Return the plan of the next cycle, the same one until :meth:`observe`.
+        """Return the plan of the next cycle, the same until :meth:`observe`.
 
-        ``ready`` returns whether a plan has anything to draft in this cycle; None: every plan has. N-grams have nothing
-        to draft if the text does not repeat itself, and such a cycle is not held against them.
+        ``ready`` returns whether a plan has anything to draft in this cycle; None: every plan has. N-grams
+        have nothing to draft if the text does not repeat itself; such a cycle does not count against them.
         """
         ...
 
@@ -66,7 +67,7 @@ class Control(Protocol):
 
 
 class FixedControl:
-    """The largest plan (the last one) in every cycle."""
+    """Control that uses the largest plan (the last one) in every cycle."""
 
     def __init__(self, plans: Sequence[Plan]) -> None:
         self._plan = plans[-1] if plans else PLAIN_PLAN
@@ -89,17 +90,19 @@ class Estimate(NamedTuple):
 
     @property
     def rate(self) -> float:
-        """Tokens a second; 0 if the seconds are not known."""
+        """Tokens per second; 0 if the seconds are not known."""
         return self.tokens / self.seconds if self.seconds else 0.0
 
 
 class AdaptiveControl:
-    """Chooses the plan with the most expected tokens a second; the same observations give the same plans.
+    """Control that chooses the plan with the most expected tokens per second.
+
+    The plans depend only on the observations.
 
     Args:
         plans: the proposer's plans; plain decoding is always added.
-        costs: seconds by plan, plain decoding among them. Nothing is measured then, and the same requests give the
-            same plans.
+        costs: seconds by plan, including plain decoding. Nothing is measured then, and the same requests give
+            the same plans.
     """
 
     def __init__(self, plans: Sequence[Plan], costs: Mapping[Plan, float] | None = None) -> None:
@@ -108,19 +111,19 @@ class AdaptiveControl:
         self._places = {plan: place for place, plan in enumerate(self.plans)}  # 0 is plain decoding
         self._tokens = TokenEstimates(self.plans)
         self._costs = CostEstimates(self.plans, costs)
-        self._used = [0] * len(self.plans)  # the last cycle of each plan
+        self._used = [0] * len(self.plans)  # last cycle of each plan
         self._cycle = 0
         self._incumbent = largest = len(self.plans) - 1
         self._probe: int | None = None
-        self._left = 0  # cycles of the probe
-        self._turn = 0  # of the three ways to choose what is probed
+        self._left = 0  # remaining cycles of the probe
+        self._turn = 0  # which of the three ways to choose the probed plan
         self._backoff = self._wait = FIRST_WAIT  # cycles until the next probe
-        self._owed = 0.0  # cycles that must pass before it, for what was lost
+        self._owed = 0.0  # cycles that must pass before it, to make up for losses
         self._probe_lost = 0.0  # seconds that the probe lost against the incumbent
-        self._expected = 0.0  # seconds of the probed plan, before the probe
-        self._lost = 0.0  # seconds lost against plain decoding since that was left
-        self._reference = Estimate(0.0, 0.0)  # of the incumbent, to see changes
-        # The largest plan and plain decoding first: all others lie between them.
+        self._expected = 0.0  # seconds of the probed plan before the probe
+        self._lost = 0.0  # seconds lost against plain decoding since leaving it
+        self._reference = Estimate(0.0, 0.0)  # of the incumbent, to detect changes
+        # Measure the largest plan and plain decoding first: all others are between them.
         self._unseen = [] if costs or not largest else [largest] * FIRST + [0] * FIRST
         self._next = largest
         self._idle = False  # the plan has nothing to draft in this cycle
@@ -128,7 +131,7 @@ class AdaptiveControl:
             self._decide(self._known())
 
     def begin(self) -> None:
-        """New requests: their texts may be easier or harder, so the past counts less and a probe comes sooner."""
+        """Start new requests, easier or harder: the past counts less, and a probe comes sooner."""
         self._tokens.fade(CARRY)
         self._backoff = max(FIRST_WAIT, self._backoff // 2)
         self._wait = min(self._wait, self._backoff)
@@ -143,7 +146,7 @@ class AdaptiveControl:
         return dict(zip(self.plans, self._known()))
 
     def observe(self, cycle: CycleFigures) -> None:
-        """Learn from a cycle. Cycles of plans that it does not know, and seconds that no clock gives, teach nothing."""
+        """Learn from a cycle; unknown plans and implausible seconds are ignored."""
         place = self._places.get(cycle.plan)
         if place is None or len(self.plans) == 1:
             return
@@ -167,7 +170,7 @@ class AdaptiveControl:
             self._next = self._unseen[0]
             return
         idle = place == self._incumbent == 0 and self._probe is None
-        if idle and max(self._wait, self._owed) > 1:  # nothing is drafted, so nothing else is learned
+        if idle and max(self._wait, self._owed) > 1:  # without drafting, nothing else is learned
             self._wait -= 1
             self._owed -= 1
             self._watch(Estimate(1.0, self._costs.of(0)), anew=False)
@@ -183,7 +186,7 @@ class AdaptiveControl:
             return
         known = self._known()
         if place == self._next:
-            # What the cycle lost against the incumbent, and against plain decoding, in seconds of theirs.
+            # Loss of the cycle against the incumbent, and against plain decoding, in seconds of theirs.
             tokens = 1 + sum(accepted) / max(len(accepted), 1)
             if self._probe is not None:
                 self._probe_lost += known[place].seconds - tokens / known[self._incumbent].rate
@@ -203,9 +206,9 @@ class AdaptiveControl:
                 return
             known = self._end_probe(self._probe, known)
         rates = [found.rate for found in known]
-        best = rates.index(max(rates))  # ties to the smaller plan
+        best = rates.index(max(rates))  # ties go to the smaller plan
         better = rates[best] > rates[self._incumbent] * (1 + (MARGIN if best else LEAVE))
-        # While nothing is drafted, nothing is learned: only a probe brings drafting back.
+        # Without drafting, nothing is learned: only a probe can bring drafting back.
         switched = better and (ended or self._incumbent > 0)
         if switched:
             self._switch(best, known)
@@ -233,11 +236,11 @@ class AdaptiveControl:
         self._wait = self._backoff
 
     def _owe(self, lost: float, known: Sequence[Estimate]) -> None:
-        """No probe until what was lost is at most the allowed share of the time."""
+        """Delay the next probe until the loss is at most the allowed share of the time."""
         self._owed = max(self._owed, lost / (PROBE_SHARE * known[self._incumbent].seconds))
 
     def _watch(self, found: Estimate, anew: bool) -> None:
-        """Make waits short again where the incumbent became better or worse by much."""
+        """Shorten the waits again if the incumbent became much better or worse."""
         if anew or not self._reference.seconds:
             self._reference = found
             return
@@ -252,13 +255,13 @@ class AdaptiveControl:
         return not 1 / CHANGE <= now / before <= CHANGE
 
     def _remeasure(self, *keep: int) -> None:
-        """A plan costs more or less than it did: whether others do, plain decoding tells, and a line to it."""
+        """Measure plain decoding again and drop the other costs except ``keep``, after a cost has changed."""
         if not self._costs.given:
             self._costs.forget(keep)
             self._unseen = [0] * FIRST
 
     def _start_probe(self, known: Sequence[Estimate]) -> None:
-        """Try another plan: in turn the most promising one, the one not used for longest, the next larger one."""
+        """Probe another plan: in turn the most promising, the least recently used, the next larger one."""
         rates = [found.rate for found in known]
         others = [place for place in range(len(self.plans)) if place != self._incumbent]
 
@@ -277,7 +280,7 @@ class AdaptiveControl:
         self._expected = known[self._probe].seconds
 
     def _end_probe(self, place: int, known: Sequence[Estimate]) -> Sequence[Estimate]:
-        """What is known after a probe: where its plan's cost surprises, those of others are not trusted either."""
+        """End a probe; if its plan's cost was unexpected, drop the other costs too. Return the estimates."""
         self._probe = None
         self._owe(self._probe_lost, known)
         if not self._changed(known[place].seconds, self._expected):
@@ -287,7 +290,7 @@ class AdaptiveControl:
 
 
 def distinct(plans: Sequence[Plan]) -> list[Plan]:
-    """Plans whose measured costs differ by more than a clock's noise: of chains the largest, its half, and so on."""
+    """Keep plans whose costs differ by more than noise: of chains the largest, its half, and so on."""
     kept: list[Plan] = []
     for plan in reversed(plans):
         chains = bool(kept) and _is_chain(kept[-1]) and _is_chain(plan)
@@ -301,10 +304,10 @@ def _is_chain(plan: Plan) -> bool:
 
 
 def make_control(name: str, plans: Sequence[Plan]) -> Control:
-    """The control ``fixed`` or ``adaptive`` over what the proposer can draft, smallest first.
+    """Return the named control over the proposer's plans, smallest first.
 
     Raises:
-        UsageError: no such control.
+        UsageError: the control is unknown.
     """
     control: Control = resolve(CONTROLS, name, "control")(plans)
     return control

@@ -1,6 +1,6 @@
 """Estimates of an adaptive control: the tokens that a plan commits, and the cost of its cycle.
 
-Plans are named by their place in a list: 0 is plain decoding, then those that draft, by (levels, nodes).
+Plans are identified by their index in a list: 0 is plain decoding, then those that draft, by (levels, nodes).
 """
 
 from __future__ import annotations
@@ -15,20 +15,21 @@ import numpy as np
 
 from ..proposers.interface import Plan
 
-SECONDS = (1e-9, 1e9)  # what a cycle may take
-OTHERS_FADE = 1 / 8  # how fast evidence on trees of one width fades while another width is used
-PRIOR, WEIGHT = 0.7, 2.0  # acceptance before anything is seen, and how many drafts that counts for
-SHRINK = 8.0  # cycles that the level estimate counts for against a plan's own mean
-WINDOW = 32  # measurements kept of a plan
-EVERY = 4  # cycles after which the mean of a full window is computed again
+SECONDS = (1e-9, 1e9)  # plausible range of a cycle
+OTHERS_FADE = 1 / 8  # relative rate at which evidence on trees of one width fades while another width is used
+PRIOR, WEIGHT = 0.7, 2.0  # prior acceptance, and how many drafts it counts for
+SHRINK = 8.0  # cycles that the level estimate counts for, against a plan's own mean
+WINDOW = 32  # measurements kept per plan
+EVERY = 4  # cycles after which the mean of a full window is recomputed
 CLIP = 1.5  # measurements count for at most this many times their median
-OPTIMISM = 0.1  # share by which the cost of a plan hardly measured is taken lower
+OPTIMISM = 0.1  # share by which the cost of a rarely measured plan is lowered
 
 
 def expected_by_length(conditional: Sequence[float]) -> list[float]:
-    """Expected committed tokens of the chains of 0, 1, .. g draft tokens: ``1 + R_1 + .. + R_j``, R the products.
+    """Return the expected committed tokens of chains of 0, 1, .. g draft tokens.
 
-    docs/speculation-theory.md, equation 1; ``conditional`` (g,) is P(position j is accepted | those before it are).
+    They are ``1 + R_1 + .. + R_j`` with R the cumulative products; see docs/speculation-theory.md, equation
+    1. ``conditional`` (g,) is P(position j is accepted | those before it are).
     """
     return list(accumulate(accumulate(conditional, mul), initial=1))
 
@@ -36,10 +37,11 @@ def expected_by_length(conditional: Sequence[float]) -> list[float]:
 class TokenEstimates:
     """Expected committed tokens of a row's cycle, by plan, from accepted counts that fade.
 
-    Acceptance is counted by level, over all plans of one width (nodes a level, to a factor of two): shorter chains are
-    prefixes of longer ones, and so nearly with trees. A level that no recent plan drafted takes the estimate of the
-    level above it; widths are shrunk to the estimate over all. Each plan's own mean is kept too and shrunk to the
-    level estimate; plans that contain each other never expect fewer tokens (isotonic regression).
+    Acceptance is counted by level, over all plans of one width (nodes per level, to a factor of two): shorter
+    chains are prefixes of longer ones, and trees nearly so. A level that no recent plan drafted takes the
+    estimate of the level above it; widths are shrunk to the estimate over all. Each plan's own mean is also
+    kept and shrunk to the level estimate. If plans contain each other, the larger never expects fewer tokens
+    (isotonic regression).
     """
 
     def __init__(self, plans: Sequence[Plan]) -> None:
@@ -48,7 +50,7 @@ class TokenEstimates:
         groups = {width: group for group, width in enumerate(sorted(set(widths)))}
         self._group = [0, *(groups[width] for width in widths)]
         most, count = max(self._levels), max(len(groups), 1)
-        # Drafts by width and level, cycles and tokens by plan; all of them fade.
+        # Fading counts: drafts by width and level, cycles and tokens by plan.
         self._tested = [[0.0] * most for _ in range(count)]
         self._passed = [[0.0] * most for _ in range(count)]
         self._cycles, self._tokens = [0.0] * len(plans), [0.0] * len(plans)
@@ -56,7 +58,7 @@ class TokenEstimates:
         self._nested = nodes == sorted(nodes)
 
     def fade(self, factor: float, place: int = 0) -> None:
-        """Everything seen so far counts ``factor`` (0 to 1) times as much: of all widths, or most of the plan's own."""
+        """Scale past evidence by ``factor`` (0 to 1): of all widths, or mainly of the plan's own."""
         own = self._group[place]
         shares = [
             factor if not place or group == own else factor**OTHERS_FADE for group in range(len(self._tested))
@@ -67,7 +69,7 @@ class TokenEstimates:
         self._tokens = [shares[group] * count for group, count in zip(self._group, self._tokens)]
 
     def add(self, place: int, accepted: Sequence[int]) -> None:
-        """One cycle of a plan that drafts; ``accepted`` one number a row."""
+        """Add one cycle of a plan that drafts; ``accepted`` has one number per row."""
         group, levels = self._group[place], self._levels[place]
         tested, passed = self._tested[group], self._passed[group]
         for count in accepted:
@@ -79,9 +81,9 @@ class TokenEstimates:
         self._cycles[place] += len(accepted)
 
     def conditional(self) -> list[list[float]]:
-        """Acceptance by width and level, given that the path reached the level above."""
+        """Return the acceptance by width and level, given that the path reached the level above."""
         pooled, above = [], PRIOR
-        for tested, passed in zip(zip(*self._tested), zip(*self._passed)):  # of one level, by width
+        for tested, passed in zip(zip(*self._tested), zip(*self._passed)):  # counts of one level, by width
             above = (sum(passed) + WEIGHT * above) / (sum(tested) + WEIGHT)
             pooled.append(above)
         if len(self._tested) == 1:
@@ -92,7 +94,7 @@ class TokenEstimates:
         ]
 
     def by_plan(self) -> list[float]:
-        """Expected tokens of each plan, the target's own included; 1 of plain decoding."""
+        """Return the expected tokens of each plan, the target's own included; 1 for plain decoding."""
         lengths = [expected_by_length(levels) for levels in self.conditional()]
         weights = [cycles + SHRINK for cycles in self._cycles]
         means = [
@@ -103,8 +105,8 @@ class TokenEstimates:
 
 
 def isotonic(values: Sequence[float], weights: Sequence[float]) -> list[float]:
-    """The rising sequence nearest to ``values`` in weighted squares (pool adjacent violators)."""
-    blocks: list[tuple[float, float, int]] = []  # mean, weight, values
+    """Return the rising sequence nearest to ``values`` in weighted squares (pool adjacent violators)."""
+    blocks: list[tuple[float, float, int]] = []  # mean, weight, number of values
     for value, weight in zip(values, weights):
         size = 1
         while blocks and blocks[-1][0] > value:
@@ -118,9 +120,9 @@ def isotonic(values: Sequence[float], weights: Sequence[float]) -> list[float]:
 class CostEstimates:
     """Seconds of a cycle, by plan.
 
-    A plan's cost is the mean of its last measurements, outliers clipped. While it is not used, its cost is assumed to
-    move as that of the plan in use does (another load on the machine, a longer context), until it is measured
-    again. Plans hardly measured follow ``a + b levels + c nodes``, fitted to the others.
+    A plan's cost is the mean of its last measurements, with outliers clipped. While the plan is not used, its
+    cost is assumed to change like that of the plan in use (another load on the machine, a longer context),
+    until it is measured again. Rarely measured plans follow ``a + b levels + c nodes``, fitted to the others.
     """
 
     def __init__(self, plans: Sequence[Plan], costs: Mapping[Plan, float] | None = None) -> None:
@@ -129,13 +131,13 @@ class CostEstimates:
             {place: costs[plan] for place, plan in enumerate(plans) if plan in costs} if costs else {}
         )
         self._recent = [deque[float](maxlen=WINDOW) for _ in plans]
-        self._seen = [0] * len(plans)  # the cycle of a plan's last measurement
+        self._seen = [0] * len(plans)  # cycle of each plan's last measurement
         self._cycle = 0
         self._once: set[int] = set()  # plans measured once
-        self._all: list[float] | None = None  # by plan, where nothing was measured since
+        self._all: list[float] | None = None  # cached result of ``by_plan``
 
     def add(self, place: int, seconds: float) -> None:
-        """One measurement, in seconds above 0."""
+        """Add one measurement, in seconds above 0."""
         if self.given:
             return
         self._cycle += 1
@@ -145,8 +147,8 @@ class CostEstimates:
             recent.clear()
             self._once.remove(place)
         elif before is None:
-            self._once.add(place)  # its first cycle allocates and compiles: it counts until there is a second
-        elif away > WINDOW:  # what was measured long ago counts for one
+            self._once.add(place)  # the first cycle allocates and compiles, so the second replaces it
+        elif away > WINDOW:  # an old mean counts as one measurement
             recent.clear()
             recent.append(before)
         recent.append(seconds)
@@ -161,7 +163,7 @@ class CostEstimates:
         self._all = None
 
     def forget(self, keep: Collection[int]) -> None:
-        """Forget costs that the machine has outrun: all but those of plain decoding and ``keep``."""
+        """Forget outdated costs: all except those of plain decoding and ``keep``."""
         self._costs = {place: self._costs[place] for place in {0, *keep} if place in self._costs}
         self._once &= set(self._costs)
         for place, recent in enumerate(self._recent):
@@ -171,13 +173,13 @@ class CostEstimates:
         self._all = None
 
     def by_plan(self) -> list[float]:
-        """Seconds of each plan; 0 if nothing is known yet."""
+        """Return the seconds of each plan; 0 if nothing is known yet."""
         if self._all is None:
             self._all = self._estimate()
         return self._all
 
     def of(self, place: int) -> float:
-        """Measured seconds of one plan; 0 if it was not measured."""
+        """Return the measured seconds of one plan; 0 if it was not measured."""
         return self._costs.get(place, 0.0)
 
     def _estimate(self) -> list[float]:
@@ -194,23 +196,25 @@ class CostEstimates:
         return found
 
     def _sure(self, place: int) -> bool:
-        """Known, or measured twice after its first cycle: one measurement may be a pause."""
+        """Return whether a cost is given or measured twice after the first cycle; once may be a pause."""
         return place in self._costs and (self.given or len(self._recent[place]) > 1)
 
 
 def clipped_mean(values: Sequence[float]) -> float:
-    """The mean of ``values``, each counted for at most ``CLIP`` times their (lower) median.
+    """Return the mean of ``values``, each clipped to ``CLIP`` times their (lower) median.
 
-    The mean, since tokens a second are E[tokens] / E[seconds]; clipped, since one pause is not a plan's cost.
+    The mean, because tokens per second are E[tokens] / E[seconds]; clipped, because one pause is not a plan's
+    cost.
     """
     most = CLIP * sorted(values)[(len(values) - 1) // 2]
     return sum([min(value, most) for value in values]) / len(values)
 
 
 def fit_line(costs: Mapping[Plan, float], plain: float) -> Callable[[Plan], float]:
-    """``plain + a + b levels + c (nodes - 1)`` with a, b, c at least 0, by least squares over plans that draft.
+    """Fit ``plain + a + b levels + c (nodes - 1)``, with a, b, c at least 0, to plans that draft.
 
-    Where these do not decide (one plan; levels and nodes in proportion), a, b and c share what there is.
+    The fit is by least squares. If the plans do not determine a, b and c (one plan; levels and nodes in
+    proportion), the solution with the smallest norm is used.
     """
     drafting = [plan for plan in costs if plan.levels]
     if not drafting:

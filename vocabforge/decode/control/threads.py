@@ -1,4 +1,4 @@
-"""Cycles on a CPU run with as many threads as pay."""
+"""Choice of the number of CPU threads for decode cycles."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from .control import Control, CycleFigures, Ready
 
 
 class ThreadControl:
-    """A control whose cycles run with the number of threads that was measured best; cycles of one plan are alike.
+    """Control whose cycles run with the thread count measured as best; cycles of one plan are comparable.
 
     Args:
-        control: chooses the plans. The seconds of a cycle that runs with another number of threads, to try it, teach it
-            nothing.
-        threads: told of the cycles.
+        control: chooses the plans. It ignores the seconds of cycles that try another thread count.
+        threads: observes the cycles and chooses the thread count.
     """
 
     def __init__(self, control: Control, threads: ThreadChoice) -> None:
@@ -39,12 +38,15 @@ class ThreadControl:
 
 
 def choose_threads(decoders: Iterable[object], wrap: Wrap | None, *, sampled: bool) -> bool:
-    """Let each decoder on a CPU choose its own number of threads, unless the user has fixed it; whether one does.
+    """Let each decoder on a CPU choose its thread count, unless the user has fixed it.
 
     Args:
-        wrap: of their passes. Compiled ones hold for one number of threads, which stays.
-        sampled: the temperature is above 0. The number stays: it may decide the last bits, and a seed's output must not
-            depend on a clock.
+        wrap: of their passes. Compiled passes are valid for one thread count, which is kept.
+        sampled: the temperature is above 0. The thread count is kept: it may affect the last bits, and a
+            seed's output must not depend on a clock.
+
+    Returns:
+        Whether any decoder chooses.
     """
     chosen = False
     if user_threads() or wrap is not None or sampled:

@@ -1,4 +1,4 @@
-"""Draft models with another vocabulary than the target's: the way they draft, and the bridge they draft over."""
+"""Draft models with another vocabulary than the target's: how they draft, and over which bridge."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from ..build.spec import MethodSpec, meaningless
 from ..proposers.draft_model import check_same_tokenizer
 from ..proposers.registry import FOREIGN, with_drafter
 
-HIGH_OVERLAP = 0.8  # share of either side's tokens, from which drafting the common ones alone loses little
-SHORT_TOKENS = 1.5  # mean bytes of the drafter's tokens, up to which string probabilities are cheap
+HIGH_OVERLAP = 0.8  # share of common tokens on both sides from which drafting only these loses little
+SHORT_TOKENS = 1.5  # mean bytes of the drafter's tokens up to which string probabilities are cheap
 _TOKENIZER_REMEDY = (
     "put the draft model's tokenizer.json into its folder, or name another folder: --drafter-tokenizer"
 )
@@ -28,9 +28,15 @@ _TOKENIZER_REMEDY = (
 
 @dataclass(frozen=True)
 class Way:
-    """How one draft model drafts: the names of its proposers, and the bridge between the vocabularies (None: they are
-    one) with the saved comparison that it was made from. ``reason`` tells why the proposer was chosen, if it was;
-    ``tokenizer`` that the drafter's tokenizer is another folder's."""
+    """How one draft model drafts.
+
+    Attributes:
+        names: names of its proposers.
+        bridge: bridge between the vocabularies; None if they are the same.
+        reason: why the proposer was chosen, if it was.
+        overlap: saved comparison from which the bridge was made.
+        tokenizer: whether the drafter's tokenizer comes from another folder.
+    """
 
     names: Sequence[str]
     bridge: Bridge | None = None
@@ -40,7 +46,7 @@ class Way:
 
     @property
     def facts(self) -> str:
-        """One phrase about the bridge, for tables and reports."""
+        """Phrase about the bridge, for tables and reports."""
         if self.bridge is None:
             return ""
         sides = self.bridge.target, self.bridge.drafter
@@ -51,16 +57,16 @@ class Way:
 def choose_proposer(
     shares: tuple[float, float], mean_bytes: float, sampled: bool, draft: MethodSpec | None = None
 ) -> tuple[str, str]:
-    """The proposer for a draft model with another vocabulary, and why.
+    """Choose the proposer for a draft model with another vocabulary; return its name and the reason.
 
-    TLI if nearly all tokens of both are common: it drafts target tokens at no further cost, and its distribution is
-    known. SLRS if the drafter's tokens are bytes or characters and the run samples: probabilities of strings cost
-    little there. SLEM otherwise: it drafts any text over any two vocabularies.
+    TLI if nearly all tokens of both are common: it drafts target tokens at no further cost, with a known
+    distribution. SLRS if the drafter's tokens are bytes or characters and the run samples: probabilities of
+    strings are cheap then. SLEM otherwise: it drafts any text over any two vocabularies.
 
     Args:
-        shares: common tokens of all tokens of text: of the target's, and of the drafter's.
-        mean_bytes: of the drafter's tokens of text.
-        draft: what was asked for; None: nothing.
+        shares: common tokens as shares of the text tokens of the target and of the drafter.
+        mean_bytes: mean length of the drafter's text tokens.
+        draft: the requested settings; None: none.
     """
     draft = draft or MethodSpec()
     ours, theirs = shares
@@ -80,20 +86,20 @@ def choose_proposer(
 
 
 def shares_of(bridge: Bridge) -> tuple[float, float]:
-    """Common tokens of all tokens of text: of the target's, and of the drafter's."""
+    """Return the common tokens as shares of the text tokens of the target and of the drafter."""
     return bridge.shared, len(bridge.pairs) / max(len(bridge.drafter.text_ids), 1)
 
 
 class ForeignWays:
-    """Finds the way of each draft model of a run.
+    """Chooses how each draft model of a run drafts.
 
     Args:
         target, rows: the target's tokenizer, and the rows of its LM head.
-        draft: how it drafts; its proposer, drafter and overlap are not read.
-        proposers, overlaps: that were named.
-        several: more than one drafter, so that a name or an overlap may be meant for another one.
+        draft: drafting settings; its proposer, drafter and overlap are not read.
+        proposers, overlaps: those named by the user.
+        several: more than one drafter, so that a name or an overlap may not apply to all.
         alone: one method drafts, so that each option is meant for it.
-        bridges: made before, by drafter and overlap; what is made here is added.
+        bridges: existing bridges by drafter and overlap; new ones are added.
     """
 
     def __init__(
@@ -111,7 +117,7 @@ class ForeignWays:
     ) -> None:
         self._target, self._rows, self._several, self._alone = target, rows, several, alone
         self._draft, self._sampled, self._tokenizer = draft, sampled, draft.drafter_tokenizer
-        self._chosen: list[str] = []  # by the rule
+        self._chosen: list[str] = []  # by :func:`choose_proposer`
         self._named = [name for name in proposers if with_drafter(name)]
         self._overlaps = [(path, load_overlap(path)) for path in overlaps]
         self._unused = list(overlaps)
@@ -119,11 +125,11 @@ class ForeignWays:
         self._bridges = {} if bridges is None else bridges
 
     def of(self, path: Path, rows: int) -> Way:
-        """The way of a draft model, by its folder and the rows of its LM head.
+        """Return how a draft model drafts, given its folder and the rows of its LM head.
 
         Raises:
-            MismatchError: it cannot draft as was asked for.
-            DataError: a tokenizer's decoder is not one whose bytes are known.
+            MismatchError: it cannot draft as requested.
+            DataError: the bytes of a tokenizer's tokens cannot be determined from its decoder.
         """
         tokenizer = self._tokenizer_of(path, rows)
         lent = tokenizer is not None and not (path / "tokenizer.json").is_file()
@@ -162,7 +168,10 @@ class ForeignWays:
         return Way([name], bridge, reason, saved, lent)
 
     def _must_share_tokenizer(self) -> bool:
-        """Whether a draft model must have the target's tokenizer: it is named so, and for no other drafter."""
+        """Return whether draft models must have the target's tokenizer.
+
+        They must if ``draft-model`` is named and cannot be meant for another drafter.
+        """
         parts = map(with_drafter, self._named)
         asked = [part for part in parts if part in ("draft-model", *FOREIGN)]
         return "draft-model" in asked and (asked == ["draft-model"] or not self._several)
@@ -185,7 +194,7 @@ class ForeignWays:
         return given
 
     def _overlap_of(self, tokenizer: TextTokenizer) -> tuple[Path | None, Overlap | None]:
-        """The saved overlap of these two tokenizers, whichever of them was named first, and its folder."""
+        """Return the saved overlap of these two tokenizers, in either order, and its folder."""
         wanted = self._target.fingerprint, tokenizer.fingerprint
         for folder, overlap in self._overlaps:
             made = overlap.a.fingerprint, overlap.b.fingerprint
@@ -197,7 +206,7 @@ class ForeignWays:
         return None, None
 
     def check_used(self) -> None:
-        """Refuse an overlap, a tokenizer or an option of slrs that no draft model of the run had a use for."""
+        """Reject an overlap, a tokenizer or an option of slrs that no draft model of the run uses."""
         own = own_options(self._draft, "slrs")
         if own and "slrs" not in (*self._named, *self._chosen):
             raise UsageError(
@@ -219,7 +228,7 @@ class ForeignWays:
 
 
 def turned(overlap: Overlap) -> Overlap:
-    """The same overlap with its two vocabularies in the other order."""
+    """Swap the two vocabularies of an overlap."""
     pairs = overlap.pairs[:, ::-1]
     corpus = overlap.corpus
     return replace(
@@ -233,7 +242,7 @@ def turned(overlap: Overlap) -> Overlap:
 
 
 def restricted(bridge: Bridge, subset: VocabSubset, source: Path) -> Bridge:
-    """A bridge whose common tokens are those of a draft vocabulary only (target ids); TLI drafts nothing else."""
+    """Restrict a bridge's common tokens to a draft vocabulary (target ids); TLI drafts nothing else."""
     if subset.schedule:
         raise UsageError(
             "tli drafts with the same tokens at every step",
@@ -244,7 +253,7 @@ def restricted(bridge: Bridge, subset: VocabSubset, source: Path) -> Bridge:
     kept = bridge.pairs[np.isin(bridge.pairs[:, 0], subset.ids)]
     if not len(kept):
         raise DataError(
-            "the draft vocabulary holds no token that the drafter has, too",
+            "the draft vocabulary and the drafter share no tokens",
             got=f"{len(subset.ids):,} tokens",
             expected=f"some of the {len(bridge.pairs):,} that target and drafter have in common",
             source=source,

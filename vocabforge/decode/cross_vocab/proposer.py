@@ -1,9 +1,9 @@
 """A draft model with another vocabulary than the target's: TLI and SLEM (Timor et al. 2025).
 
-The draft model drafts in its own tokens, on its own spelling of the text (``text.py``). What it drafted then
-goes over to the target's tokens. TLI lets it draft only what both have, and maps token by token: the distribution of
-every draw is known. SLEM lets it draft any text, and spells that with the target's tokens: what the target would have
-chosen itself is accepted, so that its distribution plays no part.
+The draft model drafts in its own tokens, on its own spelling of the text (``text.py``). The draft is then
+converted to the target's tokens. TLI drafts only common tokens and maps token by token, so the distribution
+of every draw is known. SLEM drafts any text and spells it with the target's tokens: a token is accepted if it
+is the target's own choice, so the drafter's distribution is not needed.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from .trees import NO_TOKEN, Drafted, Respelling, TokenMap, Translation, paths_o
 if TYPE_CHECKING:
     from ..build.spec import MethodSpec
 
-LEAST_ROOM = 512  # positions of the drafter's cache, at least
-TARGET_TOKENS = 5  # that SLEM drafts by default, about
-MOST_DRAFTED = 12  # draft tokens by default, at most
-SLACK = 1.25  # how many more target tokens than on average a drafted text may become
+LEAST_ROOM = 512  # minimum positions of the drafter's cache
+TARGET_TOKENS = 5  # drafted by SLEM by default, approximately
+MOST_DRAFTED = 12  # maximum draft tokens by default
+SLACK = 1.25  # how many more target tokens than average a drafted text may have
 
 
 class ForeignProposer:
-    """Drafts with a model of another vocabulary: ``inner`` in the drafter's tokens, ``translate`` into the target's.
+    """Proposer with a model of another vocabulary: ``inner`` drafts, ``translate`` converts the draft.
 
-    ``plans`` are the sizes in the target's tokens -> in the drafter's, smallest first; ``draft_tokens`` those of the
-    longest text that a cycle drafts.
+    ``plans`` maps sizes in the target's tokens to sizes in the drafter's, smallest first; ``draft_tokens`` is
+    the length of the longest text that a cycle drafts, in the drafter's tokens.
     """
 
     reads: Literal["aux", "hidden", "none"] = "none"
@@ -65,7 +65,7 @@ class ForeignProposer:
         self.head: DraftHead | None = inner.head
         self._inner, self._backend, self._bridge, self._translate = inner, backend, bridge, translate
         self._plans = plans
-        # What TLI drafts goes on where the text ends, so that nothing may be held back.
+        # TLI's drafts continue at the end of the text, so nothing may be held back.
         self._hold_space = isinstance(translate, Respelling) and bridge.drafter.words
         self.plan = list(plans)[-1]
         self.draft_tokens = plans[self.plan].levels
@@ -80,12 +80,12 @@ class ForeignProposer:
         self._inner.wrap(wrap)
 
     def allocate(self, rows: int, positions: int, cache: KVCache) -> None:
-        # A longer text than the drafter sees, twice over, loses its beginning there.
+        # A text more than twice as long as the drafter's context loses its beginning there.
         self._room = text_room(self._bridge, self._backend.drafter, positions)
         self._inner.allocate(rows, self._room, cache)
         self._texts = [DraftText(self._bridge, self._hold_space) for _ in range(rows)]
-        self._held = [0] * rows  # leading ids of each text whose keys hold
-        self._unread = [0] * rows  # prompt positions still to come
+        self._held = [0] * rows  # leading ids of each text whose keys are valid
+        self._unread = [0] * rows  # prompt positions not yet prefilled
         self._drafted = None
 
     def begin(self, row: int, prompt_ids: Sequence[int]) -> None:
@@ -103,7 +103,7 @@ class ForeignProposer:
             self._held[row] = len(self._texts[row].ids) - 1
 
     def commit(self, commit: Commit) -> None:
-        """Append what was accepted to the texts; keys of accepted draft tokens stay."""
+        """Append accepted tokens to the texts; keep the keys of accepted draft tokens."""
         drafted = self._drafted if commit.path is not None else None
         levels = self._inner.plan.levels
         following = torch.full((len(commit.tokens), levels), NO_TOKEN)
@@ -133,7 +133,7 @@ class ForeignProposer:
         self._backend.rewrite(row, self._held[row], text.ids)
 
     def propose(self, roots: Tensor, plan: Plan, draws: Sequence[Draw] | None, lap: Lap) -> DraftTree:
-        """Trees in the target's tokens under the last committed ones (B,)."""
+        """Draft trees in the target's tokens under the last committed tokens (B,)."""
         own = torch.tensor([text.ids[-1] for text in self._texts], device=roots.device)
         tree = self._inner.propose(own, self._plans[plan], draws, lap)
         self._held = [len(text.ids) for text in self._texts]
@@ -144,7 +144,7 @@ class ForeignProposer:
 
 
 def _expanded(path: Sequence[int], new: Sequence[int]) -> int:
-    """Tokens at the beginning of a path that the text has and whose keys were computed: a leaf's were not."""
+    """Count a path's leading tokens that the text has and whose keys were computed; leaves have none."""
     same = 0
     while same < min(len(path) - 1, len(new)) and path[same] == new[same]:
         same += 1
@@ -152,9 +152,10 @@ def _expanded(path: Sequence[int], new: Sequence[int]) -> int:
 
 
 def build_tli(parts: ProposerParts) -> ForeignProposer:
-    """Token-level intersection: the draft model drafts the tokens that both vocabularies have (Timor et al. 2025).
+    """Build the TLI proposer (token-level intersection; Timor et al. 2025), which drafts common tokens.
 
-    Its LM head is restricted to their rows, in a copy. Drawn drafts have q'(x) = q(x) / sum of q over the intersection.
+    The draft model's LM head is restricted to their rows, in a copy. Drawn drafts have q'(x) = q(x) / sum of
+    q over the intersection.
     """
     bridge, drafter = check_parts(parts, "tli")
     if not len(bridge.pairs):
@@ -174,7 +175,7 @@ def build_tli(parts: ProposerParts) -> ForeignProposer:
 
 
 def build_slem(parts: ProposerParts) -> ForeignProposer:
-    """String-level exact match: what was drafted is spelled with the target's tokens (Timor et al. 2025)."""
+    """Build the SLEM proposer (string-level exact match; Timor et al. 2025), which respells drafts."""
     bridge, drafter = check_parts(parts, "slem")
     options = parts.options
     if options.draft_sampling:
@@ -199,40 +200,40 @@ def build_slem(parts: ProposerParts) -> ForeignProposer:
 
 
 def text_room(bridge: Bridge, drafter: LeanModel, positions: int) -> int:
-    """Positions that a drafter keeps of texts of so many target tokens: at most twice as many as it sees."""
+    """Return the drafter positions kept for ``positions`` target tokens, at most twice its context."""
     growth = max(1.0, bridge.target.mean_bytes / max(bridge.drafter.mean_bytes, 1.0))
     return max(LEAST_ROOM, min(math.ceil(positions * growth), 2 * drafter.config.max_positions))
 
 
 def target_levels(bridge: Bridge, tokens: int) -> int:
-    """Most target tokens that a drafted text of so many draft tokens is cut into; what is beyond is left out."""
+    """Return the maximum number of target tokens for ``tokens`` draft tokens; the rest is left out."""
     return math.ceil(tokens * bridge.drafter.mean_bytes / max(bridge.target.mean_bytes, 1.0) * SLACK)
 
 
 def check_parts(parts: ProposerParts, name: str) -> tuple[Bridge, LeanModel]:
-    """The bridge and the draft model of a proposer of this name.
+    """Check and return the bridge and the draft model of the proposer ``name``.
 
     Raises:
         UsageError: one of them is missing, or there is a draft head.
-        DataError: the draft model has no token that stands for text.
+        DataError: the draft model has no tokens of text.
     """
     drafter = draft_model_of(parts)
     if parts.bridge is None:
         raise UsageError(
-            f"{name} needs to know both vocabularies",
+            f"{name} needs both vocabularies",
             got="no bridge between them",
             expected="the tokenizers of target and draft model",
             remedy="put the draft model's tokenizer.json into its folder",
         )
     if parts.head is not None:
         raise UsageError(
-            f"{name} drafts over rows of its own choice",
+            f"{name} chooses its own rows of the LM head",
             got="a draft head",
             expected="no --vocab, --head, --dynamic",
         )
     if not len(parts.bridge.drafter.text_ids):
         raise DataError(
-            "the draft model has no token that stands for text",
+            "the draft model has no text tokens",
             got="special tokens only",
             expected="a tokenizer with tokens of text",
             remedy="check the draft model's tokenizer",
@@ -241,7 +242,7 @@ def check_parts(parts: ProposerParts, name: str) -> tuple[Bridge, LeanModel]:
 
 
 def _inner(options: MethodSpec, drafter: LeanModel, ids: np.ndarray) -> ModelProposer:
-    """Drafting in the drafter's own tokens, those of ``ids`` (ascending) only; the model itself stays as it is."""
+    """Build a proposer for the drafter's own tokens ``ids`` (ascending); the model is not changed."""
     chosen = torch.from_numpy(ids).to(drafter.device)
     rows = nn.Parameter(drafter.lm_head_weight.detach()[chosen], requires_grad=False)  # (R, H), a copy
     backend = DraftModelBackend(drafter, drafter.config.vocab_size)

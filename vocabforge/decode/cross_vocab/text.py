@@ -1,7 +1,7 @@
-"""The text of one request in a drafter's own tokens, kept up by bytes as the target writes on.
+"""The text of one request in a drafter's own tokens, updated byte by byte as the target continues it.
 
-Only what is new is spelled, and the word that it may belong to: the text before stays as the drafter has read it,
-so that its keys stay valid. How a text is spelled costs or gains acceptance and never touches the output.
+Only new text is spelled, with the word that it may continue. Earlier text stays as the drafter has read it,
+so that its keys stay valid. The spelling of a text affects acceptance but never the output.
 """
 
 from __future__ import annotations
@@ -12,49 +12,52 @@ from itertools import accumulate, groupby
 
 from ...vocab.overlap.bridge import Bridge
 
-WORD_BYTES = 48  # most bytes before a new piece that are spelled anew with it
+WORD_BYTES = 48  # maximum bytes before a new piece that are spelled again with it
 _WHITE = b" \n\t\r"
 _WORDS = re.compile(rb"\s*\S+|\s+")
 
-Pairs = list[tuple[int, int]]  # (token, where its bytes end in the text that was spelled)
+Pairs = list[tuple[int, int]]  # (token, end of its bytes in the text that was spelled)
 
 
 class DraftText:
-    """One text, as the drafter reads it: ``ids``, its start token first, and the last bytes ``held``, which no token
-    covers: a character that is not complete yet, and with ``hold_space`` a space, which the drafter writes with the
-    word that follows."""
+    """One text as the drafter reads it.
+
+    ``ids`` begin with the start token. ``held`` are the last bytes, which no token covers: an incomplete
+    character and, with ``hold_space``, a space, which the drafter writes with the following word.
+    """
 
     def __init__(self, bridge: Bridge, hold_space: bool = False) -> None:
         self._bridge, self._hold_space = bridge, hold_space
         self._forms = bridge.drafter.forms
         self._closings = bridge.drafter.closings
-        self._opening = bridge.drafter.opening  # what the drafter's tokenizer puts before a text
+        self._opening = bridge.drafter.opening  # bytes that the drafter's tokenizer puts before a text
         self.begin(())
 
     def begin(self, prompt_ids: Sequence[int]) -> None:
-        """A new text, from the target's tokens."""
+        """Start a new text from the target's tokens."""
         self.ids = list(self._bridge.drafter.start)
         self.held = b""
-        self._size = 0  # bytes of the text so far, but for those held
+        self._size = 0  # bytes of the text so far, without ``held``
         self._ends = [0] * len(self.ids)  # bytes of the text up to each token's end
-        self._recent = b""  # the last of them; none from before a special token
-        self._first, self._begun = len(self.ids), 0  # token and byte behind the last special token
-        # The target's own start is the drafter's already; where it is an end token, too, it would go over once more.
+        self._recent = b""  # the last of these bytes; none from before a special token
+        self._first, self._begun = len(self.ids), 0  # token and byte after the last special token
+        # Skip the target's start token, as ``ids`` has the drafter's; if it is also an end token, it would be
+        # added again.
         begun = [
             token for token in prompt_ids[:1] if token in self._bridge.target.start and not self._form(token)
         ]
         self.add(prompt_ids[len(begun) :])
 
     def _form(self, token: int) -> bytes | None:
-        """Bytes of a token of the target."""
+        """Return the bytes of a target token."""
         forms = self._bridge.target.forms
         return forms[token] if token < len(forms) else None
 
     def add(self, tokens: Sequence[int], drafted: Iterable[Sequence[int]] = ()) -> int:
-        """Append tokens of the target; returns how many of the leading ids are as they were.
+        """Append target tokens; return how many leading ids are unchanged.
 
-        Of ``drafted``, paths of drafter's tokens that may continue ``ids``, what agrees with the text of the one that
-        agrees furthest is taken over.
+        ``drafted`` are paths of drafter tokens that may continue ``ids``. The tokens of the path that agrees
+        furthest with the text are reused as far as they agree.
         """
         kept = len(self.ids)
         for piece in self._pieces(tokens):
@@ -66,13 +69,13 @@ class DraftText:
         return kept
 
     def forget(self, most: int) -> None:
-        """Keep the last ``most`` ids only, at least one."""
+        """Keep only the last ``most`` ids, at least one."""
         lost = max(len(self.ids) - max(most, 1), 0)
         del self.ids[:lost], self._ends[:lost]
         self._first -= lost
 
     def _pieces(self, tokens: Sequence[int]) -> list[bytes | int]:
-        """The target's tokens: those that stand for bytes joined, special ones between them."""
+        """Join the bytes of target tokens, with special tokens between them."""
         pieces, run = list[bytes | int](), list[bytes]()
         for token in tokens:
             form = self._form(token)
@@ -84,7 +87,7 @@ class DraftText:
         return [*pieces, b"".join(run)]
 
     def _mark(self, token: int) -> None:
-        """A special token: an end goes over as the drafter's own, others leave no trace."""
+        """Append a special token: an end becomes the drafter's own, others are dropped."""
         self.held = self._recent = b""
         if self._bridge.eos is not None and token == self._bridge.eos[0]:
             self.ids.append(self._bridge.eos[1])
@@ -92,7 +95,7 @@ class DraftText:
         self._first, self._begun = len(self.ids), self._size
 
     def _extend(self, new: bytes, drafted: Iterable[Sequence[int]]) -> int:
-        """More bytes; how many leading ids are as they were."""
+        """Append bytes; return how many leading ids are unchanged."""
         kept, pending = len(self.ids), self.held + new
         path = max((self._agreeing(one, pending) for one in drafted), key=_reach, default=Pairs())
         taken = _reach(path)
@@ -104,7 +107,7 @@ class DraftText:
         return min(kept, self._write(complete)) if complete else kept
 
     def _agreeing(self, path: Sequence[int], pending: bytes) -> Pairs:
-        """The tokens at the beginning of a path whose bytes the text has."""
+        """Return the leading tokens of a path whose bytes the text has."""
         found, at = Pairs(), 0
         for token in path:
             form = self._forms[token]
@@ -115,7 +118,7 @@ class DraftText:
         return found
 
     def _write(self, new: bytes) -> int:
-        """Spell bytes together with the beginning of their word; how many leading ids are as they were."""
+        """Spell bytes with the beginning of their word; return how many leading ids are unchanged."""
         place, size = self._word(new)
         text = self._recent[len(self._recent) - size :] + new
         opening = b"" if size < self._size or text.startswith(self._opening) else self._opening
@@ -131,7 +134,7 @@ class DraftText:
         return place + same
 
     def _word(self, new: bytes) -> tuple[int, int]:
-        """Where the tokens of the word that goes on begin, and its bytes: 0 where none does, or out of reach."""
+        """Find the word that continues: its first token and size in bytes, 0 if absent or too long."""
         recent, last = self._recent, len(self.ids)
         if recent and _starts_word(recent[-1:] + new) and recent[-1:] + new[:1] not in self._closings:
             return last, 0
@@ -151,14 +154,14 @@ class DraftText:
         return (self._forms[token] or b"")[-2:] in self._closings
 
     def _append(self, pairs: Pairs, covered: bytes) -> None:
-        """Tokens behind the text, and the bytes that they and what is left out between them cover."""
+        """Append tokens, and the bytes that they and omitted parts cover."""
         self.ids += [token for token, _ in pairs]
         self._ends += [self._size + end for _, end in pairs]
         self._size += len(covered)
         self._recent = (self._recent + covered)[-WORD_BYTES:]
 
     def _spell(self, text: bytes) -> Pairs:
-        """The drafter's tokens for bytes; what it has no tokens for is left out."""
+        """Return the drafter's tokens for bytes; bytes without tokens are left out."""
         spell = self._bridge.drafter.speller.spell
         (whole,) = spell([text])
         if whole:
@@ -169,7 +172,7 @@ class DraftText:
         return pairs
 
     def _parts(self, word: bytes, at: int) -> Pairs:
-        """A word by its longest parts of letters that the drafter has, else letter by letter."""
+        """Spell a word by its longest parts of letters that the drafter has, otherwise letter by letter."""
         spell, known = self._bridge.drafter.speller.spell, self._bridge.drafter.characters
         pairs = Pairs()
         for has, letters in groupby(word.decode("utf-8", "surrogateescape"), known.__contains__):
@@ -193,12 +196,12 @@ def _reach(pairs: Pairs) -> int:
 
 
 def _starts_word(text: bytes) -> bool:
-    """Whether a word starts behind the first byte: with the white space before it."""
+    """Return whether a word, including the white space before it, starts after the first byte."""
     return text[0] not in _WHITE and text[1] in _WHITE
 
 
 def cut_incomplete(text: bytes) -> bytes:
-    """Bytes without the beginning of a UTF-8 character at their end; bytes that begin none stay."""
+    """Remove an incomplete UTF-8 character from the end of bytes; invalid bytes stay."""
     for back in range(1, min(3, len(text)) + 1):
         byte = text[-back]
         if byte < 0x80:

@@ -1,4 +1,4 @@
-"""From a draft tree in a drafter's tokens to one in the target's: token by token (TLI), or by text (SLEM)."""
+"""Conversion of draft trees to the target's tokens: token by token (TLI), or by text (SLEM)."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from .text import DraftText, cut_incomplete
 
 NO_TOKEN = -1
 
-Paths = list[list[int]]  # drafter's tokens from below the root to each leaf
+Paths = list[list[int]]  # drafter tokens from below the root to each leaf
 
 
 @dataclass(frozen=True)
 class Drafted:
-    """One drafting of B rows: the tree in the drafter's tokens, the paths of each row, and the texts they continue.
+    """A draft of B rows: the tree in drafter tokens, the paths of each row, and the texts they continue.
 
-    With ``even`` the target's trees shall have the plan's size, whatever was drafted: compiled passes know one size.
+    With ``even``, the target's trees have the plan's size, because compiled passes support a single size.
     """
 
     tree: DraftTree
@@ -33,12 +33,12 @@ class Drafted:
     even: bool = False
 
 
-# (what was drafted, roots (B,) in the target's tokens, the plan in the target's tokens) -> the target's trees
+# (draft, roots (B,) in target tokens, plan in target tokens) -> target trees
 Translation = Callable[[Drafted, Tensor, Plan], DraftTree]
 
 
 def paths_of(tree: DraftTree) -> list[Paths]:
-    """Of each row, the tokens from below the root to each leaf."""
+    """Return each row's tokens from below the root to each leaf."""
     tokens = tree.tokens.tolist()
     if tree.chain:
         return [[row[1:]] for row in tokens]
@@ -48,7 +48,7 @@ def paths_of(tree: DraftTree) -> list[Paths]:
 
 
 class TokenMap:
-    """TLI's translation, node by node: ``pairs`` (n, 2) ids of target and drafter, one to one."""
+    """TLI's translation, node by node: ``pairs`` (n, 2) are ids of target and drafter, one to one."""
 
     def __init__(self, pairs: np.ndarray, rows: int, device: torch.device) -> None:
         self._host = np.full(rows, NO_TOKEN, dtype=np.int64)
@@ -57,7 +57,7 @@ class TokenMap:
 
     def __call__(self, drafted: Drafted, roots: Tensor, plan: Plan) -> DraftTree:
         tree = drafted.tree
-        tokens = self._table[tree.tokens].clamp(min=0)  # nodes that only pad have any token
+        tokens = self._table[tree.tokens].clamp(min=0)  # padding nodes may have any token
         tokens = torch.cat([roots[:, None], tokens[:, 1:]], 1)
         distributions = None
         if tree.distributions is not None:
@@ -68,14 +68,14 @@ class TokenMap:
         alive = tree.alive
         if drafted.even and alive is None:
             alive = torch.ones_like(tokens, dtype=torch.bool)
-        if any(text.held for text in drafted.texts):  # no token of both continues half a character
+        if any(text.held for text in drafted.texts):  # no common token continues half a character
             whole = torch.tensor([[not text.held] for text in drafted.texts], device=roots.device)
             whole = whole | (torch.arange(tokens.shape[1], device=roots.device) == 0)
             alive = whole if alive is None else alive & whole
         return replace(tree, tokens=tokens, distributions=distributions, alive=alive)
 
     def _distribution(self, distribution: object) -> DraftDistribution:
-        """The same distribution over the target's ids, which have another order."""
+        """Map a distribution to the target's ids, which are ordered differently."""
         assert isinstance(distribution, DraftDistribution)
         ids = self._host[distribution.ids]
         order = ids.argsort()
@@ -83,7 +83,7 @@ class TokenMap:
 
 
 class Respelling:
-    """SLEM's translation: every path becomes text, and the text the target's tokens."""
+    """SLEM's translation: every path becomes text, and the text becomes target tokens."""
 
     def __init__(self, bridge: Bridge) -> None:
         self._bridge = bridge
@@ -105,7 +105,7 @@ class Respelling:
         return merged_trees(roots, branches, longest, nodes)
 
     def _respelled(self, paths: Paths, text: DraftText, plan: Plan) -> Paths:
-        """The target's tokens for each path, at most the plan's levels; paths that do not fit the text are left out."""
+        """Return each path's target tokens, up to the plan's levels; drop paths that do not fit the text."""
         found: Paths = []
         written = [self._written(path, text.held) for path in paths]
         spelled = self._bridge.target.speller.spell([one for one, _ in written])
@@ -119,7 +119,7 @@ class Respelling:
         return found
 
     def _written(self, path: Sequence[int], held: bytes) -> tuple[bytes | None, bool]:
-        """The bytes of a path behind those that the text has already, and whether the text ends there."""
+        """Return the bytes of a path after the held ones, and whether the text ends there."""
         forms, written, ended = self._bridge.drafter.forms, b"", False
         for token in path:
             if self._bridge.ends(token):

@@ -1,1 +1,1 @@
-"""What drafts: EAGLE, Medusa, draft models, n-grams, early exit."""
+"""Proposers: EAGLE, Medusa, draft models, n-grams, early exit."""

@@ -1,10 +1,10 @@
 """Block proposers: all drafts of a cycle in one pass (DFlash, DSpark, P-EAGLE).
 
-The drafter's cache holds what it keeps of the committed positions, slot s for position s. A block's rows take the slots
-behind them, and what the next cycle commits overwrites them: nothing that was computed from a mask token is kept.
+The drafter's cache holds the committed positions, slot s for position s. A block's rows take the slots after
+them and are overwritten by the next commit: nothing computed from a mask token is kept.
 
-The rows of a level are the same whatever the path, so chains and trees are drafted alike. DSpark adds to a row's
-scores a bias by the token before it.
+The rows of a level do not depend on the path, so chains and trees are drafted the same way. DSpark adds a
+bias to a row's scores that depends on the previous token.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from .registry import ProposerParts
 
 
 class BlockBackend(DraftBackend):
-    """Draft states of a parallel drafter: one pass makes those of all ``levels``, ``states`` (B, levels, .)."""
+    """Draft states of a parallel drafter: one pass computes ``states`` (B, levels, .) of all ``levels``."""
 
     def __init__(self, drafter: ParallelDrafter, levels: int) -> None:
         self.drafter, self.kind, self.label = drafter, drafter.kind, drafter.label
@@ -43,11 +43,11 @@ class BlockBackend(DraftBackend):
         self.most_levels = drafter.max_steps
         self.levels = levels
         self._weight = next(iter(drafter.parameters()))
-        self._bits = False  # what a pass sees is told by lengths and bits, not by masks
+        self._bits = False  # attention takes lengths and bits instead of masks
 
     def allocate(self, rows: int, positions: int, scratch: int) -> None:
         c, weight, block = self.drafter.config, self._weight, self.drafter.block_rows
-        # Behind the committed positions: a padded path while committing, or a block while drafting.
+        # After the committed positions: a padded path while committing, or a block while drafting.
         capacity = positions + block + 2 * (scratch + 2)
         self.cache = self.drafter.new_cache(rows, capacity)
         self.drafter.ensure_positions(capacity)
@@ -56,9 +56,9 @@ class BlockBackend(DraftBackend):
         self._own = own.tril() if self.drafter.config.causal else own
         self._own_bits = bits_of(self._own).repeat(rows, 1, 1)  # (B, b, words)
         self.rows = torch.zeros(rows, dtype=torch.int64, device=weight.device)  # committed positions
-        self.lengths = [0] * rows  # the same on the host
+        self.lengths = [0] * rows  # host copy of ``rows``
         self._context = torch.zeros(rows, c.hidden_size, dtype=weight.dtype, device=weight.device)
-        # (B, H) what drafting needs of the last one.
+        # (B, H) state of the last position, if drafting needs it.
         self._last = torch.zeros_like(self._context) if self.drafter.first_everywhere else None
 
     def prefill(self, row: int, following: Tensor, states: Tensor | None) -> None:
@@ -103,7 +103,7 @@ class BlockBackend(DraftBackend):
         return self._slots[: view_length(max(self.lengths) + ahead, self.cache.capacity)]
 
     def chains(self, head: DraftHead) -> bool:
-        # Few calls, for one row on a CPU.
+        # Fewer calls, for one row on a CPU.
         level = head.head if isinstance(head, BiasedHead) else head
         inner = level.head if isinstance(level, LevelHead) else None
         self._head = inner.table() if isinstance(inner, FullHead) else None
@@ -153,16 +153,16 @@ class BlockBackend(DraftBackend):
         return DraftStep(self.states[:, :1], roots[:, None], self._context[:, None], None)
 
     def expand(self, frontier: Frontier, step: DraftStep, level: int) -> DraftStep:
-        """Level ``level``'s state for every node; ``fed_tokens`` are theirs."""
+        """Return the state of ``level`` for every node; ``fed_tokens`` are set to the nodes' tokens."""
         self.fed_tokens = frontier.tokens
         return level_step(self.states, frontier, step, level)
 
 
 class ConfidentBackend(BlockBackend):
-    """Ends a chain where the chance that it is accepted so far falls below ``least`` in every row (DSpark).
+    """Backend that ends a chain if its acceptance probability falls below ``least`` in every row (DSpark).
 
-    The chance of a draft is estimated from the drafts before it, never from itself, so that what is verified does not
-    depend on what it is: the output's distribution stays the target's.
+    The probability of a draft is estimated from the drafts before it, never from itself. Whether a draft is
+    verified therefore does not depend on its token, and the output keeps the target's distribution.
     """
 
     ends_chains = True
@@ -172,7 +172,7 @@ class ConfidentBackend(BlockBackend):
         self._least = least
 
     def chains(self, head: DraftHead) -> bool:
-        """Never: where a chain ends is decided level by level."""
+        """Return False: the end of a chain is decided level by level."""
         return False
 
     def start(self, roots: Tensor) -> DraftStep:
@@ -185,7 +185,7 @@ class ConfidentBackend(BlockBackend):
         return bool((self._chance >= self._least).any())
 
     def _confidence(self, level: int, before: Tensor) -> Tensor:
-        """(B,) the chance that draft ``level`` is accepted if those before it are."""
+        """Return the probability (B,) that draft ``level`` is accepted if those before it are."""
         state = self.states[:, level]
         logits = self.drafter.confidence(
             torch.cat([state, self.drafter.token_state(before).to(state.dtype)], -1)
@@ -195,7 +195,7 @@ class ConfidentBackend(BlockBackend):
 
 
 class BiasedHead:
-    """A draft head with a bias by the token before (DSpark), on the tokens of its shortlist."""
+    """Draft head with a bias by the previous token (DSpark), on the tokens of its shortlist."""
 
     def __init__(self, head: LevelHead, backend: BlockBackend, weight: Tensor) -> None:
         self.head, self._backend, self._weight = head, backend, weight
@@ -223,10 +223,10 @@ class BiasedHead:
         return logits + bias.float(), ids
 
     def log_probs(self, hidden: Tensor, state: DraftState | None = None) -> Tensor:
-        """See ``DraftHead``.
+        """Return dense log-probabilities; see ``DraftHead``.
 
         Raises:
-            UsageError: rows with shortlists of their own.
+            UsageError: the rows have separate shortlists.
         """
         logits, ids = self.scores(hidden, 1, state)
         if ids.dim() != 1:
@@ -236,10 +236,10 @@ class BiasedHead:
 
 
 def build(parts: ProposerParts) -> ModelProposer:
-    """A block drafter; a chain, or a dynamic tree if it is given a width.
+    """Build the proposer of a block drafter: a chain, or a dynamic tree if a width is given.
 
     Raises:
-        UsageError: another drafter, or a tree deeper than its block.
+        UsageError: the drafter is of another kind, or the tree is deeper than its block.
     """
     drafter: Any = parts.drafter
     if not is_parallel(drafter):
@@ -254,7 +254,7 @@ def build(parts: ProposerParts) -> ModelProposer:
     if least is not None:
         if not getattr(drafter.config, "confidence", False) or policy.plan.nodes != policy.plan.levels + 1:
             raise UsageError(
-                "only a chain of a drafter with a confidence head ends early",
+                "only chains of a drafter with a confidence head can end early",
                 got=f"--confidence {least} with {policy.plan.nodes} nodes on {policy.plan.levels} levels",
                 expected="--tree chain, and a DSpark drafter that was trained with its confidence head",
             )

@@ -1,11 +1,12 @@
 """Draft-model proposer: a smaller language model with the target's vocabulary (Leviathan et al. 2023).
 
-It drafts with its own key cache. Nodes lie behind the committed slots (``node_passes.py``); those of an accepted
-path keep their keys. Committed tokens that it has not read, such as an accepted leaf or what plain decoding
-gave, are read together with the next root, in a pass whose width is a power of two.
+It drafts with its own key cache. Nodes use the slots after the committed ones (``node_passes.py``); those of
+an accepted path keep their keys. Committed tokens that it has not read, such as an accepted leaf or the
+output of plain decoding, are read together with the next root, in a pass whose width is a power of two.
 
-A request may be longer than the draft model's context. It then sees its last ``max_positions`` positions
-only: distances stay those it was trained on. Drafts get worse and the output stays the target's.
+A request may be longer than the draft model's context. The model then attends only to the last
+``max_positions`` positions, so distances stay within its training range. Drafts get worse, but the output
+stays the target's.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ CATCH_UP = 256  # most tokens of a catch-up pass
 class DraftModelBackend(DraftBackend):
     """Draft states of a language model.
 
-    Ids below ``target_vocab`` that the drafter has no embedding for are read as its last.
+    Ids below ``target_vocab`` without an embedding in the drafter are read as its last id.
     """
 
     kind, label = "draft-model", "draft model"
@@ -45,7 +46,7 @@ class DraftModelBackend(DraftBackend):
         self._last_id = own - 1 if own < target_vocab else None
 
     def allocate(self, rows: int, positions: int, scratch: int) -> None:
-        # Behind the positions: a root with its nodes, or the padding of a catch-up pass.
+        # After the positions: a root with its nodes, or the padding of a catch-up pass.
         cache = self.drafter.new_cache(positions + max(scratch + 1, CATCH_UP), rows)
         self.passes.allocate(cache, rows, positions, scratch)
         self._text = torch.zeros(rows, cache.capacity, dtype=torch.int64, device=self.drafter.device)
@@ -68,7 +69,7 @@ class DraftModelBackend(DraftBackend):
         self.passes.set_length(row, end)
 
     def _read(self, row: int, start: int, end: int) -> None:
-        """Compute the keys of a row's tokens from ``start`` to before ``end``."""
+        """Compute the keys of a row's tokens from ``start`` up to, but not including, ``end``."""
         tokens, slots = self._text[row : row + 1, start:end], self.passes.slots[None, start:end]
         self.passes.line(tokens, slots, self.passes.view(end), self.passes.cache.row(row))
 
@@ -89,7 +90,7 @@ class DraftModelBackend(DraftBackend):
 
     def note(self, counts: Sequence[int]) -> None:
         self.passes.note(counts)
-        # Every accepted node but the last has children, so it was expanded.
+        # Every accepted node except the last has children, so it was expanded.
         self._unread = [int(count > 1) for count in counts]
 
     def device_state(self) -> Sequence[Tensor]:
@@ -98,27 +99,27 @@ class DraftModelBackend(DraftBackend):
     def _write(self, following: Tensor) -> None:
         passes = self.passes
         places = (passes.committed[:, None] + 1) + passes.slots[: following.shape[1]]
-        # Padding of a row may reach beyond the text; what it writes there is never read.
+        # A row's padding may reach beyond the text, where it is never read.
         self._text.scatter_(1, places.clamp_(max=self._text.shape[1] - 1), self._known(following))
 
     def rewrite(self, row: int, start: int, ids: Sequence[int]) -> None:
-        """The text of a row is ``ids`` now, the root last, and the keys of the first ``start`` of them hold."""
+        """Replace the text of a row with ``ids``, root last; keys of the first ``start`` ids stay valid."""
         committed = len(ids) - 1
-        # Nodes of a tree have keys before they are in the text.
+        # Tree nodes have keys before they are in the text.
         known = min(start, self.passes.lengths[row] + 1)
         self._text[row, known : len(ids)] = torch.tensor(ids[known:], device=self._text.device)
         self.passes.set_length(row, committed)
         self._unread[row] = max(committed - start, 0)
 
     def read(self, row: int) -> None:
-        """Read what of a row's text is not read yet, up to the root."""
+        """Read the unread part of a row's text, up to the root."""
         end = self.passes.lengths[row]
         for start in range(end - self._unread[row], end, CATCH_UP):
             self._read(row, start, min(start + CATCH_UP, end))
         self._unread[row] = 0
 
     def view(self) -> Tensor:
-        """Slots of the next drafting; :meth:`start_in` reads no more than one token before the root."""
+        """Return the slots of the next draft; :meth:`start_in` reads at most one token before the root."""
         if max(self._unread) > 1:
             self._catch_up(max(self._unread) + 1)
         return self._begin()
@@ -144,13 +145,13 @@ class DraftModelBackend(DraftBackend):
         return DraftStep(hidden, tokens, self.drafter.embed(self._known(tokens)), self.passes.begin(view))
 
     def _catch_up(self, count: int) -> Tensor:
-        """:meth:`_read_last` in widths that recur; the roots' states (B, 1, H)."""
+        """Run :meth:`_read_last` with a width that recurs; return the roots' states (B, 1, H)."""
         width = 1 << (count - 1).bit_length() if count <= CATCH_UP else -(-count // CATCH_UP) * CATCH_UP
         return self._read_last(width, self.passes.view(max(*self.passes.lengths, width - 1) + 1))
 
     def _read_last(self, width: int, view: Tensor) -> Tensor:
-        """Read the last tokens of every row, the root included; the roots' states (B, 1, H)."""
-        first = (self.passes.committed + (1 - width)).clamp_(min=0)  # shorter rows read on behind their root
+        """Read the last tokens of every row, root included; return the roots' states (B, 1, H)."""
+        first = (self.passes.committed + (1 - width)).clamp_(min=0)  # shorter rows read beyond their root
         parts = []
         for part in self.passes.slots[:width].split(CATCH_UP):
             slots = first[:, None] + part
@@ -170,7 +171,7 @@ class DraftModelBackend(DraftBackend):
 
 
 def build(parts: ProposerParts) -> ModelProposer:
-    """A draft model (``parts.drafter``, a lean model) that drafts a chain, or the tree of the options."""
+    """Build the proposer of a draft model (``parts.drafter``): a chain, or the tree of the options."""
     drafter = draft_model_of(parts)
     backend = DraftModelBackend(drafter, parts.target.config.vocab_size)
     head = parts.head or exact_head_of(head_base(parts.target, drafter))
@@ -178,7 +179,7 @@ def build(parts: ProposerParts) -> ModelProposer:
 
 
 def draft_model_of(parts: ProposerParts) -> LeanModel:
-    """The draft model among a proposer's parts, checked."""
+    """Check and return the draft model of a proposer's parts."""
     drafter = parts.drafter
     if not isinstance(drafter, LeanModel):
         raise UsageError(
@@ -197,7 +198,7 @@ def draft_model_of(parts: ProposerParts) -> LeanModel:
 
 
 def head_base(target: Target, drafter: LeanModel) -> HeadBase:
-    """What draft heads over a draft model score: its LM head's rows of ids that the target has too."""
+    """Return the rows that draft heads over a draft model score: LM head rows of ids that the target has."""
     size = min(target.config.vocab_size, drafter.config.vocab_size)
     weight = drafter.lm_head_weight[:size]
     ids = torch.arange(size, device=weight.device)
@@ -207,10 +208,10 @@ def head_base(target: Target, drafter: LeanModel) -> HeadBase:
 def check_same_tokenizer(
     target: TextTokenizer, drafter: TextTokenizer | None, sizes: tuple[int, int], *, source: object
 ) -> None:
-    """Refuse a draft model whose token ids mean other texts than the target's.
+    """Reject a draft model whose token ids have other texts than the target's.
 
-    Without a tokenizer beside it the rows of its LM head must be the target's (``sizes`` of both); padded heads of one
-    tokenizer may differ.
+    If it has no tokenizer, its LM head must have as many rows as the target's (``sizes`` of both); padded
+    heads of one tokenizer may differ.
     """
     if drafter is None and sizes[0] != sizes[1]:
         raise MismatchError(

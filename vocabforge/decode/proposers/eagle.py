@@ -1,10 +1,11 @@
-"""EAGLE proposers: a drafter with its own key cache (EAGLE-3, or EAGLE-1/2), fed the target's states.
+"""EAGLE proposers: a drafter with its own key cache (EAGLE-3, or EAGLE-1/2) that reads the target's states.
 
-Row t of the drafter's cache holds the step-0 key of position t: what it reads of the target there with token
-x_{t+1}. Draft nodes use the slots behind the committed rows and are overwritten by the next cycle.
+Row t of the drafter's cache holds the step-0 key of position t, from the target's states there and token
+x_{t+1}. Draft nodes use the slots after the committed rows and are overwritten by the next cycle.
 
-EAGLE-1 drafts a fixed tree (Li et al. 2024, "EAGLE"), EAGLE-2 the dynamic one (Li et al. 2024, "EAGLE-2"); both
-read the target's last hidden states. EAGLE-3 (Li et al. 2025) reads three layers and drafts a dynamic tree.
+EAGLE-1 drafts a fixed tree (Li et al. 2024, "EAGLE"), EAGLE-2 the dynamic one (Li et al. 2024, "EAGLE-2");
+both read the target's last hidden states. EAGLE-3 (Li et al. 2025) reads three layers and drafts a dynamic
+tree.
 """
 
 from __future__ import annotations
@@ -33,8 +34,15 @@ from .registry import ProposerParts
 
 
 class _Carry(NamedTuple):
-    """``g`` (B, W, H) of the frontier; ``above`` bool (B, W, scratch): draft nodes that each sees, None in a chain and
-    if masks are bits; ``used`` draft slots; ``view`` the slots that are looked at."""
+    """State of a frontier.
+
+    Attributes:
+        g: (B, W, H) states of its nodes.
+        above: bool (B, W, scratch) draft nodes that each node attends to; None in a chain and if masks are
+            bits.
+        used: number of draft slots used.
+        view: slots that passes read.
+    """
 
     g: Tensor
     above: Tensor | None
@@ -43,7 +51,7 @@ class _Carry(NamedTuple):
 
 
 class EagleBackend(DraftBackend):
-    """Draft states of an EAGLE drafter of any kind whose next state is a function of its path."""
+    """Draft states of an EAGLE drafter whose next state is a function of its path."""
 
     def __init__(self, drafter: CachedDrafter, kind: str, label: str) -> None:
         self.drafter, self.kind, self.label = drafter, kind, label
@@ -51,23 +59,24 @@ class EagleBackend(DraftBackend):
         self.aux_layers = tuple(drafter.config.aux_layers)
         self._weight = next(iter(drafter.parameters()))
         self._device = self._weight.device
-        self._head: tuple[Tensor, Tensor | None] | None = None  # of chains: rows and their ids
-        self._bits = False  # what a pass sees is told by lengths and bits, not by masks
-        self._told = True  # the host says where one row is: that takes fewer calls
+        self._head: tuple[Tensor, Tensor | None] | None = None  # head rows and their ids, for chains
+        self._bits = False  # attention takes lengths and bits instead of masks
+        self._told = True  # use the length on the host for a single row: fewer calls
         self._run_extend = self._extend
 
     def allocate(self, rows: int, positions: int, scratch: int) -> None:
-        # Behind the committed rows: a padded path while committing, or the nodes of a tree while drafting. A row whose
-        # request has ended may lie a path beyond its positions, and is drafted for with the others.
+        # After the committed rows: a padded path while committing, or the nodes of a tree while drafting. A
+        # row whose request has ended may be a path beyond its positions, and is drafted for with the others.
         capacity = positions + 2 * (scratch + 2)
         c, weight = self.drafter.config, self._weight
         self.cache = self.drafter.new_cache(rows, capacity)
         self.drafter.ensure_positions(capacity)
-        # What is captured reads the rotary tables where they lie, and another decoder may need longer ones.
+        # Captured passes read the rotary tables at fixed addresses, and another decoder may need longer ones.
         self._tables = list(self.drafter.buffers())
         self._scratch = max(scratch, 1)
         self._columns = torch.eye(self._scratch, dtype=torch.bool, device=self._device)
-        # Of captured passes: (P, 2 D) cosines and signed sines; slots (B, M) that a cycle may write, and their angles.
+        # For captured passes: (P, 2 D) cosines and signed sines; slots (B, M) that a cycle may write, and
+        # their angles.
         self._angles: Tensor | None = None
         if self._bits and isinstance(self.drafter, RotaryPositions):
             self._angles = torch.cat([self.drafter.cos[:capacity], self.drafter.sin[:capacity]], -1)
@@ -76,10 +85,10 @@ class EagleBackend(DraftBackend):
         self._turns: Tensor | None = None
         self._slots = torch.arange(capacity, device=self._device)
         self.rows = torch.zeros(rows, dtype=torch.int64, device=self._device)  # committed rows
-        self.lengths = [0] * rows  # the same on the host
+        self.lengths = [0] * rows  # host copy of ``rows``
         self._g = torch.zeros(rows, c.hidden_size, dtype=weight.dtype, device=self._device)
-        self._read: Tensor | None = None  # what the head reads of it, if that is known
-        self._fed = torch.zeros_like(self._g)  # what made it
+        self._read: Tensor | None = None  # the head's input computed from it, if known
+        self._fed = torch.zeros_like(self._g)  # states that it was computed from
 
     def prefill(self, row: int, following: Tensor, states: Tensor | None) -> None:
         assert states is not None
@@ -94,7 +103,7 @@ class EagleBackend(DraftBackend):
         self.lengths[row] += count
 
     def commit(self, commit: Commit) -> None:
-        self._steps = None  # those of a drafting belong to another pass
+        self._steps = None  # those of a draft belong to another pass
         super().commit(commit)
 
     def advance(self, following: Tensor, states: Tensor | None, counts: Tensor) -> None:
@@ -107,7 +116,7 @@ class EagleBackend(DraftBackend):
         return self.rows, self._g, self._fed
 
     def _extend(self, following: Tensor, states: Tensor, counts: Tensor, view: Tensor) -> None:
-        """Write the keys of committed positions, and ``_g`` and ``_fed`` of the last ones."""
+        """Write the keys of committed positions, and ``_g`` and ``_fed`` of each row's last one."""
         count = following.shape[1]
         alone = self._told and len(self.lengths) == 1 and count == int(counts)
         if self._bits and self._steps is None:
@@ -126,7 +135,7 @@ class EagleBackend(DraftBackend):
             self._fed.copy_(fused[:, -1])
             self._read = read[:, -1]
             return
-        last = counts[:, None, None].expand(-1, 1, g.shape[-1])  # an idle row keeps what it has
+        last = counts[:, None, None].expand(-1, 1, g.shape[-1])  # an idle row keeps its state
         for state, made in ((self._g[:, None], g), (self._fed[:, None], fused)):
             torch.gather(torch.cat([state, made], 1), 1, last, out=state)
 
@@ -151,7 +160,7 @@ class EagleBackend(DraftBackend):
         return tokens[None]
 
     def _ahead(self, used: int, count: int) -> Tensor:
-        """(B, count) slots behind the committed ones and ``used`` more."""
+        """Return ``count`` slots (B, count), ``used`` slots after the committed ones."""
         if self._told and len(self.lengths) == 1:
             return self._slots[self.lengths[0] + used :][:count][None]
         if self._bits and self._steps is not None:
@@ -159,19 +168,22 @@ class EagleBackend(DraftBackend):
         return self.rows[:, None] + self._slots[used : used + count]
 
     def _look_ahead(self, count: int) -> None:
-        """Slots and angles of a whole captured pass, which writes ``count`` slots at most."""
+        """Compute slots and angles of a whole captured pass, which writes at most ``count`` slots."""
         self._steps = self.rows[:, None] + self._slots[: max(count, self._most)]
         self._turns = None if self._angles is None else self._angles[self._steps]
 
     def _turned(self, first: int, count: int, width: int = -1) -> tuple[Tensor, Tensor] | None:
-        """Angles (B, count, D) of positions ``first`` and so on behind the committed ones; of one, ``width`` times."""
+        """Return angles (B, count, D) from position ``first`` after the committed ones.
+
+        A single position's angles are repeated ``width`` times.
+        """
         if self._turns is None:
             return None
         cos, sin = self._turns[:, first : first + count].expand(-1, width, -1).chunk(2, -1)
         return cos, sin
 
     def _view(self, ahead: int) -> Tensor:
-        """Slots that a pass of ``ahead`` new ones looks at."""
+        """Return the slots that a pass with ``ahead`` new slots reads."""
         if self._bits:
             return self._slots
         if self._told and len(self.lengths) == 1:
@@ -204,7 +216,7 @@ class EagleBackend(DraftBackend):
         view = carry.view
         slots = self._ahead(carry.used, width)  # (B, W)
         above: Tensor | None = None
-        if width == 1 and carry.used == level - 1:  # a chain sees all nodes before it
+        if width == 1 and carry.used == level - 1:  # a chain node attends to all nodes before it
             position = slots
             if self._told and len(self.lengths) == 1:
                 mask: Tensor | Sight | int = self.lengths[0] + level
@@ -227,7 +239,7 @@ class EagleBackend(DraftBackend):
         return DraftStep(read, frontier.tokens, g, _Carry(state, above, carry.used + width, view))
 
     def _above(self, carry: _Carry) -> Tensor:
-        """``above`` of the last frontier; where that was a chain, all its nodes."""
+        """Return ``above`` of the last frontier; after a chain, all its nodes."""
         if carry.above is not None:
             return carry.above
         return self._columns[: carry.used].any(0).expand(len(self.rows), 1, -1)
@@ -240,6 +252,6 @@ def _build(kind: str, label: str, default_tree: str, parts: ProposerParts) -> Mo
 
 
 build_eagle1 = partial(_build, "eagle1", "EAGLE-1", "static")
-build_eagle2 = partial(_build, "eagle2", "EAGLE-2", "dynamic")  # of an EAGLE-1 drafter
+build_eagle2 = partial(_build, "eagle2", "EAGLE-2", "dynamic")  # for an EAGLE-1 drafter
 build_eagle3 = partial(_build, "eagle3", "EAGLE-3", "dynamic")
 build_mtp = partial(_build, "mtp", "MTP", "dynamic")

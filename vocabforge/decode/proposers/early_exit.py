@@ -1,11 +1,11 @@
 """Early-exit proposer: the target's own first layers and LM head draft (LayerSkip, Elhoushi et al. 2024).
 
-There is no second model and no second cache. Draft nodes write the first layers' keys in the target's cache,
-behind the committed slots, and leave them with their states to verification, which runs the other layers only
-(``exit_states.py``). Passes that are compiled or captured run all layers again.
+It needs neither a second model nor a second cache. Draft nodes write the first layers' keys into the target's
+cache, after the committed slots, and pass them with their states to verification, which runs only the other
+layers (``exit_states.py``). Compiled or captured passes run all layers again.
 
-How much is accepted depends on the target: one trained with LayerSkip's early-exit loss predicts well from its
-first layers, another target hardly does.
+Acceptance depends on the target: a target trained with LayerSkip's early-exit loss predicts well from its
+first layers, other targets hardly do.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from .registry import ProposerParts
 
 
 class _ExitLevel(NamedTuple):
-    """One level of a drafting: its nodes' tokens (B, W), their parents (B, W) in the level above, and their states."""
+    """One level of a draft: tokens (B, W), parents (B, W) in the level above, and states."""
 
     tokens: Tensor
     parents: Tensor
-    states: Tensor  # (B, W, H) behind the last layer that drafts, before the norm
+    states: Tensor  # (B, W, H) after the last drafting layer, before the norm
 
 
 class EarlyExitBackend(DraftBackend):
-    """Draft states after the target's first layers (1 to all) and its final norm."""
+    """Draft states from the target's first layers (1 to all) and its final norm."""
 
     kind, label = "early-exit", "early exit"
     shares_cache = True
@@ -49,9 +49,9 @@ class EarlyExitBackend(DraftBackend):
     def __init__(self, target: LeanModel, layers: int) -> None:
         self.layers = layers
         self.passes = NodePasses(target, range(layers))
-        # Not of compiled or captured passes, and of no use where all layers draft.
+        # Not for compiled or captured passes, and of no use if all layers draft.
         self.passes.tells_residual = layers < target.config.num_layers
-        self._levels: list[_ExitLevel] = []  # that were run in this drafting
+        self._levels: list[_ExitLevel] = []  # levels run for this draft
 
     def share(self, cache: KVCache) -> None:
         self._cache = cache
@@ -102,7 +102,7 @@ class EarlyExitBackend(DraftBackend):
             return None
         _, *levels = self._levels
         states = torch.cat([level.states for level in self._levels], 1)
-        if tree.chain or not levels:  # of one level, all but the root are leaves
+        if tree.chain or not levels:  # with one level, all nodes except the root are leaves
             return ExitStates(self.layers, states, None)
         sizes = [level.tokens.shape[1] for level in self._levels]
         starts = [0, *accumulate(sizes)]  # of each level
@@ -112,10 +112,10 @@ class EarlyExitBackend(DraftBackend):
 
 
 def build(parts: ProposerParts) -> ModelProposer:
-    """The target's first layers (by default a third) draft a chain, or the tree of the options.
+    """Build the proposer: the target's first layers (default: a third) draft a chain or the options' tree.
 
     Raises:
-        UsageError: the target has fewer layers, or a tree that cannot be filled.
+        UsageError: the target has fewer layers, or the tree cannot be filled.
     """
     if not isinstance(parts.target, LeanModel):
         raise UsageError(

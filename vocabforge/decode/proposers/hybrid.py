@@ -1,7 +1,7 @@
-"""Several proposers in one decoder: each cycle's plan names the one that drafts, and all are told what is committed.
+"""Several proposers in one decoder: each cycle's plan selects one, and all receive the committed tokens.
 
-Which arm pays (a trained drafter, n-grams, an early exit, and how long) is a control's choice, see
-``control/bandit.py``. It is made from past cycles, so the output's distribution stays the target's.
+A control selects the arm (a trained drafter, n-grams, an early exit, and the length), see
+``control/bandit.py``. Its choice depends only on past cycles, so the output keeps the target's distribution.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ from .registry import (
 
 
 class HybridProposer:
-    """Drafts with one of its ``parts``, which ``Plan.by`` names by its kind; a fixed control takes the first.
+    """Proposer that drafts with the part whose kind is ``Plan.by``; a fixed control uses the first part.
 
     Raises:
-        UsageError: fewer than two parts, two of one kind, or two that read different states of the target.
+        UsageError: there are fewer than two parts, two have the same kind, or two read different states of
+            the target.
     """
 
     def __init__(self, parts: Sequence[Proposer]) -> None:
@@ -50,14 +51,14 @@ class HybridProposer:
         self.reads: Literal["aux", "hidden", "none"]
         self.aux_layers: tuple[int, ...]
         self.reads, self.aux_layers = next(iter(reading), ("none", ()))
-        # By the arm's plan: its part and that one's own plan; the first part's last.
+        # Plan of each arm -> (part, the part's own plan); the first part's last.
         self._arms = {
             replace(plan, by=part.kind): (part, plan) for part in parts[::-1] for plan in part.plans()
         }
         self.plan = Plan(max(part.plan.levels for part in parts), max(part.plan.nodes for part in parts))
         self.samples = any(part.samples for part in parts)
         self.scratch = max(part.scratch for part in parts)
-        self._drafted: Proposer | None = None  # in this cycle
+        self._drafted: Proposer | None = None  # part that drafts in this cycle
 
     @property
     def head(self) -> DraftHead | None:
@@ -68,7 +69,7 @@ class HybridProposer:
 
     def allocate(self, rows: int, positions: int, cache: KVCache) -> None:
         self._drafted = None
-        # Of another's padded paths, which may reach beyond those that a part drafts itself.
+        # For the padded paths of another part, which may be longer than a part's own.
         room = 2 * (self.plan.levels + 1)
         for part in self.parts:
             part.allocate(rows, positions + room, cache)
@@ -82,7 +83,7 @@ class HybridProposer:
             part.prefill(row, following, None if part.reads == "none" else states)
 
     def commit(self, commit: Commit) -> None:
-        """Tell all parts; to those that did not draft it is as if nobody had."""
+        """Commit to all parts; those that did not draft get no path."""
         for part in self.parts:
             path = commit.path if part is self._drafted else None
             states = None if part.reads == "none" else commit.states
@@ -99,14 +100,14 @@ class HybridProposer:
         return part.propose(roots, own, draws if part.samples else None, lap)
 
     def wrap(self, wrap: Wrap) -> None:
-        """Make the passes of all parts faster."""
+        """Speed up the passes of all parts."""
         for part in self.parts:
             if isinstance(part, WrapsPasses):
                 part.wrap(wrap)
 
 
 def build_hybrid(names: Sequence[str], parts: ProposerParts) -> HybridProposer:
-    """A hybrid of these proposers; each takes the options that it has a use for, one of them drafter and head."""
+    """Build a hybrid of these proposers; each takes the options that it uses, one the drafter and head."""
     from ..build.grid import usable
 
     owner = with_drafter(JOIN.join(names)) or "early-exit"
@@ -120,10 +121,10 @@ def build_hybrid(names: Sequence[str], parts: ProposerParts) -> HybridProposer:
 
 
 def check_hybrid(name: str, control: str | None) -> None:
-    """Refuse names joined by + that make no hybrid, and a control that chooses no proposer.
+    """Reject joined names that cannot form a hybrid, and controls that do not choose a proposer.
 
     Raises:
-        UsageError: one of these.
+        UsageError: either was given.
     """
     parts = part_names(name)
     drafting = [part for part in parts if with_drafter(part)]

@@ -1,4 +1,4 @@
-"""A draft head over a drafter whose nodes of a level have one state, known from the drafting's start."""
+"""A draft head for drafters with one state per level, available from the start of drafting."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Answer = tuple[Tensor, Tensor]
 
 
 def level_step(states: Tensor, frontier: Frontier, step: DraftStep, level: int) -> DraftStep:
-    """Level ``level``'s state, of (B, levels, H), for every node of a frontier; what was fed is that of ``step``."""
+    """Return the state of ``level`` in (B, levels, H) for every frontier node; inputs are ``step``'s."""
     width = frontier.tokens.shape[1]
     return DraftStep(
         states[:, level : level + 1].expand(-1, width, -1),
@@ -24,22 +24,24 @@ def level_step(states: Tensor, frontier: Frontier, step: DraftStep, level: int) 
 
 
 class LevelHead:
-    """A draft head asked once for all levels, or once a level if its answer depends on the step, for ``width`` tokens
-    at most; ``backend`` has ``states``."""
+    """Draft head called once for all levels, or once per level if its output depends on the step.
+
+    It returns at most ``width`` tokens; ``backend`` has the ``states``.
+    """
 
     def __init__(self, head: DraftHead, backend: DraftBackend, width: int) -> None:
         self.head, self._backend, self._width = head, backend, width
         self.size, self.context_size, self.by_step = head.size, head.context_size, head.by_step
         self.static_shapes = getattr(head, "static_shapes", False)
         self.on_ops = getattr(head, "on_ops", False)
-        self._kept: list[Answer] = []  # of each level, one row a request
+        self._kept: list[Answer] = []  # outputs of each level, one row per request
 
     @property
     def target_ids(self) -> Tensor:
         return self.head.target_ids
 
     def topk(self, hidden: Tensor, k: int, state: DraftState | None = None) -> Answer:
-        """As the head's own: the nodes of a level are of one mind."""
+        """Return the head's top k, which are the same for all nodes of a level."""
         logprobs, ids = self._ask(self.head.topk, hidden, k, state)
         return logprobs[:, :k], ids[:, :k]
 
@@ -58,7 +60,7 @@ class LevelHead:
     ) -> Answer:
         assert state is not None
         rows, width = state.requests, len(hidden) // state.requests
-        # One node a request: all of them are alike.
+        # One node per request: all of them are equal.
         first = DraftState(state.step, state.tokens[::width], state.previous[::width], rows, state.context)
         if self.head.by_step:
             return _repeat(ask(hidden[::width], k, first), width)
@@ -69,7 +71,7 @@ class LevelHead:
     def _all_levels(
         self, ask: Callable[[Tensor, int, DraftState | None], Answer], state: DraftState
     ) -> list[Answer]:
-        """Every level's answers, (B, .) each, from one call over B * levels rows."""
+        """Return every level's outputs, (B, .) each, from one call over B * levels rows."""
         levels, states = self._backend.levels, self._backend.states
         fed = DraftState(
             0,
@@ -85,7 +87,7 @@ class LevelHead:
 
 
 def _repeat(answer: Answer, width: int) -> Answer:
-    """The same for every one of ``width`` nodes a request; ids (C,) that all rows share stay so."""
+    """Repeat outputs for ``width`` nodes per request; ids (C,) shared by all rows stay as they are."""
     values, ids = answer
     if width == 1:
         return values, ids

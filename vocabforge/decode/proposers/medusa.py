@@ -1,7 +1,7 @@
 """Medusa proposer: a tree over independent heads on the target's last hidden state (Cai et al. 2024).
 
-Head k's distribution is the same whatever the path, so all nodes of a level have one state: the heads run once a
-cycle, and their states are scored once, all levels in one call where the draft head allows it.
+Head k's distribution does not depend on the path, so all nodes of a level have one state: the heads run once
+per cycle, and their states are scored once, in one call for all levels if the draft head supports it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .registry import ProposerParts
 
 
 class MedusaBackend(DraftBackend):
-    """Draft states of Medusa heads: those of a level are the same for all its nodes; None takes all ``levels``."""
+    """Draft states of Medusa heads, the same for all nodes of a level; ``levels`` None uses all heads."""
 
     kind, label = "medusa", "Medusa"
     reads: Literal["aux", "hidden", "none"] = "hidden"
@@ -39,7 +39,7 @@ class MedusaBackend(DraftBackend):
         self._h = torch.zeros(rows, size, dtype=weight.dtype, device=weight.device)
 
     def begin(self, row: int, prompt_ids: Sequence[int]) -> None:
-        """Nothing to forget: the prompt's last state takes the old one's place."""
+        """Do nothing: the prompt's last state replaces the old one."""
 
     def prefill(self, row: int, following: Tensor, states: Tensor | None) -> None:
         assert states is not None
@@ -51,7 +51,7 @@ class MedusaBackend(DraftBackend):
         self._h.copy_(torch.where((counts == 0)[:, None], self._h, states.gather(1, last)[:, 0]))
 
     def note(self, counts: Sequence[int]) -> None:
-        """Nothing: there is no cache."""
+        """Do nothing, because Medusa has no cache."""
 
     def device_state(self) -> Sequence[Tensor]:
         return (self._h,)
@@ -65,12 +65,12 @@ class MedusaBackend(DraftBackend):
         return DraftStep(self.states[:, :1], roots[:, None], self._h[:, None], None)
 
     def expand(self, frontier: Frontier, step: DraftStep, level: int) -> DraftStep:
-        """Head ``level``'s state for every node: all heads were fed the same token and state."""
+        """Return the state of head ``level`` for every node: all heads were fed the same token and state."""
         return level_step(self.states, frontier, step, level)
 
 
 def build(parts: ProposerParts) -> ModelProposer:
-    """Medusa heads; a fixed tree if none is asked for."""
+    """Build the proposer of Medusa heads, by default with a fixed tree."""
     if not isinstance(parts.drafter, MedusaDrafter):
         raise UsageError(
             "the Medusa proposer needs a Medusa drafter",

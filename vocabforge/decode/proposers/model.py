@@ -30,11 +30,11 @@ from .interface import (
 )
 from .registry import Lap
 
-MOST_PENDING = 1024  # positions committed without drafting that wait for the next drafting
+MOST_PENDING = 1024  # positions committed without a draft that may accumulate before the next draft
 
 
 class ModelProposer:
-    """Drafts with a model, level by level: a backend computes states, a head scores them, a policy grows the tree.
+    """Proposer that drafts with a model, level by level: backend, head and policy work in turn.
 
     Raises:
         UsageError: the tree is wider than the draft vocabulary or deeper than the backend can draft.
@@ -49,13 +49,13 @@ class ModelProposer:
         self.scratch = policy.scratch + 1 if backend.shares_cache else 0
         self._context: ContextTokens | None = None
         self._pending: list[Commit] = []
-        self._waiting = 0  # positions in them
-        self._unread: dict[int, int] = {}  # prompt positions of each row still to come
+        self._waiting = 0  # positions in ``_pending``
+        self._unread: dict[int, int] = {}  # prompt positions of each row not yet prefilled
         self._wrap: Wrap | None = None
-        # The head, where it has this side; to ask it in every cycle takes longer than a kernel.
+        # The head, if it prepares steps; a check in every cycle would take longer than a kernel.
         self._prepares = head if isinstance(head, PreparesSteps) else None
-        self.by_steps = False  # chains, too, so that steps can be timed
-        # Of chains whose commit and drafting are one call.
+        self.by_steps = False  # no single-call chains, so that steps can be timed
+        # For chains that commit and draft in one call.
         self._chain: ShapePolicy | None = None
         self._captured: GraphCapture | None = None
         self._whole: dict[Plan, Callable[..., DraftTree]] = {}
@@ -65,7 +65,7 @@ class ModelProposer:
 
     def allocate(self, rows: int, positions: int, cache: KVCache) -> None:
         if self._captured is not None:
-            self.wrap(self._captured)  # what was captured reaches the old memory
+            self.wrap(self._captured)  # captured passes access the old memory
         self.backend.share(cache)
         self.backend.allocate(rows, positions, self.policy.scratch)
         if self.head.context_size:
@@ -78,7 +78,7 @@ class ModelProposer:
 
     def begin(self, row: int, prompt_ids: Sequence[int]) -> None:
         if self._chain is None:
-            self._flush()  # the other rows' positions
+            self._flush()  # commit the other rows' positions
         self._pending, self._waiting = [], 0
         self.backend.begin(row, prompt_ids)
         self._unread[row] = len(prompt_ids)
@@ -88,11 +88,11 @@ class ModelProposer:
     def prefill(self, row: int, following: Tensor, states: Tensor | None) -> None:
         self.backend.prefill(row, following, states)
         self._unread[row] -= len(following)
-        if self._context is not None and self._unread[row] == 0:  # the rest of the prompt is known already
+        if self._context is not None and self._unread[row] == 0:  # the prompt itself is already known
             self._context.add(row, following[-1:].tolist())
 
     def commit(self, commit: Commit) -> None:
-        """Keep what was accepted; positions wait until the next drafting needs them if they may."""
+        """Keep accepted positions; without a draft, they may wait until the next one."""
         self._meet(commit.tokens)
         if self._chain is None and commit.path is not None:
             self.backend.commit(commit)
@@ -167,7 +167,7 @@ class ModelProposer:
         return tree
 
     def _prepared(self, frontier: Frontier, step: DraftStep, state: DraftState) -> DraftState | None:
-        """The state of the step after ``state``, where the head can begin with it before the backend's pass."""
+        """Return the state of the step after ``state`` if the head can start before the backend's pass."""
         if self._prepares is None or (previous := self.backend.fed(frontier, step)) is None:
             return None
         tokens, previous = frontier.tokens.flatten(), previous.flatten(0, 1)
@@ -175,29 +175,29 @@ class ModelProposer:
         return self._prepares.prepare(fed)
 
     def on_device(self) -> bool:
-        """Whether drafting and committing, as functions of tensors with static shapes, can be parts of one pass."""
+        """Return whether drafting and committing can be parts of one pass over tensors with static shapes."""
         if self.samples or self.backend.ends_chains or not getattr(self.head, "static_shapes", False):
             return False
-        # Of wider trees, a head on the ops may have no static form; see ``DraftHead``.
+        # For wider trees, a head on the ops may not have a static form; see ``DraftHead``.
         fits = self.policy.width <= MOST_K and self.policy.broadest <= MOST_ROWS
         return fits or not getattr(self.head, "on_ops", False)
 
     def prepare(self) -> None:
-        """Before a cycle on the device: what the host still holds goes there."""
+        """Move the host's data to the device before a cycle on the device."""
         self._flush()
         self._told = None if self._context is None else self._context.tensor  # always the same tensor
         self._view = self.backend.view()
 
     def draft(self, roots: Tensor, plan: Plan) -> DraftTree:
-        """Trees under the last committed tokens (B,), on the device; :meth:`prepare` comes before it."""
+        """Draft trees under the last committed tokens (B,) on the device; call :meth:`prepare` first."""
         return self._draft(self.backend.start_in(roots, self._view), roots, self._told, plan, None, _no_lap)
 
     def advance(self, following: Tensor, states: Tensor | None, counts: Tensor) -> None:
-        """Commit what was drafted, on the device; see ``DraftBackend``."""
+        """Commit drafted positions on the device; see ``DraftBackend``."""
         self.backend.advance(following, states, counts)
 
     def note(self, tokens: Sequence[Sequence[int]]) -> None:
-        """The same on the host: the committed tokens of each row."""
+        """Commit on the host: the committed tokens of each row."""
         self._meet(tokens)
         self.backend.note([len(found) for found in tokens])
 
@@ -205,7 +205,7 @@ class ModelProposer:
         return self.backend.device_state()
 
     def wrap(self, wrap: Wrap) -> None:
-        """Make drafting faster: all of it as one pass where it is a function of tensors, else its passes."""
+        """Speed up drafting: all of it as one pass if it is a function of tensors, otherwise its passes."""
         self._whole = {}
         self._captured = wrap if isinstance(wrap, GraphCapture) else None
         self.backend.wrap(wrap)
@@ -225,11 +225,11 @@ class ModelProposer:
 
 
 def _no_lap(part: str) -> None:
-    """Inside one pass there are no parts to be timed."""
+    """Ignore laps, because the parts of a single pass cannot be timed."""
 
 
 def check_tree(backend: DraftBackend, head: DraftHead, policy: DraftPolicy) -> None:
-    """Refuse trees that are wider than the draft vocabulary, or deeper than the backend can draft."""
+    """Reject trees that are wider than the draft vocabulary, or deeper than the backend can draft."""
     if policy.width > head.size:
         raise UsageError(
             "the draft tree is wider than the draft vocabulary",
@@ -255,7 +255,7 @@ def _trimmed(commit: Commit) -> Commit:
 
 
 def _joined(commits: Sequence[Commit]) -> Commit:
-    """Commits of one row, one after the other, as one."""
+    """Join consecutive commits of one row."""
     if len(commits) == 1:
         return commits[0]
     first = commits[0]

@@ -1,6 +1,6 @@
 """N-gram (prompt lookup) drafting: what followed the text's last tokens before is likely to follow again.
 
-Saxena, "Prompt Lookup Decoding" (2023). No model: the text, prompt and output, is its own drafter.
+Saxena, "Prompt Lookup Decoding" (2023). Drafts are copied from prompt and output, without a model.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ from .registry import Lap, ProposerParts
 def chain_trees(
     roots: Tensor, drafts: Sequence[Sequence[int]], length: int, *, masked: bool = False
 ) -> DraftTree:
-    """Chains of ``length`` draft tokens under roots (B,); of a shorter draft only its own nodes are alive, which is
-    ``masked`` if all are, too: compiled passes know one form."""
+    """Build chains of ``length`` draft tokens under roots (B,); a shorter draft is padded with dead nodes.
+
+    With ``masked``, ``alive`` is set even if all nodes are alive: compiled passes support a single form.
+    """
     rows = len(roots)
     padded = [[*draft, *[0] * (length - len(draft))] for draft in drafts]
     tokens = torch.cat([roots[:, None], torch.tensor(padded, dtype=torch.int64, device=roots.device)], 1)
@@ -47,7 +49,7 @@ def chain_trees(
 def merged_trees(
     roots: Tensor, branches: Sequence[Sequence[Sequence[int]]], levels: int, nodes: int
 ) -> DraftTree:
-    """The continuations of each row merged at their common beginnings; rows padded to ``nodes``, root included."""
+    """Merge the continuations of each row at their common prefixes; pad rows to ``nodes``, root included."""
     merged = [_merge(found, nodes) for found in branches]
     tokens = torch.zeros(len(roots), nodes, dtype=torch.int64)
     parents = torch.zeros_like(tokens)
@@ -62,12 +64,12 @@ def merged_trees(
 
 
 def count_nodes(branches: Sequence[Sequence[int]], most: int) -> int:
-    """Nodes of the tree over a row's continuations, root included."""
+    """Return the number of nodes of the tree over a row's continuations, root included."""
     return len(_merge(branches, most)) + 1
 
 
 def _merge(branches: Sequence[Sequence[int]], most: int) -> list[tuple[int, int]]:
-    """(parent, token) of the nodes 1, 2, ... of a tree over token paths, at most ``most`` with the root."""
+    """Return (parent, token) of nodes 1, 2, ... of a tree over token paths; ``most`` includes the root."""
     places: dict[tuple[int, int], int] = {}
     for branch in branches:
         node = 0
@@ -87,17 +89,17 @@ NO_PLACE = -1
 
 
 class NgramIndex:
-    """Where each n-gram of one text ended before, kept up token by token.
+    """End positions of each n-gram in a text, updated token by token.
 
-    An n-gram (of ``shortest`` to ``longest`` tokens) has its places in a linked list, latest first: a token costs one
-    look-up for every n, and finding the places of the text's own suffix none.
+    The positions of an n-gram (of ``shortest`` to ``longest`` tokens) are a linked list, latest first: a
+    token costs one look-up for every n, and finding the positions of the text's own suffix costs none.
     """
 
     def __init__(self, shortest: int, longest: int) -> None:
         self.lengths = range(longest, shortest - 1, -1)
         self.text: list[int] = []
-        self._latest: dict[tuple[int, ...], int] = {}  # n-gram -> where it ended last
-        # Of each n and place, where the n-gram that ends there did before.
+        self._latest: dict[tuple[int, ...], int] = {}  # n-gram -> where it last ended
+        # For each n and position, where the n-gram that ends there ended before.
         self._before: dict[int, list[int]] = {n: [] for n in self.lengths}
 
     def add(self, tokens: Iterable[int]) -> None:
@@ -114,7 +116,7 @@ class NgramIndex:
                 latest[gram] = place
 
     def matches(self) -> Iterator[int]:
-        """Where the text's suffixes ended before: the longest suffix first, of each the latest place first."""
+        """Yield where the text's suffixes ended before: longest suffix first, then latest position first."""
         if not self.text:
             return
         last, seen = len(self.text) - 1, set()
@@ -127,18 +129,18 @@ class NgramIndex:
                 place = self._before[n][place]
 
     def continuation(self, place: int, length: int) -> list[int]:
-        """What followed ``place``; behind the text's end it repeats, as the text would if it went on so."""
+        """Return what followed ``place``; beyond the text's end, the continuation repeats itself."""
         period = len(self.text) - 1 - place
         return [self.text[place + 1 + step % period] for step in range(length)]
 
 
 class NgramProposer:
-    """Drafts what followed the longest suffix of the text that occurred before.
+    """Proposer that drafts what followed the longest suffix of the text that occurred before.
 
-    A cycle's trees have the plan's size, or, where no row has a match, the root alone.
+    A cycle's trees have the plan's size, or only the root if no row has a match.
 
-    Suffixes of ``shortest`` to ``longest`` tokens are looked up. A tree has at most ``branches`` continuations; 1 is a
-    chain.
+    Suffixes of ``shortest`` to ``longest`` tokens are looked up. A tree has at most ``branches``
+    continuations; 1 is a chain.
     """
 
     kind, label = "n-gram", "n-gram"
@@ -173,7 +175,7 @@ class NgramProposer:
             self._index[row].add([int(following[-1])])
 
     def commit(self, commit: Commit) -> None:
-        # A row without any tokens is idle until it begins anew.
+        # A row without tokens is idle until it begins again.
         for row, tokens in enumerate(commit.tokens):
             self._index[row].add(tokens)
             self._busy[row] = self._busy[row] and len(tokens) > 0
@@ -195,7 +197,8 @@ class NgramProposer:
 
     def _branches(self, index: NgramIndex, plan: Plan) -> list[list[int]]:
         found: list[list[int]] = []
-        # Many places may go on alike: a bound keeps a cycle's work independent of the text's length.
+        # Many positions may have the same continuation: the limit keeps the work independent of the text's
+        # length.
         for _, place in zip(range(4 * self.branches), index.matches()):
             continuation = index.continuation(place, plan.levels)
             if continuation not in found:
@@ -206,10 +209,10 @@ class NgramProposer:
 
 
 def build(parts: ProposerParts) -> NgramProposer:
-    """The n-gram proposer.
+    """Build the n-gram proposer.
 
-    ``tree``: ``chain`` (the default) drafts one continuation of depth + 1 tokens; ``dynamic`` merges up to topk
-    different ones into a tree of at most ``total_nodes``.
+    ``tree``: ``chain`` (the default) drafts one continuation of depth + 1 tokens; ``dynamic`` merges up to
+    topk different ones into a tree of at most ``total_nodes``.
     """
     options = parts.options
     sizes = [] if options.tree == "dynamic" else ["topk", "total_nodes"]
@@ -222,7 +225,7 @@ def build(parts: ProposerParts) -> NgramProposer:
             *(["tree"] if options.tree == "static" else []),
             *sizes,
         ],
-        "n-gram drafting has no use for this",
+        "n-gram drafting does not support this",
         expected="--ngram, --depth and --tree chain, or --tree dynamic with --topk and --total-nodes",
     )
     shortest, longest = options.ngram or DEFAULT_NGRAM

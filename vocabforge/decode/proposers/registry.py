@@ -1,4 +1,4 @@
-"""The table of proposers, and what the engine asks of one."""
+"""The table of proposers, and the interface that the engine uses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from ...vocab.overlap.bridge import Bridge
     from ..build.spec import MethodSpec  # needs pydantic, which GPU checks run without
 
-# name -> "module:attr", called as build(parts: ProposerParts) -> Proposer; a new one is a file and a row.
+# name -> "module:attr", called as build(parts: ProposerParts) -> Proposer; a new proposer is a file and a
+# row.
 PROPOSERS = ExtensionTable(
     "vocabforge.proposers",
     {
@@ -42,7 +43,7 @@ PROPOSERS = ExtensionTable(
 
 FOREIGN = ("tli", "slem", "slrs")  # proposers for a draft model with another vocabulary: they need a bridge
 
-# Proposers that need no drafter. Those of packages need none if no row of FITTING has them.
+# Proposers that need no drafter. Those of plugins need none if no row of FITTING lists them.
 ALONE = ("n-gram", "early-exit")
 
 JOIN = "+"  # between the names of a hybrid's proposers
@@ -74,10 +75,10 @@ Lap = Callable[[str], object]  # called at the end of a part of the work: "head"
 
 @dataclass(frozen=True)
 class ProposerParts:
-    """What a proposer is made of.
+    """Parts of a proposer.
 
-    ``drafter`` is a trained drafter or a lean draft model; without a ``head`` it takes the one that it brings; the
-    ``bridge`` lies between vocabularies of target and draft model that differ.
+    ``drafter`` is a trained drafter or a lean draft model; without a ``head``, the drafter's own is used; the
+    ``bridge`` connects the vocabularies of target and draft model if they differ.
     """
 
     target: Target
@@ -88,48 +89,48 @@ class ProposerParts:
 
 
 class Proposer(Protocol):
-    """Drafts a tree under the last committed token of each of B rows."""
+    """Interface of proposers, which draft a tree under the last committed token of each of B rows."""
 
-    kind: str  # its name in the table,
-    label: str  # and as people write it
-    reads: Literal["aux", "hidden", "none"]  # states of the target that it takes; see ``DraftBackend``
+    kind: str  # name in the table
+    label: str  # name shown to users
+    reads: Literal["aux", "hidden", "none"]  # states of the target that it reads; see ``DraftBackend``
     aux_layers: tuple[int, ...]
-    plan: Plan  # its full size; ``plans`` all sizes it can draft
-    samples: bool  # its trees carry the distributions that their nodes were drawn from
-    scratch: int  # slots behind the committed ones of the target's cache that drafting itself writes
+    plan: Plan  # full size; ``plans`` returns all sizes that it can draft
+    samples: bool  # its trees carry the distributions from which their nodes were drawn
+    scratch: int  # slots after the committed ones of the target's cache that drafting writes
 
     @property
     def head(self) -> DraftHead | None: ...  # None for n-gram
     def plans(self) -> list[Plan]: ...
 
     def allocate(self, rows: int, positions: int, cache: KVCache) -> None:
-        """Memory for B rows of that many positions; ``cache`` is the target's. Forgets everything."""
+        """Allocate memory for B rows of ``positions``, discarding all state; ``cache`` is the target's."""
 
     def begin(self, row: int, prompt_ids: Sequence[int]) -> None:
-        """A new request in a row."""
+        """Start a new request in a row."""
 
     def prefill(self, row: int, following: Tensor, states: Tensor | None) -> None:
-        """The next prompt positions of a row: tokens (T,) after them, the target's states (T, .)."""
+        """Process a row's next prompt positions: tokens (T,) after them, the target's states (T, .)."""
 
     def commit(self, commit: Commit) -> None:
-        """Keep what was accepted."""
+        """Keep the accepted positions."""
 
     def propose(self, roots: Tensor, plan: Plan, draws: Sequence[Draw] | None, lap: Lap) -> DraftTree:
-        """Trees under the last committed tokens (B,), of at most the plan's size."""
+        """Draft trees under the last committed tokens (B,), of at most the plan's size."""
 
 
 @runtime_checkable
 class Counts(Protocol):
-    """A proposer that counts what drafting a row's request costs it beside passes of the target."""
+    """Proposer that counts the cost of drafting a row's request, apart from passes of the target."""
 
     def counts(self, row: int) -> dict[str, int]: ...
 
 
 def make_proposer(name: str, parts: ProposerParts) -> Proposer:
-    """The proposer of this name, or the hybrid of these names.
+    """Return the proposer of this name, or the hybrid of these names.
 
     Raises:
-        UsageError: no such proposer, a tree that it cannot fill, an option without meaning for it.
+        UsageError: the proposer is unknown, cannot fill the tree, or does not support an option.
     """
     if len(names := part_names(name)) > 1:
         from .hybrid import build_hybrid
@@ -140,12 +141,12 @@ def make_proposer(name: str, parts: ProposerParts) -> Proposer:
 
 
 def part_names(name: str) -> list[str]:
-    """The proposers that a name stands for: several of a hybrid, such as ``eagle3+n-gram``."""
+    """Split a name into its proposers: several for a hybrid, such as ``eagle3+n-gram``."""
     return name.split(JOIN)
 
 
 def with_drafter(name: str) -> str | None:
-    """Which of them needs a drafter; None if none does."""
+    """Return the part of a name that needs a drafter; None if none does."""
     return next((part for part in part_names(name) if not _is_alone(part)), None)
 
 
@@ -156,7 +157,7 @@ def _is_alone(part: str) -> bool:
 
 
 def tree_proposer(target: Target, drafter: Any, head: DraftHead, settings: TreeSettings) -> Proposer:
-    """A trained drafter's own proposer with a dynamic tree."""
+    """Return a trained drafter's default proposer with a dynamic tree."""
     from ..build.spec import MethodSpec
 
     options = MethodSpec(

@@ -1,1 +1,1 @@
-"""Which nodes a draft tree has."""
+"""Shapes and growth of draft trees."""

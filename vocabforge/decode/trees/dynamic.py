@@ -1,6 +1,6 @@
-"""The dynamic draft tree of EAGLE-2 (Li et al. 2024), in static shapes, for B requests side by side.
+"""The dynamic draft tree of EAGLE-2 (Li et al. 2024) with static shapes, for B requests in parallel.
 
-Scores are cumulative fp32 log-probabilities. Everything is ordered by (score, index), stable, so that a child
+Scores are cumulative fp32 log-probabilities. All sorting is stable and by (score, index), so that a child
 whose log-probability rounds to 0 never displaces its parent.
 """
 
@@ -22,7 +22,7 @@ from ..tree import DraftTree, TreeSettings
 
 
 class DynamicPolicy:
-    """Trees that grow where the drafter is sure."""
+    """Policy for trees that grow where the drafter is confident."""
 
     samples = False
 
@@ -33,7 +33,7 @@ class DynamicPolicy:
         self.width = self.broadest = settings.topk
 
     def plans(self) -> list[Plan]:
-        """Trees of fewer levels, with nodes in proportion."""
+        """Return trees of fewer levels, with a proportional number of nodes."""
         return [plan for plan in shallower_plans(self.plan) if self._fits(plan)]
 
     def _fits(self, plan: Plan) -> bool:
@@ -44,8 +44,13 @@ class DynamicPolicy:
 
 
 class _Start(NamedTuple):
-    """What does not depend on the text when a root has been expanded: ``expanded`` (B, 1 + k), places of the root and
-    of its children in the history; parents (B, k) of the latter in the frontier, and their words (B, k, words)."""
+    """Tensors of the root's expansion, which do not depend on the text.
+
+    Attributes:
+        expanded: (B, 1 + k) indices of the root and its children in the history.
+        parents: (B, k) indices of the children's parents in the frontier.
+        words: (B, k, words) bits of the children.
+    """
 
     expanded: Tensor
     parents: Tensor
@@ -54,7 +59,7 @@ class _Start(NamedTuple):
 
 @cache
 def _start(rows: int, settings: TreeSettings, device: torch.device) -> _Start:
-    """Made once: a captured pass would make it in every replay."""
+    """Make the tensors once; a captured pass would make them in every replay."""
     with torch.inference_mode(False):  # usable in both modes
         k = settings.topk
         own = torch.eye(k, max(settings.depth, 1) * k, dtype=torch.bool, device=device)
@@ -64,34 +69,34 @@ def _start(rows: int, settings: TreeSettings, device: torch.device) -> _Start:
 
 
 class DynamicGrowth:
-    """The history of one drafting: what was proposed, and which nodes are expanded next.
+    """History of one draft: the nodes proposed so far, and those expanded next.
 
-    The root's expansion gives ``topk`` children. Each further round expands the ``topk`` best frontier nodes by
-    ``topk``; at last the best ``total_nodes - 1`` nodes of the history are kept under the root. ``bits``: frontiers and
-    the tree have words.
+    The root's expansion gives ``topk`` children. Each further round expands the best ``topk`` frontier nodes
+    into ``topk`` children each; finally, the best ``total_nodes - 1`` nodes of the history are kept below the
+    root. With ``bits``, frontiers and the tree have words.
     """
 
     def __init__(self, settings: TreeSettings, bits: bool = False) -> None:
         self.settings, self._bits = settings, bits
         self._tokens: list[Tensor] = []  # each (B, n)
         self._scores: list[Tensor] = []
-        self._expanded: list[Tensor] = []  # places in the history
+        self._expanded: list[Tensor] = []  # indices in the history
         self._rounds = 0
         self._words: Tensor | None = None  # of the last frontier
 
     def add(self, head: DraftHead, hidden: Tensor, state: DraftState) -> Frontier | None:
-        """Children of the frontier whose states are ``hidden`` (B, W, H), W = 1 at the root, else ``topk``."""
+        """Add children of the frontier states ``hidden`` (B, W, H); W is 1 at the root, then ``topk``."""
         k, batch = self.settings.topk, hidden.shape[0]
         logprobs, ids = head.topk(hidden.flatten(0, 1), k, state)  # (B * W, k)
         if self._rounds == 0:
-            make = _start.__wrapped__ if torch.compiler.is_compiling() else _start  # no cache can be traced
+            make = _start.__wrapped__ if torch.compiler.is_compiling() else _start  # cannot trace a cache
             start = make(batch, self.settings, ids.device)
             self._tokens, self._scores, self._expanded = [ids], [logprobs], [start.expanded]
             self._best, frontier = logprobs, Frontier(ids, start.parents, start.words)  # (B, k)
         else:
             logprobs, ids = logprobs.unflatten(0, (batch, k)), ids.unflatten(0, (batch, k))  # (B, k, k)
             self._tokens.append(ids.flatten(1))
-            if self._rounds == self.settings.depth:  # none of them is expanded
+            if self._rounds == self.settings.depth:  # the last level is not expanded
                 self._scores.append((self._best[:, :, None] + logprobs).flatten(1))
                 return None
             used = self._rounds * k
@@ -112,7 +117,7 @@ class DynamicGrowth:
         return None if self._rounds > self.settings.depth else frontier
 
     def finish(self, roots: Tensor) -> DraftTree:
-        """The best ``total_nodes - 1`` nodes of the history under each root (B,)."""
+        """Return the best ``total_nodes - 1`` nodes of the history below each root (B,)."""
         if not self.settings.depth:  # only the root was expanded
             self._expanded = [self._expanded[0][:, :1]]
         tokens, scores, expanded = (

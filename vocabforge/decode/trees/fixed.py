@@ -1,6 +1,6 @@
-"""Drafting a fixed shape: best children, or children drawn from the head's distribution (verification B).
+"""Drafting of a fixed shape: best children, or children drawn from the head's distribution (verification B).
 
-Which node lies where is known before anything is drafted, so that every step is a lookup at fixed places.
+All node positions are known before drafting, so every step is a lookup with fixed indices.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from ..sampling import Chance, draft_weights
 from ..tree import DraftDistribution, DraftTree, build_tree
 from .shapes import TreeShape
 
-MISSING = 0  # token of a node without one: a valid id, never accepted
+MISSING = 0  # token of a missing node: a valid id that is never accepted
 
 
 @dataclass(frozen=True)
 class _Level:
-    """One expansion: the frontier's nodes, W of them, get their children."""
+    """One expansion: the W nodes of the frontier and their children."""
 
-    nodes: tuple[int, ...]  # W places in the tree
-    children: tuple[tuple[int, ...], ...]  # theirs, (W, at most k)
-    k: int  # children asked of the head, the highest rank + 1
-    picks: Tensor | None  # (n,) places of the n children in the head's (W * k) answers; None: all, in order
-    fresh: Tensor | None  # (W',) places of the next frontier among the n children; None: all of them
-    parents: Tensor  # (1, W') places of the next frontier's parents in this one
-    words: Tensor  # (1, W', words) what the next frontier sees, see ``Frontier``
+    nodes: tuple[int, ...]  # indices of the W nodes in the tree
+    children: tuple[tuple[int, ...], ...]  # their children, (W, at most k)
+    k: int  # children requested from the head: the highest rank + 1
+    picks: Tensor | None  # (n,) indices of the n children in the head's (W * k) outputs; None: all, in order
+    fresh: Tensor | None  # (W',) indices of the next frontier among the n children; None: all of them
+    parents: Tensor  # (1, W') indices of the next frontier's parents in this one
+    words: Tensor  # (1, W', words) bits of the next frontier, see ``Frontier``
 
 
 @dataclass(frozen=True)
 class _Layout:
-    """A shape as tensors of one device: its levels, and parents, depths (1, N), ancestors (1, N, N)."""
+    """A shape as tensors on one device: levels, parents and depths (1, N), ancestors (1, N, N)."""
 
     shape: TreeShape
     levels: tuple[_Level, ...]
@@ -48,10 +48,10 @@ class _Layout:
 
 
 class ShapePolicy:
-    """Drafts trees of one shape: which ranks are drafted below which node.
+    """Policy for trees of one shape: the ranks that are drafted below each node.
 
-    With ``sample`` a node's children are drawn from the head's distribution, without replacement; only their number
-    counts then. At temperature 0 the best are taken all the same.
+    With ``sample``, a node's children are drawn from the head's distribution, without replacement, and only
+    their number matters. At temperature 0 the best tokens are taken in any case.
     """
 
     def __init__(self, shape: TreeShape, sample: bool = False) -> None:
@@ -74,15 +74,15 @@ class ShapePolicy:
 
     @property
     def chain(self) -> bool:
-        """Whether it drafts best tokens, each below the one before."""
+        """Whether the tree is a chain of best tokens."""
         return not self.samples and self.plan.levels + 1 == self.plan.nodes
 
     def tree(self, plan: Plan, tokens: Tensor) -> DraftTree:
-        """Trees of these tokens (B, N), the roots first."""
+        """Return the trees of these tokens (B, N), roots first."""
         return _tree(self.layout(plan, tokens.device), tokens)
 
     def layout(self, plan: Plan, device: torch.device) -> _Layout:
-        """The places of a plan's tree, made once."""
+        """Return the layout of a plan's tree, made once."""
         key = (plan, device)
         if key not in self._layouts:
             with torch.inference_mode(False):  # usable in both modes
@@ -90,12 +90,12 @@ class ShapePolicy:
         return self._layouts[key]
 
     def ended(self, plan: Plan, levels: int, device: torch.device) -> _Layout:
-        """The layout of a plan's tree after ``levels`` levels; fewer than the plan's are those of a chain."""
+        """Return the layout of a plan's tree after ``levels`` levels; only a chain may end early."""
         return self.layout(plan if levels == plan.levels else Plan(levels, levels + 1), device)
 
 
 class BestGrowth:
-    """One drafting of a head's best tokens."""
+    """A draft of a head's best tokens."""
 
     def __init__(self, policy: ShapePolicy, plan: Plan) -> None:
         self._policy, self._plan = policy, plan
@@ -105,7 +105,7 @@ class BestGrowth:
         self._layout = self._policy.layout(self._plan, hidden.device)
         level = self._layout.levels[len(self._tokens)]
         rows = hidden.flatten(0, 1)
-        # Not isinstance: asking a protocol takes longer than the head.
+        # Not isinstance: checking a protocol takes longer than the head.
         best = getattr(head, "best", None) if level.k == 1 and not rows.is_cuda else None
         ids = head.topk(rows, level.k, state)[1] if best is None else best(rows)  # (B * W, k)
         tokens = ids.reshape(hidden.shape[0], -1)  # (B, W * k)
@@ -120,10 +120,10 @@ class BestGrowth:
 
 
 class SampledGrowth:
-    """One drafting of tokens drawn from a head's distribution, with the distributions that they were drawn from.
+    """A draft of tokens drawn from a head's distribution, together with the distributions.
 
-    A node whose distribution has fewer tokens than the shape has children keeps the tokens that there are: the other
-    children, and what is below them, are dead.
+    If a node's distribution has fewer tokens than the shape has children, the remaining children and their
+    descendants are dead.
     """
 
     def __init__(self, policy: ShapePolicy, plan: Plan, draws: Sequence[Draw]) -> None:
@@ -133,7 +133,7 @@ class SampledGrowth:
         self._dead: list[set[int]] = [set() for _ in draws]
 
     def add(self, head: DraftHead, hidden: Tensor, state: DraftState) -> Frontier | None:
-        """Children of the frontier whose states are ``hidden`` (B, W, H), drawn node after node."""
+        """Draw the children of the frontier with states ``hidden`` (B, W, H), node by node."""
         self._layout = self._policy.layout(self._plan, hidden.device)
         level = self._layout.levels[len(self._tokens)]
         width = len(level.nodes)
@@ -152,12 +152,12 @@ class SampledGrowth:
     def _children(
         self, row: int, level: _Level, place: int, logits: Tensor, ids: np.ndarray[Any, Any]
     ) -> list[int]:
-        """Tokens of the children of one node, from its logits and their ids (C,)."""
+        """Return the tokens of one node's children, from its logits and their ids (C,)."""
         node, children = level.nodes[place], level.children[place]
         draw, dead = self._draws[row], self._dead[row]
         found: list[int] = []
         if node not in dead and draw.sampling.greedy:
-            best = np.lexsort((ids, -logits.numpy()))[: len(children)]  # ties to the lower id, as topk
+            best = np.lexsort((ids, -logits.numpy()))[: len(children)]  # ties go to the lower id, as in topk
             found = ids[best].tolist()
         elif node not in dead:
             weights = draft_weights(logits, draw.sampling)
@@ -180,17 +180,17 @@ class SampledGrowth:
 
 
 def draw_children(distribution: DraftDistribution, most: int, chance: Chance) -> list[int]:
-    """Up to ``most`` different tokens, drawn one after the other without replacement."""
+    """Draw up to ``most`` different tokens one after the other, without replacement."""
     weights, found = distribution.weights.copy(), []
     for _ in range(min(most, len(distribution.ids))):
         place = chance.draw(weights)
         found.append(int(distribution.ids[place]))
-        weights[place] = 0 * weights[place]  # stays a fraction where it is one
+        weights[place] = 0 * weights[place]  # keeps fractions exact
     return found
 
 
 def _next(layout: _Layout, done: int, tokens: Tensor) -> Frontier | None:
-    """The frontier after ``done`` expansions, the last of which gave ``tokens`` (B, n)."""
+    """Return the frontier after ``done`` expansions, the last of which gave ``tokens`` (B, n)."""
     if done == len(layout.levels):
         return None
     level = layout.levels[done - 1]
@@ -219,7 +219,7 @@ def _tree(
 
 
 def _renumbered(shape: TreeShape) -> TreeShape:
-    """The same tree with ranks 0, 1, ... below every node: draws have an order and no gaps."""
+    """Renumber ranks to 0, 1, ... below every node: draws have an order and no gaps."""
     ranks = [0] * shape.nodes
     for children in shape.children:
         for rank, node in enumerate(children):
@@ -230,7 +230,7 @@ def _renumbered(shape: TreeShape) -> TreeShape:
 def _lay_out(shape: TreeShape, device: torch.device) -> _Layout:
     tokens = torch.zeros(1, shape.nodes, dtype=torch.int64, device=device)
     tree = build_tree(tokens, torch.tensor([shape.parents], device=device), shape.levels)
-    # Of the nodes below the root, those that are expanded, in that order.
+    # The expanded nodes below the root, in that order.
     expanded = [node for node in range(1, shape.nodes) if shape.children[node]]
     seen = bits_of(tree.ancestors[:, :, expanded])  # (1, N, words)
     levels = []
@@ -262,7 +262,7 @@ def _lay_out(shape: TreeShape, device: torch.device) -> _Layout:
 
 
 def _places(places: list[int], size: int, device: torch.device) -> Tensor | None:
-    """Places to look up; None where they are all there are, in order."""
+    """Return indices as a tensor; None if they are all indices in order."""
     if places == list(range(size)):
         return None
     return torch.tensor(places, dtype=torch.int64, device=device)

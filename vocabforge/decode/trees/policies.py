@@ -1,4 +1,4 @@
-"""Which tree a model-based proposer drafts: from a user's options to a policy."""
+"""Choice of a model-based proposer's tree: from a user's options to a policy."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ DEFAULT_CHAIN = 5  # draft tokens of a chain
 
 
 def choose_policy(options: MethodSpec, default_tree: str, most_levels: int | None) -> DraftPolicy:
-    """The policy that the options ask for; ``most_levels`` the drafter can fill.
+    """Return the policy for the options; ``most_levels`` is the depth that the drafter can fill.
 
     Raises:
-        UsageError: options that do not fit each other.
+        UsageError: the options contradict each other.
     """
     tree = options.tree or ("static" if options.tree_file else default_tree)
     if options.tree_file is not None and tree != "static":
@@ -45,14 +45,16 @@ def choose_policy(options: MethodSpec, default_tree: str, most_levels: int | Non
 
 def _shape(options: MethodSpec, tree: str, most_levels: int | None) -> TreeShape:
     if tree == "chain":
-        refuse_given(options, ("topk", "total_nodes"), "a chain has one child a node", remedy="give --depth")
+        refuse_given(
+            options, ("topk", "total_nodes"), "a chain has one child per node", remedy="give --depth"
+        )
         levels = DEFAULT_CHAIN if options.depth is None else options.depth + 1
         return chain(min(levels, most_levels or levels) if options.depth is None else levels)
     if options.tree_file is not None:
         refuse_given(
             options,
             ("depth", "topk", "total_nodes"),
-            "the file of a static tree holds its whole shape",
+            "the file of a static tree defines its whole shape",
             expected="--tree-file without sizes",
             source=options.tree_file,
             remedy="leave them out",
@@ -63,7 +65,7 @@ def _shape(options: MethodSpec, tree: str, most_levels: int | None) -> TreeShape
 
 
 def refuse_given(options: MethodSpec, names: Iterable[str], message: str, **more: Any) -> None:
-    """Refuse those of some options that were given: they mean nothing here."""
+    """Reject those of the named options that were given, because they have no effect here."""
     given = [(name, value) for name in names if (value := getattr(options, name)) not in (None, False)]
     if given:
         told = [
@@ -75,16 +77,16 @@ def refuse_given(options: MethodSpec, names: Iterable[str], message: str, **more
 def tree_settings(
     depth: int | None, topk: int | None, total_nodes: int | None, max_levels: int | None = None
 ) -> TreeSettings:
-    """Tree settings with the defaults if nothing is given.
+    """Return tree settings, with defaults for what is not given.
 
-    The default depth stays within ``max_levels`` and the nodes given, the default number of nodes within what depth and
-    width allow.
+    The default depth stays within ``max_levels`` and the given nodes, the default number of nodes within what
+    depth and width allow.
     """
     default = TreeSettings()
     topk = default.topk if topk is None else topk
     if depth is None:
         levels = [default.levels, max_levels or default.levels, (total_nodes or default.total_nodes) - 1]
         depth = max(min(levels), 1) - 1
-    if total_nodes is None:  # a narrow tree may not have as many
+    if total_nodes is None:  # a narrow tree may have fewer nodes
         total_nodes = min(default.total_nodes, topk + depth * topk**2 + 1)
     return TreeSettings(topk, depth, total_nodes)

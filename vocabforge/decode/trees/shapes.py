@@ -1,4 +1,4 @@
-"""Fixed tree shapes: chains, trees from files, and the best tree where nothing was measured (Medusa's construction)."""
+"""Fixed tree shapes: chains, trees from files, and a default tree by Medusa's construction."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from ..proposers.interface import Plan
 
 RankPath = tuple[int, ...]  # ranks from the root: (0, 2) is the third best child of the best child
 
-# Geometric assumption behind default shapes: a node's best child is right with this probability, and where it is
-# wrong so is each next one: rank r is right with FIRST_RIGHT * (1 - FIRST_RIGHT) ** r, at every level.
+# Geometric assumption of default shapes: a node's best child is right with this probability, and if it is
+# wrong, so is each next one. Rank r is right with FIRST_RIGHT * (1 - FIRST_RIGHT) ** r, at every level.
 FIRST_RIGHT = 0.6
 
 
 @dataclass(frozen=True)
 class TreeShape:
-    """A tree without tokens, in level order: nodes of a level by the places of their parents, then by rank."""
+    """A tree without tokens in level order; the nodes of a level are sorted by parent, then by rank."""
 
-    parents: tuple[int, ...]  # place of every node's parent; the root's is 0
-    ranks: tuple[int, ...]  # which of its parent's children a node is, 0 the best; the root's is 0
+    parents: tuple[int, ...]  # index of every node's parent; 0 for the root
+    ranks: tuple[int, ...]  # rank of every node among its siblings, 0 is the best; 0 for the root
 
     @property
     def nodes(self) -> int:
-        """Nodes, root included."""
+        """Number of nodes, root included."""
         return len(self.parents)
 
     @cached_property
@@ -41,12 +41,12 @@ class TreeShape:
 
     @property
     def levels(self) -> int:
-        """Levels below the root."""
+        """Number of levels below the root."""
         return self.depths[-1]
 
     @cached_property
     def children(self) -> tuple[tuple[int, ...], ...]:
-        """Places of each node's children."""
+        """Indices of each node's children."""
         found: list[list[int]] = [[] for _ in self.parents]
         for node in range(1, self.nodes):
             found[self.parents[node]].append(node)
@@ -54,41 +54,42 @@ class TreeShape:
 
     @property
     def width(self) -> int:
-        """Best children that a node needs: the highest rank + 1."""
+        """Number of best children that a node needs: the highest rank + 1."""
         return max(self.ranks) + 1
 
     @cached_property
     def paths(self) -> tuple[RankPath, ...]:
-        """Ranks from the root to every node; the root's is empty."""
+        """Ranks from the root to every node; empty for the root."""
         found: list[RankPath] = [()]
         for node in range(1, self.nodes):
             found.append((*found[self.parents[node]], self.ranks[node]))
         return tuple(found)
 
     def cut(self, plan: Plan) -> TreeShape:
-        """The part of it that fits a plan: its first levels and, of these, at most the plan's nodes."""
+        """Return the part that fits a plan: its first levels and, of these, at most the plan's nodes."""
         count = min(sum(depth <= plan.levels for depth in self.depths), max(plan.nodes, 1))
         return self if count == self.nodes else TreeShape(self.parents[:count], self.ranks[:count])
 
     def plans(self) -> list[Plan]:
-        """Sizes of the tree cut after each level, the smallest first."""
+        """Return the sizes of the tree cut after each level, smallest first."""
         return [
             Plan(level, sum(depth <= level for depth in self.depths)) for level in range(1, self.levels + 1)
         ]
 
 
 def chain(length: int) -> TreeShape:
-    """One draft token after the other."""
+    """Return a chain of ``length`` draft tokens."""
     if length < 1:
         raise UsageError("a chain has no draft tokens", got=f"{length}", expected="1 or more")
     return TreeShape((0, *range(length)), (0,) * (length + 1))
 
 
 def from_paths(paths: Iterable[Any], *, source: object = None, most_levels: int | None = None) -> TreeShape:
-    """A shape from the rank paths of its nodes, in any order, the root left out.
+    """Build a shape from the rank paths of its nodes, in any order and without the root.
 
     Raises:
-        DataError: no paths, or one that is no list of ranks, is there twice, lacks its prefix or is too deep.
+        DataError: there are no paths, or one is not a list of ranks, is repeated, lacks its prefix or is too
+            deep.
     """
     found: set[RankPath] = set()
     given = list(paths)
@@ -104,18 +105,18 @@ def from_paths(paths: Iterable[Any], *, source: object = None, most_levels: int 
         raise _no_tree([], "at least one path, as in [[0], [1], [0, 0]]", source)
     for one in found:
         if one[:-1] and one[:-1] not in found:
-            raise _no_tree(list(one), f"the path {list(one[:-1])} of its parent, too", source)
+            raise _no_tree(list(one), f"the path {list(one[:-1])} of its parent as well", source)
     order = sorted(found, key=lambda path: (len(path), path))
     place = {(): 0} | {path: node for node, path in enumerate(order, 1)}
     return TreeShape((0, *(place[path[:-1]] for path in order)), (0, *(path[-1] for path in order)))
 
 
 def _no_tree(path: object, expected: str, source: object) -> DataError:
-    return DataError("the paths are no tree", got=path, expected=expected, source=source)
+    return DataError("the paths do not form a tree", got=path, expected=expected, source=source)
 
 
 def read_shape(file: Path, most_levels: int | None = None) -> TreeShape:
-    """A shape from JSON: a list of paths, each a list of ranks from the root, as Medusa's trees are published."""
+    """Read a shape from JSON: a list of paths, each a list of ranks from the root, as in Medusa's files."""
     try:
         values = json.loads(Path(file).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -128,12 +129,13 @@ def read_shape(file: Path, most_levels: int | None = None) -> TreeShape:
 
 
 def default_shape(levels: int, topk: int, nodes: int) -> TreeShape:
-    """The shape with the longest expected accepted length under the geometric assumption of :data:`FIRST_RIGHT`.
+    """Return the shape with the longest expected accepted length under the assumption of :data:`FIRST_RIGHT`.
 
-    Medusa's construction (Cai et al. 2024, section 2.3.3): a node is on the accepted path with the product of the
-    accuracies along its own path, taken as independent. A node's product never exceeds its parent's, so taking the
-    largest one whose parent is taken, again and again, is optimal. Ties go to the upper level, then to the lower ranks.
-    The path of best children reaches the last of ``levels``; ``nodes`` counts the root.
+    Medusa's construction (Cai et al. 2024, section 2.3.3): the probability that a node is on the accepted
+    path is the product of the accuracies along its own path, assumed to be independent. A node's product
+    never exceeds its parent's, so it is optimal to repeatedly take the largest product whose parent is taken.
+    Ties go to the upper level, then to the lower ranks. The path of best children reaches the last of
+    ``levels``; ``nodes`` includes the root.
     """
     row = [FIRST_RIGHT * (1 - FIRST_RIGHT) ** rank for rank in range(topk)]
     taken: dict[RankPath, float] = {}  # path -> product
@@ -153,7 +155,7 @@ def default_shape(levels: int, topk: int, nodes: int) -> TreeShape:
             take(path, -negative)
     if not 1 <= levels < nodes == len(taken):
         raise UsageError(
-            "the draft tree has no shape",
+            "the shape of the draft tree is invalid",
             got=f"{levels} levels, topk {topk}, {nodes} nodes",
             expected="a level or more, and nodes for the root, every level and no more than the width allows",
         )

@@ -1,1 +1,1 @@
-"""Which drafted tokens are accepted."""
+"""Verification of drafted tokens."""

@@ -1,4 +1,4 @@
-"""Greedy verification: the longest path of the target's own choices, and the choice that follows it."""
+"""Greedy verification: the longest path of the target's own choices, and the next choice after it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,13 @@ from .match import MATCH
 
 
 class GreedyVerdicts(NamedTuple):
-    """Of B trees: ``path`` (B, levels + 1) int64 on the device, the last accepted node repeated, and on the host
-    ``tokens``, the accepted ones and the target's own, and ``invalid``: how many accepted nodes stand above the
-    first whose logits hold no largest number, -1 where all have one."""
+    """Result of greedy verification of B trees.
+
+    Attributes:
+        path: (B, levels + 1) int64 on the device; the last accepted node is repeated as padding.
+        tokens: accepted tokens of each row, then the target's own, on the host.
+        invalid: number of accepted nodes above the first whose logits have no maximum, -1 if all have one.
+    """
 
     path: Tensor
     tokens: list[list[int]]
@@ -24,24 +28,25 @@ class GreedyVerdicts(NamedTuple):
 
 
 def verify_greedy(tree: DraftTree, logits: Tensor, levels: int) -> GreedyVerdicts:
-    """Longest root path of tokens that are the target's argmax at their parents; then its next argmax.
+    """Accept the longest root path of tokens that are the target's argmax at their parents.
 
-    Every row is verified, idle ones too, on the device in fixed shapes; one copy to the host gives the outcome. Of
-    equal maxima the first counts, of equally long paths the first. ``logits`` (B, N, V) are the target's at each node;
-    ``levels`` below the root fix the path's length.
+    The target's next argmax follows it. All rows are verified, including idle ones, on the device with fixed
+    shapes; one copy to the host gives the result. The first of equal maxima and the first of equally long
+    paths are taken. ``logits`` (B, N, V) are the target's at each node; ``levels`` below the root set the
+    path's length.
     """
     return read_greedy(*decide_greedy(tree, logits, levels))
 
 
 def decide_greedy(tree: DraftTree, logits: Tensor, levels: int) -> tuple[Tensor, Tensor]:
-    """The device's half: path (B, levels + 1), and numbers (B, levels + 3) for :func:`read_greedy`.
+    """Return the device's half: path (B, levels + 1) and numbers (B, levels + 3) for :func:`read_greedy`.
 
-    Numbers: the accepted depth, the nodes of the path above the first whose logits hold no largest number, and the
-    target's own choice at each node of the path.
+    The numbers are the accepted depth, the number of path nodes above the first whose logits have no maximum,
+    and the target's own choice at each node of the path.
     """
     choices, valid = target_choice(logits.flatten(0, 1))
     shape = tree.tokens.shape
-    if shape[1] == 1:  # a root alone, as in plain decoding, where a CPU counts the calls
+    if shape[1] == 1:  # a root alone, as in plain decoding: fewer calls, which matters on a CPU
         own = choices.view(shape)
         path = torch.zeros_like(own).expand(-1, levels + 1)
         good = valid.view(shape).long() * (levels + 1)
@@ -54,7 +59,7 @@ def decide_greedy(tree: DraftTree, logits: Tensor, levels: int) -> tuple[Tensor,
 
 
 def read_greedy(path: Tensor, numbers: Tensor) -> GreedyVerdicts:
-    """The host's half, with the one copy."""
+    """Run the host's half, with a single copy."""
     rows = numbers.tolist()
     levels = path.shape[1] - 1
     return GreedyVerdicts(
@@ -64,5 +69,6 @@ def read_greedy(path: Tensor, numbers: Tensor) -> GreedyVerdicts:
     )
 
 
-# For rows whose distributions depend on the path (penalties): at temperature 0 all weight is on the best token.
+# For rows with penalties, whose distributions depend on the path; temperature 0 puts all weight on the best
+# token.
 GREEDY = Verifier(MATCH.walk, samples=False)

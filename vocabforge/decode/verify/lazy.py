@@ -1,8 +1,9 @@
-"""Lossless sampling where a child was drawn from a distribution that is known token by token (SLRS; Timor et al. 2025).
+"""Lossless sampling with a draft distribution that is evaluated token by token (SLRS; Timor et al. 2025).
 
-As with any drawn child, it is accepted with min(1, p / psi), and else the residual max(p - psi, 0) is drawn from. That
-is done without naming psi for all tokens: a token drawn from p and kept with max(0, 1 - psi / p) has the residual's
-distribution. A token whose psi is known by then competes with what its residual is, so none is asked for twice.
+A child is accepted with min(1, p / psi), as with any draft distribution; otherwise the residual max(p - psi,
+0) is sampled. This does not need psi for all tokens: a token drawn from p and kept with max(0, 1 - psi / p)
+has the residual's distribution. A token whose psi is already known then competes with its residual, so psi is
+evaluated at most once per token.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ LAZY_DRAWS = 1000  # draws from the residual before it is computed as a whole
 def choose_lazy(
     row: RowTree, node: int, weights: Weights, distribution: LazyDistribution
 ) -> tuple[int | None, int]:
-    """One step: the accepted child and its token, or None and a token of the residual.
+    """Run one step: return the accepted child and its token, or None and a token from the residual.
 
-    A node without a child is one where nothing was drawn: that takes the residual, too. ``weights`` (V,) are the
-    target's at the node, up to a factor.
+    A node without a child means that nothing was drawn; the residual is used then as well. ``weights`` (V,)
+    are the target's at the node, up to a factor.
 
     Raises:
         MismatchError: the child cannot have been drawn from the distribution.
@@ -39,7 +40,7 @@ def choose_lazy(
 
 
 def not_drawn(got: str, expected: str) -> MismatchError:
-    """The error for a child that its distribution cannot have given."""
+    """Return the error for a child that cannot have been drawn from its distribution."""
     return MismatchError(
         "a drafted token was not drawn from the distribution that came with it",
         got=got,
@@ -49,9 +50,9 @@ def not_drawn(got: str, expected: str) -> MismatchError:
 
 
 def draw_residual(p: Weights, distribution: LazyDistribution, chance: Chance) -> int:
-    """A token drawn from max(p - psi, 0), up to its factor; p (V,) has sum 1, ``distribution`` is psi."""
+    """Draw a token from max(p - psi, 0), up to a factor; p (V,) sums to 1, ``distribution`` is psi."""
     tokens = np.flatnonzero(p)
-    heights = p[tokens]  # at or above the residual, and equal to it where psi is known
+    heights = p[tokens]  # at least the residual, and equal to it if psi is known
     unknown = set(range(len(tokens)))
     for _ in range(LAZY_DRAWS):
         if not heights.any():
@@ -66,7 +67,7 @@ def draw_residual(p: Weights, distribution: LazyDistribution, chance: Chance) ->
             return int(tokens[place])
     for place in unknown:
         heights[place] = _rest(heights[place], distribution, tokens[place])
-    if not heights.any():  # p equals psi, so only rounding can lead here
+    if not heights.any():  # p equals psi; only rounding leads here
         heights = p[tokens]
     return int(tokens[chance.draw(heights)])
 

@@ -1,8 +1,9 @@
 """Lossless sampling by the target's own choice: draw its token, and accept the child that equals it.
 
-The distribution is the target's whatever was drafted, and a child x is accepted with p(x), as where point masses are
-tried one after the other (``verify/point.py``). One uniform number a token, the same that plain decoding would use: a
-request's output follows from its seed alone, not from what was drafted, how much, or beside whom.
+The output has the target's distribution for any drafts. A child x is accepted with p(x), as with point masses
+tried one after the other (``verify/point.py``). Each token uses one uniform number, as in plain decoding. A
+request's output therefore depends only on its seed, not on what was drafted, how much, or on other requests
+in the batch.
 """
 
 from __future__ import annotations

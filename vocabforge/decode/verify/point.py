@@ -1,8 +1,8 @@
-"""Lossless sampling where drafts are a function of the context: each draft token is a point mass (A).
+"""Lossless sampling if drafts are a function of the context: each draft token is a point mass (A).
 
-Leviathan et al. 2023 with a point mass as the draft distribution; for siblings in SpecInfer's multi-step form
-(Miao et al. 2024). Any tree and any head: what was drafted, and how often, changes the speed alone. That holds for
-children that were drawn at random too, as long as the draws have nothing to do with the decisions here.
+Leviathan et al. 2023 with a point mass as the draft distribution; siblings as in SpecInfer's multi-step form
+(Miao et al. 2024). It works for any tree and any head: the drafts only affect the speed. This also holds for
+children that were drawn at random, as long as the draws are independent of the decisions here.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ def _choose(row: RowTree, node: int, path_tokens: list[int]) -> tuple[int | None
 
 
 def choose_point_mass(row: RowTree, node: int, weights: Weights) -> tuple[int | None, int]:
-    """One step: the accepted child and its token, or None and a token drawn from what remains.
+    """Run one step: return the accepted child and its token, or None and a token from the remaining weights.
 
-    The node's children are tried in order, a fresh uniform number for each; ``weights`` (V,), the target's up to a
-    factor, are changed in place.
+    The node's children are tried in order, each with a fresh uniform number; ``weights`` (V,), the target's
+    up to a factor, are changed in place.
     """
     for child in row.children[node]:
         token = row.tokens[child]
@@ -30,14 +30,14 @@ def choose_point_mass(row: RowTree, node: int, weights: Weights) -> tuple[int | 
 
 
 def _accepts(weights: Weights, token: int, chance: Chance) -> bool:
-    """Accept ``token`` with its share of the weights; otherwise take it out of them."""
+    """Accept ``token`` with its share of the weights; otherwise set its weight to 0."""
     weight = weights[token]
     if chance.happens(weight, weights.sum()):
         return True
-    weights[token] = 0 * weight  # a fraction stays a fraction
+    weights[token] = 0 * weight  # keeps fractions exact
     if weights.any():
         return False
-    weights[token] = weight  # nothing else is possible: only rounding can lead here
+    weights[token] = weight  # nothing else is possible; only rounding leads here
     return True
 
 

@@ -1,4 +1,4 @@
-"""The table of verifiers, and verification of B rows, each by its own one."""
+"""The table of verifiers, and verification of B rows, each with its own verifier."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..sampling import Chance, TokenHistory, no_distribution
 from ..tree import Distribution, DraftTree, RowTree, Verifier, children_of
 from .greedy import GreedyVerdicts, read_greedy, verify_greedy
 
-# name -> "module:attr", a tree.Verifier; a new one is a file and a row.
+# name -> "module:attr" of a tree.Verifier; a new verifier is a file and a row.
 VERIFIERS = ExtensionTable(
     "vocabforge.verifiers",
     {
@@ -28,7 +28,7 @@ VERIFIERS = ExtensionTable(
 
 
 def chosen_verifier(name: str, *, sampled: bool) -> Verifier:
-    """The verifier that a user asked for; one that would never be asked at this temperature is refused."""
+    """Return the verifier named by a user; reject one that is never used at this temperature."""
     check_known(name, VERIFIERS, "verifier", source="--verifier")
     found: Verifier = resolve(VERIFIERS, name, "verifier")
     if found.samples and not sampled:
@@ -45,7 +45,7 @@ def chosen_verifier(name: str, *, sampled: bool) -> Verifier:
 
 
 def no_draws(name: str, temperature: float | None = None) -> UsageError:
-    """The error for a verifier that takes the best token where tokens are drawn."""
+    """Return the error for a verifier that takes the best token although the request samples."""
     return UsageError(
         f"the verifier {name!r} takes the best token, but the request samples",
         got="a temperature above 0" if temperature is None else f"temperature {temperature:g}",
@@ -56,8 +56,10 @@ def no_draws(name: str, temperature: float | None = None) -> UsageError:
 
 @dataclass
 class RowVerification:
-    """What verification knows of the request in a row: how its tokens are chosen, its random stream, and its prompt and
-    committed output, the tree's root included."""
+    """State for verifying a row: its sampling parameters, random stream and token history.
+
+    The history is the prompt and the committed output, including the tree's root.
+    """
 
     sampling: SamplingParams
     chance: Chance
@@ -68,9 +70,9 @@ class RowVerification:
 class Verdicts:
     """Outcome of one verification of B rows."""
 
-    path: Tensor  # (B, levels + 1) int64 nodes from the root to the last accepted one, repeated up to the end
-    accepted: list[int]  # draft tokens of each row, so path[row, : accepted + 1] is real; -1 for an idle row
-    tokens: list[list[int]]  # those and, last, the target's own; none for an idle row
+    path: Tensor  # (B, levels + 1) int64 nodes from the root to the last accepted one, repeated as padding
+    accepted: list[int]  # draft tokens of each row: path[row, : accepted + 1] is real; -1 for an idle row
+    tokens: list[list[int]]  # these tokens, then the target's own; none for an idle row
 
 
 def verify(
@@ -80,18 +82,18 @@ def verify(
     levels: int,
     verifier: str | None = None,
 ) -> Verdicts:
-    """Which path of each row's tree the target accepts, and the token that follows it.
+    """Return the path of each row's tree that the target accepts, and the token that follows it.
 
     Args:
         logits: (B, N, V) of the target at each node.
         rows: the requests; None if a row is idle.
-        levels: below the root, which fixes the paths' length.
-        verifier: of :data:`VERIFIERS` for the rows above temperature 0; None takes ``residual`` if the tree has
-            distributions, else ``match``. Rows at temperature 0 are always verified greedily.
+        levels: number of levels below the root, which sets the length of the paths.
+        verifier: a name in :data:`VERIFIERS` for the rows above temperature 0; None takes ``residual`` if the
+            tree has distributions, otherwise ``match``. Rows at temperature 0 are always verified greedily.
 
     Raises:
-        UsageError: no such verifier, or one that cannot sample for a row above temperature 0.
-        DataError: the target's logits hold no largest number.
+        UsageError: the verifier is unknown, or cannot sample for a row above temperature 0.
+        DataError: the target's logits have no maximum.
     """
     together = [row is not None and by_argmax(row.sampling) for row in rows]
     tokens: list[list[int]] = [[] for _ in rows]
@@ -117,14 +119,14 @@ def verify(
 
 
 def greedy_verdicts(path: Tensor, numbers: Tensor, rows: Sequence[RowVerification | None]) -> Verdicts:
-    """Of rows that all take the argmax, from what ``decide_greedy`` made on the device."""
+    """Return the verdicts of rows that all take the argmax, from the results of ``decide_greedy``."""
     greedy = read_greedy(path, numbers)
     tokens = [[] if row is None else _checked(greedy, number, row.history) for number, row in enumerate(rows)]
     return Verdicts(path, [len(found) - 1 for found in tokens], tokens)
 
 
 def by_argmax(sampling: SamplingParams) -> bool:
-    """Whether a row's tokens are the argmax of the logits as they are."""
+    """Return whether a row's tokens are the argmax of the unchanged logits."""
     return sampling.greedy and not sampling.penalised
 
 
@@ -141,7 +143,7 @@ def _walk_rows(
     numbers: Sequence[int],
     name: str | None,
 ) -> list[tuple[list[int], list[int]]]:
-    """Accepted nodes and tokens of the rows of these numbers, one row after the other."""
+    """Verify the rows ``numbers`` one by one; return their accepted nodes and tokens."""
     count = tree.tokens.shape[1]
     if count == 1:
         drafted, parents = [[0]] * len(rows), [[0]] * len(rows)  # a root's token is never read

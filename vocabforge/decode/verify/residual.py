@@ -1,8 +1,9 @@
-"""Lossless sampling where the children of a node were drawn, without replacement, from a known distribution (B).
+"""Lossless sampling if a node's children were drawn, without replacement, from a known distribution (B).
 
-Leviathan et al. 2023 and Chen et al. 2023 for one child; the recursion over siblings is that of Jeon et al. 2024
-(RSD) and Yang et al. 2024: a rejected child leaves the residual max(p - q, 0) to the next one, which was drawn
-from q without it. q must be exactly what was drawn from, in the same order, and nothing drawn may be left out.
+Leviathan et al. 2023 and Chen et al. 2023 for one child; the recursion over siblings is that of Jeon et al.
+2024 (RSD) and Yang et al. 2024: after a rejection, the residual max(p - q, 0) applies to the next sibling,
+which was drawn from q without the rejected token. q must be exactly the distribution of the draws, in the
+same order, and no draw may be left out.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ def _choose(row: RowTree, node: int, path_tokens: list[int]) -> tuple[int | None
 def choose_drawn(
     row: RowTree, node: int, weights: Weights, distribution: DraftDistribution
 ) -> tuple[int | None, int]:
-    """One step: the accepted child and its token, or None and a token drawn from the last residual.
+    """Run one step: return the accepted child and its token, or None and a token from the last residual.
 
-    The children are tried in the order in which they were drawn. ``weights`` (V,) are the target's, up to a factor;
-    ``distribution`` is that of the first child, zero outside its ids. The residual spans all of V.
+    The children are tried in the order in which they were drawn. ``weights`` (V,) are the target's, up to a
+    factor; ``distribution`` is that of the first child, zero outside its ids. The residual covers all of V.
 
     Raises:
         MismatchError: a child cannot have been drawn from the distribution.
@@ -46,7 +47,7 @@ def choose_drawn(
         if _accepts(p[token], q[place], row.chance):
             return child, token
         rest = _residual(p, q, distribution)
-        if not rest.any():  # p equals q, so only rounding can lead here
+        if not rest.any():  # p equals q; only rounding leads here
             return child, token
         p = rest / rest.sum()
         q = _without(q, place)
@@ -54,26 +55,26 @@ def choose_drawn(
 
 
 def _accepts(p: Any, q: Any, chance: Chance) -> bool:
-    """With probability min(1, p / q), strictly: never where p is 0."""
+    """Accept with probability min(1, p / q); never if p is 0."""
     return chance.happens(min(p, q), q)
 
 
 def _residual(p: Weights, q: Weights, distribution: DraftDistribution) -> Weights:
-    """max(p - q, 0), in all of V."""
+    """Return max(p - q, 0) over all of V."""
     rest = p.copy()
     rest[distribution.ids] = np.maximum(p[distribution.ids] - q, 0 * q)
     return rest
 
 
 def _without(q: Weights, place: int) -> Weights:
-    """The distribution of the next draw; all zero after the last token of the support."""
+    """Return the distribution of the next draw; all zero after the last token of the support."""
     rest = q.copy()
     rest[place] = 0 * rest[place]
     return rest / rest.sum() if rest.any() else rest
 
 
 def _place(distribution: DraftDistribution, q: Weights, token: int) -> int:
-    """Where a drawn token stands in its distribution."""
+    """Return the index of a drawn token in its distribution."""
     place = int(np.searchsorted(distribution.ids, token))
     if place == len(distribution.ids) or distribution.ids[place] != token or not q[place] > 0:
         raise not_drawn(f"token {token}", "one of the distribution's tokens, each at most once")

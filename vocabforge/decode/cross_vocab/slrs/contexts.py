@@ -1,7 +1,8 @@
-"""What a draft model would draw behind a text and behind any continuation of it, for SLRS.
+"""Draft distributions after a text and after any continuation of it, for SLRS.
 
-Contexts are paths of draft tokens behind the committed text. Their keys lie in slots behind it, a few hundred at a
-time; distributions are computed once for each path, many paths a pass, and what was drawn was drawn from exactly these.
+Contexts are paths of draft tokens after the committed text. Their keys are in the slots after it, a few
+hundred at a time. Distributions are computed once for each path, many paths per pass, and drafts are drawn
+from exactly these.
 """
 
 from __future__ import annotations
@@ -24,24 +25,26 @@ from ...target_side import view_length
 from .trie import DraftWords
 
 SCRATCH = 512  # draft nodes whose keys are kept
-READ_AT_ONCE = 256  # tokens of the text in one pass
-MOST_LOGITS = 1 << 24  # computed at once
+READ_AT_ONCE = 256  # tokens of the text per pass
+MOST_LOGITS = 1 << 24  # maximum computed at once
 
-Path = tuple[int, ...]  # draft tokens behind the committed text
+Path = tuple[int, ...]  # draft tokens after the committed text
 
 
 @dataclass(frozen=True)
 class StreamDistribution:
-    """The distribution of the next draft token: ``heights`` (C + 1,) are cumulative from 0 to 1, over the drafter's
-    tokens in the order of their bytes, ``words`` of them, then its end tokens. Fractions if the transform's weights
-    are."""
+    """The distribution of the next draft token.
+
+    ``heights`` (C + 1,) are cumulative from 0 to 1, over the drafter's tokens in the order of their bytes,
+    ``words`` of them, then its end tokens. They are fractions if the transform's weights are.
+    """
 
     heights: Weights
     words: int
 
     @property
     def weights(self) -> Weights:
-        """(C,) probabilities."""
+        """Probabilities (C,)."""
         return np.diff(self.heights)
 
     @property
@@ -50,18 +53,18 @@ class StreamDistribution:
         return self.heights[-1] - self.heights[self.words]
 
     def between(self, first: int, last: int) -> Any:
-        """Probability of the tokens at places first to last - 1."""
+        """Return the probability of the tokens at indices ``first`` to ``last`` - 1."""
         return self.heights[last] - self.heights[first]
 
 
 def stream_distribution(weights: Weights, words: int) -> StreamDistribution:
-    """The distribution of weights (C,) up to a factor."""
+    """Return the distribution of weights (C,) known up to a factor."""
     heights = np.concatenate([0 * weights[:1], np.cumsum(weights)])
     return StreamDistribution(heights / heights[-1], words)
 
 
 class ContextModel:
-    """A draft model as a source of distributions: its LM head's rows are copied in the order of the tokens' bytes."""
+    """A draft model as a source of distributions; its LM head's rows are copied in byte order."""
 
     def __init__(self, drafter: LeanModel, words: DraftWords) -> None:
         self.drafter, self.words = drafter, words
@@ -70,7 +73,7 @@ class ContextModel:
         self.reach = drafter.config.max_positions
 
     def distributions(self, hidden: Tensor, sampling: SamplingParams) -> list[StreamDistribution]:
-        """The distribution of each state of (N, H)."""
+        """Return the distribution of each state of (N, H)."""
         found = []
         for part in hidden.split(max(MOST_LOGITS // len(self._weight), 1)):
             logits = self.drafter.transform(F.linear(part, self._weight)).float().cpu().numpy()
@@ -81,8 +84,8 @@ class ContextModel:
 class RowContexts:
     """The contexts of one text.
 
-    ``cache`` is of one row: the text's slots and, behind whatever it uses of them, ``scratch`` for nodes, at least as
-    many as a path has tokens. ``wrap`` makes the pass of a single token faster. ``sampling`` is the transform of the
+    ``cache`` has one row: the slots that the text uses, then ``scratch`` slots for nodes, at least as many as
+    a path has tokens. ``wrap`` speeds up the pass of a single token. ``sampling`` is the transform of the
     distributions, ``evaluated`` counts the distributions computed since :meth:`begin`.
     """
 
@@ -94,35 +97,35 @@ class RowContexts:
         self.restart(())
 
     def begin(self, ids: Sequence[int], sampling: SamplingParams) -> None:
-        """A new text; nothing of it is read yet."""
+        """Start a new text, of which nothing has been read."""
         self.evaluated = 0
         self.restart(ids, sampling)
 
     def restart(self, ids: Sequence[int], sampling: SamplingParams | None = None, kept: int = 0) -> None:
-        """The text is ``ids`` now, the first ``kept`` of which are as they were."""
+        """Replace the text with ``ids``, of which the first ``kept`` are unchanged."""
         self.sampling = sampling or self.sampling
         self._ids, self._read = list(ids), min(self._read, kept)
         self._distributions: dict[Path, StreamDistribution] = {}
-        self._nodes: dict[Path, int] = {}  # path -> place among the nodes' slots
+        self._nodes: dict[Path, int] = {}  # path -> index among the nodes' slots
 
     def known(self, path: Path) -> StreamDistribution | None:
-        """The distribution behind a path, if it was computed."""
+        """Return the distribution after a path, if it was computed."""
         return self._distributions.get(path)
 
     def distribution(self, path: Path) -> StreamDistribution:
-        """The distribution behind a path."""
+        """Return the distribution after a path."""
         self.evaluate([path])
         return self._distributions[path]
 
     @torch.inference_mode()
     def evaluate(self, paths: Iterable[Path]) -> None:
-        """Compute the distributions behind paths, in one pass as long as their keys find room."""
+        """Compute the distributions after paths, in one pass as long as their keys fit."""
         missing = sorted({path for path in paths if path not in self._distributions})
         if not missing:
             return
         self._read_text()
         wanted: dict[Path, None] = {}
-        for path in missing:  # sorted: paths with a common beginning come together
+        for path in missing:  # sorted: paths with a common prefix are adjacent
             above = [path[:size] for size in range(1, len(path) + 1)]
             fresh = [node for node in above if node not in self._nodes and node not in wanted]
             if len(self._nodes) + len(wanted) + len(fresh) > self._scratch:
@@ -132,7 +135,7 @@ class RowContexts:
         self._run_nodes(list(wanted))
 
     def _read_text(self) -> None:
-        """Compute the keys of the text's tokens that have none, and the distribution behind the last."""
+        """Compute the missing keys of the text's tokens, and the distribution after the last one."""
         end = len(self._ids)
         if self._read == end and () not in self._distributions:
             self._read = end - 1
@@ -148,8 +151,10 @@ class RowContexts:
                 self._note([()], hidden[-1:])
 
     def _run_nodes(self, paths: Sequence[Path]) -> None:
-        """Compute the keys of nodes, whose ancestors have theirs or come before them, and the distributions behind
-        them."""
+        """Compute the keys of nodes and the distributions after them.
+
+        The ancestors of each node have keys or precede it in ``paths``.
+        """
         if not paths:
             return
         text, device = len(self._ids), self._slots.device
@@ -157,7 +162,7 @@ class RowContexts:
             self._nodes[path] = len(self._nodes)
         view = view_length(text + len(self._nodes), self._cache.capacity)
         depths = np.array([len(path) for path in paths])
-        # How far behind its own position a node sees each slot; beyond all reach where it does not see it.
+        # Distance from a node's position to each slot; out of reach if the node must not attend to it.
         distance = np.full((len(paths), view), text + depths.max() + self._model.reach)
         distance[:, :text] = text + depths[:, None] - 1 - np.arange(text)
         for row, path in enumerate(paths):
@@ -170,7 +175,7 @@ class RowContexts:
         self._note(paths, self._forward(ids, positions, places, apart < self._model.reach, apart))
 
     def _forward(self, ids: Tensor, positions: Tensor, slots: Tensor, mask: Tensor, apart: Tensor) -> Tensor:
-        """States (T, H) of tokens (T,) that see what ``mask`` (T, view) says, ``apart`` positions away."""
+        """Return states (T, H) of tokens (T,) under ``mask`` (T, view); ``apart``: distances."""
         window = self._model.drafter.config.sliding_window
         near = None if window is None else mask & (apart < window)
         run = self._single if len(ids) == 1 else self._run
@@ -185,8 +190,10 @@ class RowContexts:
         ).hidden
 
     def _note(self, paths: Sequence[Path], hidden: Tensor) -> None:
-        """Keep the distributions of states (N, H); one that is known stays, as something may have been drawn from
-        it."""
+        """Keep the distributions of states (N, H).
+
+        A known distribution is not replaced, because drafts may have been drawn from it.
+        """
         new = [place for place, path in enumerate(paths) if path not in self._distributions]
         if new:
             distributions = self._model.distributions(hidden[new], self.sampling)

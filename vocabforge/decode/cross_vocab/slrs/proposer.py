@@ -1,10 +1,10 @@
-"""String-level rejection sampling (SLRS; Timor et al. 2025): drafts of another vocabulary with a distribution of their
-own.
+"""String-level rejection sampling (SLRS; Timor et al. 2025) of drafts from another vocabulary.
 
-The draft model draws a text in its own tokens. Cut into the target's tokens, the longest match at each place, that is
-a chain whose distribution psi is known exactly (``psi.py``), so that a token is accepted with min(1, p / psi), as where
-both models have one vocabulary. psi costs passes of the draft model: few where its tokens are bytes, which SLRS is
-meant for, and many where they are long. The paper drafts one target token; here the text goes on.
+The draft model draws a text in its own tokens. Cut into the target's tokens, with the longest match at each
+position, the text is a chain whose distribution psi is known exactly (``psi.py``). A token is accepted with
+min(1, p / psi), as if both models had one vocabulary. psi costs passes of the draft model: few if its tokens
+are bytes, which SLRS is meant for, and many if they are long. The paper drafts one target token; here the
+text continues.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from .contexts import SCRATCH, ContextModel, Path, RowContexts
 from .psi import ChainDistributions, Streams
 from .trie import DraftWords, TargetTrie, target_ids
 
-TARGET_TOKENS = 4  # of a drafted text by default, about
+TARGET_TOKENS = 4  # target tokens of a drafted text by default, approximately
 DRAFT_TOKENS = 3, 12  # fewest and most draft tokens by default
 LOOK_AHEAD = 3  # bytes
-CONTEXTS = 512  # of a cycle, from which the next one draws a shorter text
-DISTRIBUTIONS_BYTES = 1 << 28  # what their distributions may take, before that
-FIRST_LENGTH = 3  # draft tokens of a request's first texts where draft tokens are long
+CONTEXTS = 512  # of a cycle; after more, the next one draws a shorter text
+DISTRIBUTIONS_BYTES = 1 << 28  # maximum size of their distributions, which may lower this number
+FIRST_LENGTH = 3  # draft tokens of a request's first texts if draft tokens are long
 LONG_WORDS = 1.5  # mean bytes of draft tokens from which psi needs many contexts
 
 # Target tokens, and the distributions of the nodes from the root on.
@@ -46,11 +46,11 @@ Drafted = tuple[list[int], list[LazyDistribution]]
 
 
 class SlrsProposer:
-    """Draws texts with a draft model of another vocabulary, and names the distribution of the target tokens in them.
+    """Proposer that draws texts with a draft model of another vocabulary and provides their distribution.
 
-    At temperature 0 the text is the draft model's best, and no distribution is needed. A text has ``length`` draft
-    tokens, and ``look_ahead`` bytes behind a target token are searched for a longer one; ``single`` drafts one target
-    token, as in the paper, and stops as soon as it is known.
+    At temperature 0 the text is the draft model's best, and no distribution is needed. A text has ``length``
+    draft tokens, and ``look_ahead`` bytes after a target token are searched for a longer one; ``single``
+    drafts one target token, as in the paper, and stops as soon as it is known.
     """
 
     kind, label = "slrs", "SLRS"
@@ -87,11 +87,11 @@ class SlrsProposer:
         return list(self._lengths)
 
     def wrap(self, wrap: Wrap) -> None:
-        # Compiled passes of the target know one size of trees: give them that.
+        # Compiled passes of the target support a single tree size.
         self._even, self._wrap = True, wrap
 
     def allocate(self, rows: int, positions: int, cache: KVCache) -> None:
-        # A longer text than the drafter sees, twice over, loses its beginning there.
+        # A text more than twice as long as the drafter's context loses its beginning there.
         self._room = text_room(self._bridge, self._drafter, positions)
         scratch = max(SCRATCH, *self._lengths.values())
         memory = self._drafter.new_cache(self._room + scratch, rows)
@@ -99,12 +99,12 @@ class SlrsProposer:
             RowContexts(self._model, memory.row(row), scratch, self._wrap) for row in range(rows)
         ]
         self._texts = [DraftText(self._bridge) for _ in range(rows)]
-        self._unread = [0] * rows  # prompt positions still to come
+        self._unread = [0] * rows  # prompt positions not yet prefilled
         self._busy = [False] * rows
         self._drawn: list[list[int]] = [[] for _ in range(rows)]  # draft tokens of the last drafting
         self._distributions: list[ChainDistributions | None] = [None] * rows  # of the last drafting
         self._counts = [_no_counts() for _ in range(rows)]
-        self._most = [self._first] * rows  # draft tokens that a row may draw now
+        self._most = [self._first] * rows  # maximum draft tokens of a row's next text
         self._since = [0] * rows  # contexts evaluated before the last drafting
 
     def begin(self, row: int, prompt_ids: Sequence[int]) -> None:
@@ -122,7 +122,7 @@ class SlrsProposer:
             self._contexts[row].begin(text.ids, SamplingParams())
 
     def commit(self, commit: Commit) -> None:
-        # A row without any is idle until it begins anew.
+        # A row without tokens is idle until it begins again.
         for row, tokens in enumerate(commit.tokens):
             self._busy[row] = self._busy[row] and len(tokens) > 0
             if self._busy[row]:
@@ -136,7 +136,7 @@ class SlrsProposer:
                 self._contexts[row].restart(text.ids, kept=kept)
 
     def propose(self, roots: Tensor, plan: Plan, draws: Sequence[Draw] | None, lap: Lap) -> DraftTree:
-        """Chains under the last committed tokens (B,), with the distributions of rows above temperature 0."""
+        """Draft chains under the last committed tokens (B,), with distributions for rows that sample."""
         drafts: list[list[int]] = [[] for _ in self._texts]
         distributions: list[Mapping[int, LazyDistribution]] = [{} for _ in self._texts]
         for row, text in enumerate(self._texts):
@@ -153,7 +153,7 @@ class SlrsProposer:
         return replace(tree, distributions=distributions) if any(distributions) else tree
 
     def _draft(self, row: int, plan: Plan, draw: Draw | None) -> Drafted:
-        """The target tokens of a row's drafted text, and their distributions; none where ``draw`` is None."""
+        """Return the target tokens of a row's draft, and their distributions; none if ``draw`` is None."""
         contexts, words = self._contexts[row], self.words
         length = min(self._lengths[plan], self._most[row])
         sampling = SamplingParams() if draw is None else draw.sampling
@@ -185,11 +185,11 @@ class SlrsProposer:
         return tokens, list(distributions.along(tokens))
 
     def _settle(self, row: int) -> None:
-        """Count what verification asked of the last drafting's distributions, and let the row's next text be shorter if
-        that took many contexts, longer if few.
+        """Count the probabilities that verification evaluated, and adjust the length of the row's next text.
 
-        The number of ways to write a string grows with its draft tokens without bound. The length follows from cycles
-        that are over, so that the distribution of what is drawn next is as it is.
+        It becomes shorter if verification needed many contexts, and longer if few: the number of ways to
+        write a string grows without bound with its draft tokens. The length depends only on finished cycles,
+        so the distribution of the next draft is not affected.
         """
         self._counts[row] = self.counts(row)
         if self._distributions[row] is not None:
@@ -202,7 +202,7 @@ class SlrsProposer:
         self._distributions[row] = None
 
     def counts(self, row: int) -> dict[str, int]:
-        """Of a row's request: probabilities ``psi`` evaluated, ``drafted`` tokens, and draft contexts for either."""
+        """Return a request's counts: ``psi`` evaluated, tokens ``drafted``, and draft contexts of both."""
         found, distributions = dict(self._counts[row]), self._distributions[row]
         found["psi"] += 0 if distributions is None else distributions.asked
         found["psi_contexts"] = self._contexts[row].evaluated - found["draft_contexts"]
@@ -214,7 +214,7 @@ def _no_counts() -> dict[str, int]:
 
 
 def _plans(bridge: Bridge, length: int, single: bool) -> dict[Plan, int]:
-    """Sizes in the target's tokens -> draft tokens, smallest first: the full length, halved again and again."""
+    """Return sizes in target tokens -> draft tokens, smallest first: the full length, repeatedly halved."""
     if single:
         return {Plan(1, 2): length}
     sizes = [length]
@@ -228,13 +228,13 @@ def _plans(bridge: Bridge, length: int, single: bool) -> dict[Plan, int]:
 
 
 def build(parts: ProposerParts) -> SlrsProposer:
-    """SLRS with a draft model; its text is drawn whether or not ``--draft-sampling`` is given."""
+    """Build the SLRS proposer; its text is drawn whether or not ``--draft-sampling`` is given."""
     bridge, drafter = check_parts(parts, "slrs")
     options, mean = parts.options, bridge.drafter.mean_bytes
     refuse_given(
         options,
         [*(["tree"] if options.tree != "chain" else []), "topk", "total_nodes", "tree_file"],
-        "slrs drafts one text a cycle, which is no tree",
+        "slrs drafts a single text per cycle, not a tree",
         expected="--tree chain, sized with --depth",
         remedy="--proposer slem or tli drafts trees",
     )

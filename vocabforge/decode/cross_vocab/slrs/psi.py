@@ -1,10 +1,11 @@
-"""The distribution of SLRS's target tokens: how probable it is that a draft model's text begins with a token.
+"""The distribution of SLRS's target tokens: the probability that a draft model's text begins with a token.
 
-String-level rejection sampling (Timor et al. 2025) drafts a text of n draft tokens and cuts it into target tokens,
-the longest match at each place. Its psi(t) is the sum over all draft texts that begin with the target token t. Here
-that sum is a few products: P(b), the probability that the text begins with the bytes b, needs the distributions along b
-only, as the draft tokens that begin with the rest of b lie side by side; and that the cutting gives t and no longer
-token is P(t) less the P of the next longer tokens. For several tokens the same holds with all that may not follow.
+String-level rejection sampling (Timor et al. 2025) drafts a text of n draft tokens and cuts it into target
+tokens, with the longest match at each position. Its psi(t) is the sum over all draft texts that begin with
+the target token t. Here that sum is a few products. P(b), the probability that the text begins with the bytes
+b, only needs the distributions along b, because the draft tokens that begin with the rest of b are adjacent.
+The probability that the cut gives t rather than a longer token is P(t) minus the P of the next longer tokens.
+For several tokens, the P of all continuations that may not follow are subtracted.
 """
 
 from __future__ import annotations
@@ -19,17 +20,19 @@ Spellings = dict[Path, Any]  # draft tokens that spell some bytes -> their proba
 
 
 class Contexts(Protocol):
-    """Distributions behind paths of draft tokens; see
-    :class:`~vocabforge.decode.cross_vocab.slrs.contexts.RowContexts`."""
+    """Distributions after paths of draft tokens.
+
+    See :class:`~vocabforge.decode.cross_vocab.slrs.contexts.RowContexts`.
+    """
 
     def known(self, path: Path) -> StreamDistribution | None: ...
     def evaluate(self, paths: Iterable[Path]) -> None: ...
 
 
 class Streams:
-    """Probabilities of what a draft text of n tokens, fewer where it ends, begins with.
+    """Probabilities of the beginnings of a draft text of n tokens, or fewer if it ends.
 
-    ``contexts`` are evaluated as they are needed, together for all that is asked at once.
+    ``contexts`` are evaluated on demand, together for all texts of a call.
     """
 
     def __init__(self, words: DraftWords, contexts: Contexts, length: int) -> None:
@@ -39,12 +42,12 @@ class Streams:
         self._ends: dict[bytes, Any] = {}
 
     def begins(self, texts: Sequence[bytes]) -> list[Any]:
-        """For each of some bytes, the probability that the text begins with them."""
+        """Return the probability that the text begins with these bytes, for each of ``texts``."""
         self._solve(self._begins, self._try_begins, texts)
         return [self._begins[text] for text in texts]
 
     def ends(self, text: bytes) -> Any:
-        """Probability that the text is exactly these bytes and its end."""
+        """Return the probability that the text is exactly these bytes and then ends."""
         self._solve(self._ends, self._try_ends, [text])
         return self._ends[text]
 
@@ -54,7 +57,7 @@ class Streams:
         attempt: Callable[[bytes, set[Path]], Any],
         texts: Sequence[bytes],
     ) -> None:
-        """Evaluate what is missing, level by level, until everything is found."""
+        """Evaluate missing contexts, level by level, until all texts are found."""
         waiting = {text for text in texts if text not in found}
         while waiting:
             missing: set[Path] = set()
@@ -97,8 +100,10 @@ class Streams:
         return total
 
     def _along(self, text: bytes, end: int, missing: set[Path]) -> Callable[[int], Spellings]:
-        """The spellings of the text's first bytes, by their number up to ``end``; partial ones where distributions
-        lack."""
+        """Return a function from a size, up to ``end``, to the spellings of the text's first bytes.
+
+        Spellings are partial if distributions are missing.
+        """
         start = end
         while text[:start] not in self._spellings:
             start -= 1
@@ -118,7 +123,7 @@ class Streams:
         return of
 
     def _spell(self, text: bytes, before: Callable[[int], Spellings], missing: set[Path]) -> Spellings:
-        """Draft tokens, at most n - 1, that spell a text: those of a beginning and one token more."""
+        """Return spellings of a text with at most n - 1 draft tokens: those of a prefix plus one token."""
         found: Spellings = {}
         for size in range(1, min(len(text), self._words.longest) + 1):
             first, last = self._words.same(text[-size:])
@@ -138,15 +143,20 @@ class Streams:
 
 
 class Chain(NamedTuple):
-    """Target tokens that a draft text was cut into, as far as they matter to what follows: their bytes, and bytes that
-    may not follow, as they would make one of the tokens longer; none of these begins another."""
+    """The target tokens of a draft text, as far as they affect later tokens.
+
+    Attributes:
+        written: their bytes.
+        forbidden: bytes that may not follow, because they would make one of the tokens longer; none is a
+            prefix of another.
+    """
 
     written: bytes = b""
     forbidden: tuple[bytes, ...] = ()
 
 
 def lengthen(trie: TargetTrie, chain: Chain, form: bytes) -> Chain | None:
-    """The chain with one more token; None where that would make an earlier one longer."""
+    """Return the chain with one more token; None if that would make an earlier one longer."""
     if any(form.startswith(one) for one in chain.forbidden):
         return None
     size = len(form)
@@ -160,18 +170,18 @@ def lengthen(trie: TargetTrie, chain: Chain, form: bytes) -> Chain | None:
 
 
 class ChainDistributions:
-    """Distributions of the target tokens that one drafting gives; ``asked`` counts the probabilities, each once.
+    """Distributions of the target tokens of one draft; ``asked`` counts each probability once.
 
-    ``eos`` is the target's end token that a drafter's end stands for; None if there is none.
+    ``eos`` is the target's end token for a drafter's end; None if there is none.
     """
 
     def __init__(self, trie: TargetTrie, streams: Streams, eos: int | None) -> None:
         self.trie, self.streams, self.eos = trie, streams, eos
         self.asked = 0
-        self._weights: dict[bytes, Any] = {}  # by the bytes: no text is cut in two ways
+        self._weights: dict[bytes, Any] = {}  # by bytes: a text is cut in one way only
 
     def weight(self, chain: Chain) -> Any:
-        """Probability that the tokens which the text is cut into begin with a chain."""
+        """Return the probability that the tokens of the cut text begin with a chain."""
         if chain.written not in self._weights:
             whole = self.streams.begins([chain.written])[0]
             if whole > 0:
@@ -181,28 +191,27 @@ class ChainDistributions:
         return self._weights[chain.written]
 
     def along(self, tokens: Sequence[int]) -> list[TokenDistribution]:
-        """The distribution of each token of a drafted chain, and, last, that of the one behind it."""
+        """Return the distribution of each token of a drafted chain and, last, of the token after it."""
         chain, distributions = Chain(), [TokenDistribution(self, Chain())]
         for token in tokens:
             if token == self.eos:
                 break
             longer = lengthen(self.trie, chain, self.trie.forms[token])
-            assert longer is not None  # a longest match
+            assert longer is not None  # tokens are longest matches
             chain = longer
             distributions.append(TokenDistribution(self, chain))
         return distributions
 
 
 class TokenDistribution:
-    """psi(. | tokens before): the distribution of a drafted target token, given those before it (a
-    ``tree.LazyDistribution``)."""
+    """Distribution psi(. | tokens before) of a drafted target token; a ``tree.LazyDistribution``."""
 
     def __init__(self, distributions: ChainDistributions, chain: Chain) -> None:
         self._distributions, self._chain = distributions, chain
         self._known: dict[int, Any] = {}
 
     def probability(self, token: int) -> Any:
-        """0 for tokens that no draft text is cut into."""
+        """Return the probability of a token; 0 if no draft text is cut into it."""
         if token not in self._known:
             self._distributions.asked += 1
             self._known[token] = self._evaluate(token)
@@ -219,4 +228,4 @@ class TokenDistribution:
             form = distributions.trie.forms.get(token)
             longer = None if form is None else lengthen(distributions.trie, self._chain, form)
             share = 0 if longer is None else distributions.weight(longer)
-        return share / before if share > 0 else 0  # not 0 / 1, which would make a float of fractions
+        return share / before if share > 0 else 0  # not 0 / 1, which would turn fractions into a float

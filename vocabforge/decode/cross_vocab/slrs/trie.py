@@ -1,4 +1,4 @@
-"""Both vocabularies by their bytes, for SLRS: the target's tokens as a trie, the drafter's in sorted order."""
+"""Both vocabularies by bytes, for SLRS: the target's tokens as a trie, the drafter's in sorted order."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from ....vocab.overlap.bridge import Bridge
 
 
 class Segments(NamedTuple):
-    """A text cut into target tokens, the longest match at each place; no further bytes can change the first ``settled``
-    of them, and they cover the first ``written`` bytes."""
+    """A text cut into target tokens, with the longest match at each position.
+
+    Further bytes cannot change the first ``settled`` tokens. The tokens cover the first ``written`` bytes.
+    """
 
     tokens: list[int]
     settled: int
@@ -19,18 +21,18 @@ class Segments(NamedTuple):
 
 
 class TargetTrie:
-    """The target's tokens by their bytes (one id each), without those that are far from the next shorter one.
+    """The target's tokens by their bytes (one id each), without those far longer than their kept prefixes.
 
-    A token stays if no token is a proper prefix of it, or if the longest kept one that is ends at most ``look_ahead``
-    bytes before it. So how far the longest match has to read on behind a token is bounded. ``forms`` are the kept ones
-    by id.
+    A token is kept if no token is a proper prefix of it, or if its longest kept prefix is at most
+    ``look_ahead`` bytes shorter. This limits how far the longest match has to read beyond a token. ``forms``
+    are the kept tokens by id.
     """
 
     def __init__(self, ids: Mapping[bytes, int], look_ahead: int) -> None:
         self._longer: dict[bytes, list[bytes]] = {}
-        above: list[bytes] = []  # kept prefixes of the form looked at, shortest first
+        above: list[bytes] = []  # kept prefixes of the current form, shortest first
         kept: list[bytes] = []
-        for form in sorted(ids):  # a prefix stands before what it begins
+        for form in sorted(ids):  # a prefix is sorted before its extensions
             while above and not form.startswith(above[-1]):
                 above.pop()
             if above and len(form) - len(above[-1]) > look_ahead:
@@ -46,11 +48,11 @@ class TargetTrie:
         self._longest = max(map(len, kept), default=0)
 
     def longer(self, form: bytes) -> Sequence[bytes]:
-        """The shortest tokens that begin with a token and are longer; none is a prefix of another."""
+        """Return the shortest longer tokens that begin with a token; none is a prefix of another."""
         return self._longer.get(form, ())
 
     def match(self, text: bytes, start: int = 0) -> bytes:
-        """The longest token that the text has at ``start``; empty where it has none."""
+        """Return the longest token of the text at ``start``; empty if there is none."""
         found, end = b"", start
         most = min(len(text), start + self._longest)
         while end < most:
@@ -63,7 +65,7 @@ class TargetTrie:
         return found
 
     def segment(self, text: bytes, most: int) -> Segments:
-        """Cut a text into at most ``most`` tokens, from its beginning on."""
+        """Cut a text, from its beginning, into at most ``most`` tokens."""
         tokens: list[int] = []
         settled, at, final = 0, 0, True
         while len(tokens) < most and (form := self.match(text, at)):
@@ -74,7 +76,7 @@ class TargetTrie:
         return Segments(tokens, settled, at)
 
     def _goes_on(self, rest: bytes) -> bool:
-        """Whether a token begins with all of ``rest`` and is longer."""
+        """Return whether a longer token begins with all of ``rest``."""
         if len(rest) >= self._longest:
             return False
         place = bisect_left(self._sorted, rest)
@@ -83,8 +85,11 @@ class TargetTrie:
 
 
 class DraftWords:
-    """The drafter's tokens that stand for bytes, sorted by them (``ids``), and its end tokens, which stand for the end
-    whatever their bytes are. In one array the end tokens come last; ``longest`` is in bytes."""
+    """The drafter's tokens of bytes, sorted by them (``ids``), and its end tokens.
+
+    End tokens represent the end regardless of their bytes, and come last in a joint array. ``longest`` is in
+    bytes.
+    """
 
     def __init__(self, forms: Sequence[bytes | None], eos: Sequence[int]) -> None:
         named = sorted((form, token) for token, form in enumerate(forms) if form and token not in set(eos))
@@ -103,11 +108,11 @@ class DraftWords:
         return self._forms[place]
 
     def same(self, form: bytes) -> tuple[int, int]:
-        """The places, first and behind the last, of the tokens that are exactly these bytes."""
+        """Return the range of indices of the tokens that are exactly these bytes."""
         return self._same.get(form, (0, 0))
 
     def beginning(self, start: bytes) -> tuple[int, int]:
-        """The places of the tokens that begin with these bytes, which lie side by side."""
+        """Return the range of indices of the tokens that begin with these bytes."""
         if len(start) > self.longest:
             return 0, 0
         end = _behind(start)
@@ -116,14 +121,17 @@ class DraftWords:
 
 
 def _behind(start: bytes) -> bytes | None:
-    """The first bytes behind all that begin with ``start``; None where there are none."""
+    """Return the first bytes after all that begin with ``start``; None if there are none."""
     short = start.rstrip(b"\xff")
     return short[:-1] + bytes([short[-1] + 1]) if short else None
 
 
 def target_ids(bridge: Bridge) -> dict[bytes, int]:
-    """One target id for each byte form: the one paired with a drafter's token, else the one that the target writes
-    itself, else the lowest. End tokens are left out: they stand for the end."""
+    """Return one target id for each byte form.
+
+    By preference: the id paired with a drafter's token, the id that the target's tokenizer uses, the lowest
+    id. End tokens are left out, because they represent the end.
+    """
     side = bridge.target
     found: dict[bytes, int] = {}
     several: dict[bytes, set[int]] = {}
