@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from .decode.text import TextDecoder as TextDecoder
     from .train.config import TrainConfig as TrainConfig
 
-# Imported when first used: `import vocabforge` loads neither torch nor transformers.
+# Imported on first use: `import vocabforge` loads neither torch nor transformers.
 _PLACES = {
     **dict.fromkeys(
         (

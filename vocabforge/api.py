@@ -1,7 +1,7 @@
-"""The Python API behind ``import vocabforge``; each name is imported on first use.
+"""The Python API of ``import vocabforge``; each name is imported on first use.
 
-Functions that make an artefact take the options of the command with the same name and return the result. They print
-progress to stderr. Errors are ``VocabForgeError``.
+Functions that make an artefact take the options of the command with the same name and return the result. They
+print progress to stderr. Errors are ``VocabForgeError``.
 """
 
 from __future__ import annotations
@@ -42,14 +42,16 @@ def load_target(
         target: folder of a Hugging Face checkpoint, GGUF file, or name on the Hub.
         tokenizer: folder of another tokenizer; None is the target's own.
         device: ``cpu``, ``cuda`` or ``cuda:N``; None is CUDA if available, else the CPU.
-        dtype: ``float32``, ``bfloat16``, ``float16``, or ``auto``: the checkpoint's dtype if the device supports it,
-            else float32.
-        backend: ``lean`` (VocabForge's own), ``transformers``, or ``auto``: ``lean`` if it supports the architecture.
-        device_map: placement of a target that needs several devices: ``auto``, or JSON of modules and devices.
+        dtype: ``float32``, ``bfloat16``, ``float16``, or ``auto``: the checkpoint's dtype if the device
+            supports it, else float32.
+        backend: ``lean`` (VocabForge's own), ``transformers``, or ``auto``: ``lean`` if it supports the
+            architecture.
+        device_map: placement of a target that needs several devices: ``auto``, or JSON of modules and
+            devices.
 
     Raises:
-        VocabForgeError: the model does not exist, its architecture is not supported, or the tokenizer does not
-            belong to it.
+        VocabForgeError: the model does not exist, its architecture is not supported, or the tokenizer does
+            not belong to it.
     """
     from .core.hub import model_folder
     from .models.device import choose_device
@@ -100,8 +102,8 @@ def generate(
         max_new_tokens: limit of the output, in tokens.
         sampling: sampling parameters; None is greedy.
         stop: stop strings. The output ends before the first of them.
-        prompt_format: ``chat`` renders a text with the chat template, ``raw`` continues it, ``auto`` is ``chat`` if
-            there is a template.
+        prompt_format: ``chat`` renders a text with the chat template, ``raw`` continues it, ``auto`` is
+            ``chat`` if there is a template.
 
     Returns:
         the text; ``generation`` has token ids, accepted lengths and times.

@@ -1,4 +1,4 @@
-"""The command line: one thin file a command, listed in one table."""
+"""The command line: one module per command, listed in one table."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..core.registry import load_attribute
 
-# name -> "module:attr"; adding a command is a file and a row.
+# name -> "module:attr". To add a command, add a module and a row.
 COMMANDS: dict[str, str] = {
     "count-freq": "vocabforge.cli.vocab.count_freq:count_freq",
     "merge-freq": "vocabforge.cli.vocab.merge_freq:merge_freq",
@@ -36,13 +36,13 @@ COMMANDS: dict[str, str] = {
     "demo": "vocabforge.cli.demo:demo",
 }
 
-# Former command -> what to run instead.
+# Removed command -> its replacement.
 MOVED = {
     "study": "python recipes/study/study.py in the repository; see docs/guides/study.md",
     "bench": "the scripts of recipes/bench or kernels/measure.py in the repository",
 }
 
-# Headings of the help page, each over the commands from this one on.
+# First command -> heading of this and the following commands on the help page.
 HEADINGS = {
     "count-freq": "Vocabularies",
     "regenerate": "Data and training",
@@ -52,11 +52,11 @@ HEADINGS = {
 
 
 def main() -> None:
-    """Entry point of ``vocabforge`` and ``python -m vocabforge``."""
+    """Run ``vocabforge`` or ``python -m vocabforge``."""
     if not any(Path("/dev").glob("nvidia*")):
-        # Where DeepSpeed is installed, others import it, and its search for a device writes to stdout.
+        # If DeepSpeed is installed, other packages import it, and its device detection prints to stdout.
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
-    # Parse only the command that is asked for, so that `--help` and errors stay quick.
+    # Import only the requested command, so that `--help` and errors are fast.
     wanted = next((word for word in sys.argv[1:] if not word.startswith("-")), None)
     if wanted in MOVED:
         sys.stderr.write(f"Error: `vocabforge {wanted}` has moved\n  remedy:   run {MOVED[wanted]}\n")
@@ -67,5 +67,5 @@ def main() -> None:
 
         commands = {name: load_attribute(COMMANDS[name]) for name in names}
         build_app(commands, all_names=list(COMMANDS), headings=HEADINGS)()
-    except KeyboardInterrupt:  # before or after the command itself, which says more
+    except KeyboardInterrupt:  # outside the command, which prints its own message
         sys.exit(130)

@@ -1,4 +1,4 @@
-"""What all commands share: the typer application, error reporting, exit codes, ``--json`` output."""
+"""Shared parts of all commands: the typer application, error reporting, exit codes, ``--json`` output."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FreshOption = Annotated[
 
 
 class ResultOptions(StrictModel):
-    """How a command that writes an artefact ends."""
+    """Options of commands that write an artefact."""
 
     as_json: bool = option(False, "Print the result as JSON on stdout.", flag="--json")
     overwrite: bool = option(False, "Replace an existing output.")
@@ -52,8 +52,9 @@ def build_app(
     all_names: list[str],
     headings: Mapping[str, str] | None = None,
 ) -> typer.Typer:
-    """A typer application over ``commands``; ``all_names`` and ``headings`` (by the first command under each) only
-    serve the help page.
+    """Build a typer application from ``commands``.
+
+    ``all_names`` and ``headings`` (by the first command under each) are only used for the help page.
     """
     app = typer.Typer(
         name="vocabforge",
@@ -88,9 +89,9 @@ def build_app(
 
 
 def guarded(command: Callable[..., None]) -> Callable[..., None]:
-    """A command with its groups of options as one signature, whose errors are messages, and which is never silent.
+    """Wrap a command: flatten its groups of options, show progress, and report errors as messages.
 
-    What a user can cause is reported as one message and an exit code; real bugs keep their traceback.
+    Errors that a user can cause become a message and an exit code; bugs keep their traceback.
     """
 
     @functools.wraps(command)
@@ -120,7 +121,7 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _surroundings(error: Exception) -> str | None:
-    """What the machine refused (a file, memory), in words; None for what is a bug."""
+    """Describe a resource error (a file, memory); None for a bug."""
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.strerror}: {error.filename}"
     text = str(error)
@@ -133,23 +134,23 @@ def _surroundings(error: Exception) -> str | None:
 
 
 def print_json(value: Any) -> None:
-    """A result on stdout as one JSON document."""
+    """Print a result on stdout as one JSON document."""
     hide()
     typer.echo(spelled_in_json(json.dumps(value, indent=2, ensure_ascii=False)))
 
 
 def echo(text: str) -> None:
-    """A line on stdout; names of files and texts in it do not steer the terminal."""
+    """Print a line on stdout with terminal control characters escaped."""
     hide()
     typer.echo(spelled_out(text))
 
 
 def stdout_console(*, highlight: bool = False) -> Console:
-    """The console for results.
+    """Return the console for results.
 
-    Where stdout is no terminal (a file, a pipe) and COLUMNS does not say otherwise, it is wide: rich would take 80
-    columns, or those of a terminal that shows something else, and cut or fold what nobody asked to be narrow.
-    In a terminal too narrow for a table the terminal folds its lines: rich would cut figures and drop names.
+    If stdout is not a terminal and COLUMNS is not set, the console is wide: rich would assume 80 columns and
+    truncate or wrap. If a terminal is too narrow for a table, the terminal wraps the lines: rich would
+    truncate figures and drop names.
     """
     hide()
     out = open_console(highlight=highlight)
@@ -160,5 +161,5 @@ def stdout_console(*, highlight: bool = False) -> Console:
 
 
 def print_line(text: str, style: str | None = None) -> None:
-    """One line of a result, as it is: never folded, never read as markup."""
+    """Print one line of a result verbatim, without wrapping or markup."""
     stdout_console().print(text, style=style, soft_wrap=True)

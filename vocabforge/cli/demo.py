@@ -1,6 +1,6 @@
-"""``vocabforge demo``: the whole pipeline on texts and a target made here, by the commands a user would type.
+"""``vocabforge demo``: the whole pipeline on generated texts and a small target, using regular commands.
 
-A step is skipped if it finished with the same command, its outputs are there, and no earlier step ran.
+A step is skipped if it finished with the same command, its outputs exist, and no earlier step ran.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ _STDERR = 2
 
 @dataclass(frozen=True)
 class Step:
-    """One step of the demo: a command, or a function of this package.
+    """A step of the demo: a command, or a function of this package.
 
     Attributes:
         name: key of its record.
-        outputs: files and folders that it makes.
-        shown: the command as a user would type it, or what is done.
-        command: arguments of the process, the interpreter included.
-        again: arguments added when the step made something before that must be replaced.
-        run: instead of a command; its argument says whether to replace the outputs.
-        facts: what decides the result beside the command.
+        outputs: files and folders that it creates.
+        shown: the command as a user would type it, or a description.
+        command: arguments of the process, including the interpreter.
+        again: argument added to replace existing outputs.
+        run: function to call instead of a command; its argument says whether to replace the outputs.
+        facts: additional inputs that determine the result.
     """
 
     name: str
@@ -51,21 +51,21 @@ class Step:
     facts: Any = None
 
     def key(self) -> str:
-        """Hash of the command, or of the facts, and of the version."""
+        """Return a hash of the version, the command and the facts."""
         body = [__version__, self.name, self.facts, self.shown]
         return hashlib.sha256(json.dumps(body, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def perform(step: Step, record: Path, *, stale: bool = False, quiet: bool = False) -> bool:
-    """Run a step unless it finished before with the same command.
+    """Run a step unless it already finished with the same command.
 
     Args:
-        record: ``demo.json``: what was begun and finished in an output folder.
-        stale: an earlier step ran, so that this one's inputs are new.
-        quiet: send what commands print on stdout to stderr.
+        record: ``demo.json``, the progress of the steps in an output folder.
+        stale: an earlier step ran, so the inputs have changed.
+        quiet: redirect the stdout of commands to stderr.
 
     Returns:
-        whether it ran.
+        Whether the step ran.
     """
     from ..core.files import atomic_write_json
 
@@ -74,7 +74,7 @@ def perform(step: Step, record: Path, *, stale: bool = False, quiet: bool = Fals
     if not stale and entry == {"key": key, "done": True} and all(made):
         say(f"{step.name}: up to date")
         return False
-    # What a begun step left may be replaced; a resumable one goes on if nothing changed.
+    # Replace the outputs of an unfinished step; resume it if nothing changed.
     replace = entry is not None and (stale or entry.get("key") != key or any(made))
     atomic_write_json(record, {"steps": {**steps, step.name: {"key": key, "done": False}}})
     if step.run is not None:
@@ -90,7 +90,7 @@ def perform(step: Step, record: Path, *, stale: bool = False, quiet: bool = Fals
 
 
 def _read_record(record: Path) -> dict[str, dict[str, Any]]:
-    """The steps by name; none if the record is missing or damaged."""
+    """Return the steps by name; empty if the record is missing or damaged."""
     from ..core.files import read_json
 
     try:
@@ -115,13 +115,13 @@ def _call(command: list[str], name: str, *, quiet: bool) -> None:
 
 @dataclass(frozen=True)
 class _Scale:
-    """What differs between the sizes.
+    """Settings of a demo size.
 
     Attributes:
         sample: sizes of the sample texts (fields of SampleSizes).
         target: overrides of recipes/tiny/target.yaml.
         drafter: overrides of recipes/tiny/demo.yaml.
-        subset: entries of the restricted draft vocabulary.
+        subset: size of the restricted draft vocabulary.
         evaluation: options of ``vocabforge eval``.
     """
 
@@ -154,7 +154,7 @@ SCALES = {
 
 
 class DemoRequest(StrictModel):
-    """Where everything goes, and how much the demo does."""
+    """The output folder, and the size of the demo."""
 
     output: Path = option(Path("runs/demo"), "Output folder.")
     size: Literal["ci", "tutorial", "full"] = option(
@@ -198,7 +198,7 @@ def demo(asked: DemoRequest, as_json: JsonOption = False) -> None:
 
 
 def demo_steps(output: Path, size: str, target_recipe: Path | None = None) -> list[Step]:
-    """The steps in order."""
+    """Return the steps in order."""
     scale, texts, target, run = SCALES[size], output / "texts", output / "target", output / "drafter"
     train, heldout, questions = (texts / f"{name}.jsonl" for name in ("train", "heldout", "question"))
     counts, subset, drafter = output / "counts", output / "subset", run / "drafter"
@@ -240,7 +240,7 @@ def demo_steps(output: Path, size: str, target_recipe: Path | None = None) -> li
 
 
 def _command(name: str, output: Path, *words: object, again: str = "--overwrite", facts: Any = None) -> Step:
-    """A ``vocabforge`` command that makes one folder."""
+    """Return a step that runs a ``vocabforge`` command with one output folder."""
     given = [str(word) for word in words]
     shown = shlex.join(["vocabforge", *given])
     return Step(name, (output,), shown, (sys.executable, "-m", "vocabforge", *given), again, facts=facts)
@@ -280,7 +280,7 @@ def _target_step(folder: Path, train: Path, heldout: Path, scale: _Scale, source
 
 
 def _steps_until(steps: list[Step], last: str | None) -> list[Step]:
-    """The steps up to the one called ``last``; all of them without a name."""
+    """Return the steps up to ``last``, or all steps without a name."""
     names = [step.name for step in steps]
     if last is None:
         return steps

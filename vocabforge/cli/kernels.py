@@ -1,4 +1,4 @@
-"""``vocabforge kernels build``: compile the kernels that come with VocabForge."""
+"""``vocabforge kernels build``: compile the kernels included in VocabForge."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .options.groups import option
 
 
 class KernelsRequest(StrictModel):
-    """What is compiled, and how."""
+    """The kernels to compile, and how."""
 
     action: Literal["build"] = option(
         ..., "**build** compiles them, into the installed package.", positional=True

@@ -1,4 +1,4 @@
-"""What typer does not say itself: the command that was meant, settings given as options, help on narrow terminals."""
+"""Extra hints on top of typer: similar commands, settings written as options, help on narrow terminals."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import typer.core
 
 from ..core.errors import closest
 
-SETTING = "KEY.SUB=VALUE"  # metavar of the arguments that override a recipe's keys
-_PANELS = 100  # columns below which rich's table of options cuts the names of options
+SETTING = "KEY.SUB=VALUE"  # metavar of arguments that override recipe keys
+_PANELS = 100  # minimum columns for rich's option tables, which would truncate option names
 
 
 def help_style() -> Literal["markdown", None]:
-    """How one command's help and errors are set: panels, or plain lines that show every option's whole name."""
+    """Return the help and error style: panels, or plain lines if panels would truncate option names."""
     return "markdown" if shutil.get_terminal_size().columns >= _PANELS else None
 
 
 class Commands(typer.core.TyperGroup):
-    """The program: a part of a command's name (``train``), or one misspelt, is answered with what may be meant."""
+    """The program; for a partial (``train``) or misspelt command it suggests similar commands."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         word, names = args[0], self.list_commands(ctx)
@@ -32,7 +32,7 @@ class Commands(typer.core.TyperGroup):
 
 
 class Command(typer.core.TyperCommand):
-    """One command: settings of a recipe that are written as options are answered with how they are written."""
+    """A command; for recipe settings written as options it shows the correct form."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if any(getattr(one, "metavar", None) == SETTING for one in self.params):
@@ -47,4 +47,4 @@ class Command(typer.core.TyperCommand):
                 return
             if name.startswith("--") and name not in known and closest(name, known) is None:
                 key = name.removeprefix("--").replace("-", "_")
-                ctx.fail(f"No such option: {name}. Settings of the recipe stand without dashes: {key}=VALUE")
+                ctx.fail(f"No such option: {name}. Recipe settings are written without dashes: {key}=VALUE")

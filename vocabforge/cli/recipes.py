@@ -1,4 +1,4 @@
-"""``vocabforge recipes``: the recipes that come with VocabForge, and every key that they may set."""
+"""``vocabforge recipes``: the built-in recipes, and every key that they may set."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .options.groups import option
 if TYPE_CHECKING:
     from .settings import Setting
 
-# What reads a recipe -> its configuration.
+# command that reads recipes -> its configuration
 READERS = {
     "train-drafter": "vocabforge.train.config:TrainConfig",
     "train-router": "vocabforge.train.heads.router_config:RouterTrainConfig",
@@ -27,7 +27,7 @@ _WIDTH = 96
 
 
 class RecipesRequest(StrictModel):
-    """What is shown, and of which recipe."""
+    """What to show, and of which recipe."""
 
     action: Literal["list", "show", "path", "keys"] = option(
         "list",
@@ -83,7 +83,7 @@ def _list(as_json: bool) -> None:
 
 
 def _about(path: Path) -> str:
-    """The first sentence of a recipe's head."""
+    """Return the first sentence of a recipe's header comment."""
     lines = []
     for line in path.read_text("utf-8").splitlines():
         if not line.startswith("#") or not line[1:].strip():
@@ -121,7 +121,7 @@ def _keys(command: str, section: str | None, as_json: bool) -> None:
 
 
 def _choices(setting: Setting) -> str:
-    """The words that a key takes, where its text does not name them all."""
+    """Return the allowed values of a key, unless its description names all of them."""
     words = setting.kind.split(", ") if setting.kind.startswith("`") else []
     missing = any(word not in setting.text and word.replace("`", "**") not in setting.text for word in words)
     return f"One of {', '.join(words)}." if missing and len(words) > 1 else ""
@@ -139,7 +139,7 @@ def _show(path: Path) -> None:
 
 
 def _annotated(path: Path) -> Iterator[str]:
-    """The lines of a recipe, each key under what it means; files of other programs as they are."""
+    """Yield a recipe's lines with a comment above each key; files of other programs are unchanged."""
     text = path.read_text("utf-8")
     known = _reader(read_yaml(path))
     if known is None:
@@ -148,7 +148,7 @@ def _annotated(path: Path) -> Iterator[str]:
     from .settings import settings_of
 
     meaning = {one.path: one.text for one in settings_of(known)}
-    above: list[str] = []  # the sections that a line stands in
+    above: list[str] = []  # sections that contain the line
     for line in text.splitlines():
         body = line.lstrip()
         depth, key = (len(line) - len(body)) // 2, body.partition(":")[0]
@@ -161,6 +161,6 @@ def _annotated(path: Path) -> Iterator[str]:
 
 
 def _reader(values: Mapping[str, Any]) -> type[StrictModel] | None:
-    """The configuration that has all of a recipe's keys."""
+    """Return the configuration that has all of a recipe's keys."""
     models = [load_attribute(at) for at in READERS.values()]
     return next((one for one in models if values.keys() <= one.model_fields.keys()), None)

@@ -1,4 +1,4 @@
-"""What each key of a configuration means: from the fields' descriptions and the models' docstrings."""
+"""Documentation of configuration keys, from field descriptions and model docstrings."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class Setting:
     """A key of a recipe.
 
     Attributes:
-        path: with its sections, as in ``optim.lr``.
-        kind: what it takes, in words.
-        default: as YAML writes it; None if the key is required.
-        text: what it does.
+        path: full key, such as ``optim.lr``.
+        kind: description of its type.
+        default: default in YAML notation; None if the key is required.
+        text: description.
     """
 
     path: str
@@ -35,7 +35,7 @@ class Setting:
 
 
 def settings_of(model: type[BaseModel], prefix: str = "") -> Iterator[Setting]:
-    """Every key of a configuration in the order of its model; the keys of a section follow it."""
+    """Yield every key of a configuration in order of its model, each section followed by its keys."""
     described = _described(model)
     for name, field in model.model_fields.items():
         text = re.sub(r" \[default:[^]]*\]", "", field.description or described.get(name, ""))
@@ -50,7 +50,7 @@ def settings_of(model: type[BaseModel], prefix: str = "") -> Iterator[Setting]:
 
 
 def _described(model: type[BaseModel]) -> dict[str, str]:
-    """The entries under ``Attributes:`` of the docstrings of a model and its bases."""
+    """Return the entries of ``Attributes:`` in the docstrings of a model and its bases."""
     found: dict[str, str] = {}
     for one in reversed(model.__mro__):
         body = inspect.cleandoc(one.__dict__.get("__doc__") or "").partition("Attributes:\n")[2]
@@ -66,11 +66,11 @@ def _described(model: type[BaseModel]) -> dict[str, str]:
 
 def _plain(text: str) -> str:
     text = " ".join(text.replace("``", "`").split())
-    return re.sub(r"^[a-z]{2}", lambda found: found[0].capitalize(), text)  # not a symbol, such as d'
+    return re.sub(r"^[a-z]{2}", lambda found: found[0].capitalize(), text)  # but not symbols such as d'
 
 
 def _section(annotation: Any) -> type[BaseModel] | None:
-    """The model of a section, also of one that may be left out."""
+    """Return the model of a section, which may be optional; None for other keys."""
     parts = (
         typing.get_args(annotation)
         if typing.get_origin(annotation) in (Union, types.UnionType)

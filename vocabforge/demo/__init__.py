@@ -1,1 +1,1 @@
-"""The synthetic texts and the tiny target of the demo."""
+"""Synthetic texts and the tiny target of the demo."""

@@ -1,1 +1,1 @@
-"""Benchmarks as data, the runner, answer rows, summary figures and the report."""
+"""Evaluation: benchmarks, the runner, answer rows, summary figures and reports."""

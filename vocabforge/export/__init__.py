@@ -1,1 +1,1 @@
-"""Drafters in the forms that decoders and servers read."""
+"""Export drafters to the formats that decoders and servers load."""

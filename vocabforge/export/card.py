@@ -1,6 +1,6 @@
-"""The model card of an exported drafter: ``README.md`` with Hugging Face's front matter.
+"""Model cards for exported drafters: ``README.md`` with Hugging Face front matter.
 
-A card is read by people who have nothing but the folder: it names files and models, no place on this machine.
+A card names files and models, never local paths: its readers have only the folder.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .layouts.block import block_readers
 from .layouts.interface import Export
 
 NO_LICENCE = "# license: name the licence here before publishing"
-_SHOWN = 12  # sources that a card names
+_SHOWN = 12  # at most this many sources are listed by name
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _LABELS = {
     "eagle3": "EAGLE-3",
@@ -36,12 +36,13 @@ _LABELS = {
 
 
 def model_card(name: str, layout: str, export: Export, sections: Sequence[str] = ()) -> str:
-    """The card of a folder.
+    """Build the model card of an exported drafter.
 
     Args:
-        name: of the folder. layout: row of the table of formats.
-        export: what the folder is written from; its ``meta`` and ``config`` are the drafter's training export.
-        sections: further ones, in Markdown.
+        name: name of the folder.
+        layout: name of the export format.
+        export: input of the layout's writer; ``meta`` and ``config`` describe the drafter's training.
+        sections: additional Markdown sections.
     """
     kind = _LABELS.get(export.drafter.kind, export.drafter.kind)
     article = "An" if kind[0] == "E" or kind == "MTP" else "A"
@@ -60,10 +61,12 @@ def model_card(name: str, layout: str, export: Export, sections: Sequence[str] =
 
 
 def vocab_card(name: str, meta: Mapping[str, Any], data: Sequence[DataOrigin]) -> str:
-    """The card of a draft vocabulary.
+    """Build the card of a draft vocabulary.
 
     Args:
-        name: of the folder. meta: of its manifest. data: what was counted for it.
+        name: name of the folder.
+        meta: metadata of its manifest.
+        data: origins of the texts that were counted.
     """
     coverage = meta.get("coverage")
     rows = [
@@ -183,7 +186,7 @@ def _training_rows(meta: Mapping[str, Any], recipe: Mapping[str, Any]) -> Iterab
 
 
 def _origins(recipe: Mapping[str, Any]) -> list[DataOrigin]:
-    """Of the training data; of prepared data as long as their folder is there."""
+    """Return the origins of the training data; prepared data is only traced while its folder exists."""
     data = recipe.get("data")
     data = data if isinstance(data, Mapping) else {}
     sources, prepared = data.get("train"), data.get("prepared")
@@ -225,7 +228,7 @@ def _table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> st
     return "\n".join([title, "", *markdown_table(head, rows, text=len(head))])
 
 
-# layout -> its readers, as tags of a model card
+# layout -> its readers, as tags for the model card
 _READERS = {
     "native": (),
     "sglang-eagle3": ("sglang", "vllm"),
@@ -239,7 +242,7 @@ _READERS = {
 }
 
 
-# Others: eagle.
+# Layouts that are not listed use "eagle".
 _METHODS = {
     "sglang-eagle3": "eagle3",
     "vllm": "eagle3",
@@ -250,19 +253,19 @@ _METHODS = {
 
 
 def readers(layout: str, export: Export) -> tuple[str, ...]:
-    """The servers that read a folder of this layout."""
+    """Return the servers that can read a folder of this layout."""
     if layout == "eagle":
         return (export.server or "sglang",)
     return block_readers(export) if layout == "block" else _READERS.get(layout, ())
 
 
 def _inside(name: str, export: Export, count: int) -> list[tuple[str, str]]:
-    """Servers that draft with a module of the checkpoint that they serve."""
+    """Return commands for servers that draft with a module inside the served checkpoint."""
     serve, before = name, []
     if not export.with_target:
         serve, target = f"{name}-checkpoint", base_model(export)
         copied = f"cp -rL {shlex.quote(target)} {serve} && cp {name}/*.safetensors {serve}/"
-        before = [("A copy of the target's folder with these shards in place of its own", copied)]
+        before = [("Copy the target's folder and replace these shards", copied)]
     config = json.dumps({"method": "mtp", "num_speculative_tokens": count})
     steps = f"--speculative-num-steps {count} --speculative-eagle-topk 1 --speculative-num-draft-tokens {count + 1}"
     sglang = (
@@ -273,7 +276,7 @@ def _inside(name: str, export: Export, count: int) -> list[tuple[str, str]]:
 
 
 def _commands(name: str, layout: str, export: Export) -> str:
-    # The decoder of VocabForge, then each server that reads the layout; names are quoted for a shell.
+    # VocabForge first, then every server that reads the layout. Names are quoted for a shell.
     quoted, target = shlex.quote(name), shlex.quote(base_model(export))
     blocks = [("VocabForge", f'vocabforge generate --target {target} --drafter {quoted} --prompt "..."')]
     known, count = readers(layout, export), export.speculative_tokens
@@ -283,11 +286,11 @@ def _commands(name: str, layout: str, export: Export) -> str:
     blocked = layout in ("block", "speculators-block")
     method = _METHODS.get(layout, export.drafter.kind if blocked else "eagle")
     most = export.drafter.max_steps or count
-    count = most if blocked else min(count, most)  # one a head of Medusa, all of a block
+    count = most if blocked else min(count, most)  # Medusa: one per head; block drafters: the whole block
     named = export.target.get("dtype") or export.target.get("torch_dtype")
     dtype = (
         [f"--dtype {named}"] if isinstance(named, str) else []
-    )  # a server runs the drafter in the target's
+    )  # servers run the drafter in the target's dtype
     if "sglang" in known:
         options = [
             f"--model-path {target}",

@@ -1,4 +1,4 @@
-"""Writing a layout such that nothing unreadable takes its name: read back strictly and computed once."""
+"""Write an export layout, read it back strictly, and publish it only if it computes the same logits."""
 
 from __future__ import annotations
 
@@ -24,17 +24,18 @@ from ..models.ttt.blocks import every_anchor
 from .layouts.interface import Export, Layout
 
 _TOKENS, _STEPS = 6, 2
-# Largest difference of logits, of the largest logit: a head that repeats the target's is read as the target's own.
+# Tolerance relative to the largest logit. Not 0: a head that equals the target's is read back as the target's
+# own.
 _TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 3e-2}
 
 
 def write_checked(layout: type[Layout], path: Path, export: Export, num_layers: int) -> None:
-    """Write a layout beside its final place, read it back, compare logits on random states, then name it.
+    """Write a layout to a temporary folder, verify it on random states, and rename it into place.
 
     Raises:
-        MismatchError: a drafter that the layout cannot express, or weights that are no numbers.
-        ArtifactError: what was written computes something else.
-        UsageError: the output may not be replaced.
+        MismatchError: the layout cannot express the drafter, or a weight is not finite.
+        ArtifactError: the written folder computes different logits.
+        UsageError: the output must not be replaced.
     """
     check_output(path, overwrite=export.overwrite)
     _check_finite(export)
@@ -45,7 +46,7 @@ def write_checked(layout: type[Layout], path: Path, export: Export, num_layers: 
             final.parent.mkdir(parents=True, exist_ok=True)
             layout.write(temporary, dataclasses.replace(export, overwrite=False))
             check_written(layout, temporary, export, num_layers)
-            check_output(path, overwrite=export.overwrite)  # it may have been written while we worked
+            check_output(path, overwrite=export.overwrite)  # another process may have written it meanwhile
             put_in_place(temporary, final, overwrite=export.overwrite)
             fsync_path(final.parent)
     finally:
@@ -57,7 +58,7 @@ def _check_finite(export: Export) -> None:
         if not bool(parameter.to(export.dtype).isfinite().all()):
             before = bool(parameter.isfinite().all())
             raise MismatchError(
-                "the drafter has weights that are no finite numbers",
+                "the drafter has non-finite weights",
                 got=f"{name}, beyond what {dtype_name(export.dtype)} holds" if before else name,
                 expected="finite numbers",
                 remedy="write another dtype" if before else "train it again: its training failed",
@@ -65,10 +66,10 @@ def _check_finite(export: Export) -> None:
 
 
 def check_written(layout: type[Layout], path: Path, export: Export, num_layers: int) -> None:
-    """Compare what a folder reads as with the drafter it was written from, after the same rounding.
+    """Compare a written folder with the drafter it was written from, both rounded to the same dtype.
 
     Raises:
-        VocabForgeError: it cannot be read; other draft tokens, auxiliary layers, or logits.
+        VocabForgeError: the folder cannot be read, or its draft tokens, auxiliary layers or logits differ.
     """
     loaded, meant = layout.read(path, export.shared, num_layers), rounded(export)
     if loaded.config.aux_layers != meant.config.aux_layers:
@@ -85,8 +86,8 @@ def check_written(layout: type[Layout], path: Path, export: Export, num_layers: 
 
 
 def rounded(export: Export) -> Drafter:
-    """The drafter with its parameters rounded to the dtype written, in that of the target's tensors."""
-    memo = {id(tensor): tensor for tensor in export.drafter.buffers()}  # the target's are shared, not copied
+    """Return the drafter with its parameters rounded to the written dtype, stored in the target's dtype."""
+    memo = {id(tensor): tensor for tensor in export.drafter.buffers()}  # share the target's tensors
     copied: Any = copy.deepcopy(export.drafter, memo)
     with torch.no_grad():
         for parameter in copied.parameters():
@@ -97,7 +98,7 @@ def rounded(export: Export) -> Drafter:
 
 @torch.no_grad()
 def random_logits(drafter: Drafter) -> Tensor:
-    """Draft logits (steps * T, rows) of a few steps over random tokens and states, always the same ones."""
+    """Return draft logits (steps * T, rows) of a few steps over fixed random tokens and states."""
     stream = torch.Generator().manual_seed(0)
     like, size = drafter.embedding, drafter.config.hidden_size
     width = size * (len(drafter.config.aux_layers) or 1)
@@ -106,7 +107,7 @@ def random_logits(drafter: Drafter) -> Tensor:
     document = torch.ones(1, _TOKENS, dtype=torch.int64, device=like.device)
     last = max(int(drafter.config.max_position_embeddings) - 1 - _STEPS, _TOKENS - 1)
     drafter.ensure_positions(last + _STEPS + 1)
-    # From end to end, so that a wrong scaling of the rotary positions shows.
+    # Use both ends of the position range so that wrong RoPE scaling is detected.
     position = torch.linspace(0, last, _TOKENS, device=like.device).long()[None]
     g, state = drafter.fuse(features), TTTState(document, "eager")
     if is_parallel(drafter):

@@ -1,4 +1,4 @@
-"""Drafters of any layout as native artefacts: what training starts from."""
+"""Convert drafters of any layout to native artefacts, from which training starts."""
 
 from __future__ import annotations
 
@@ -15,24 +15,27 @@ from ..models.drafters.io import KIND, load_target_tensors, save_drafter
 from ..models.target.fingerprint import target_facts, target_fingerprint
 from .registry import load_drafter
 
-_KEPT = ("tokenizer_fingerprint", "eos_ids")  # facts of an export that hold for what is made from it
-_READ = (".json", ".safetensors", ".pt", ".gguf")  # what a layout's files end with
+_KEPT = ("tokenizer_fingerprint", "eos_ids")  # metadata that also holds for the converted drafter
+_READ = (".json", ".safetensors", ".pt", ".gguf")  # suffixes of the files that layouts consist of
 
 
 def is_native(path: Path) -> bool:
-    """Whether a folder holds a native drafter artefact, so that there is nothing to convert."""
+    """Return whether a folder holds a native drafter artefact, which needs no conversion."""
     with contextlib.suppress(ArtifactError):
         return (path / MANIFEST).is_file() and open_artifact(path, verify=False).kind == KIND
     return False
 
 
 def import_drafter(path: Path, target: Path, output: Path) -> bool:
-    """Convert a drafter in any layout to a native artefact, in fp32; whether it was written now.
+    """Convert a drafter in any layout to a native fp32 artefact.
 
-    What was converted from the same files for the same target stays as it is.
+    An existing conversion of the same files for the same target is kept.
+
+    Returns:
+        Whether the artefact was written by this call.
 
     Raises:
-        VocabForgeError: nothing that can be read, or not of this target.
+        VocabForgeError: the drafter cannot be read or does not fit the target.
     """
     fingerprint = target_fingerprint(target)
     digest = fingerprint if path.resolve() == target.resolve() else folder_digest(path)
@@ -55,7 +58,7 @@ def import_drafter(path: Path, target: Path, output: Path) -> bool:
 
 
 def folder_digest(path: Path) -> str:
-    """SHA-256 over names and contents of the files that a layout consists of; equal for copies of a folder."""
+    """Return a SHA-256 over names and contents of a layout's files; equal for copies of a folder."""
     files = sorted(
         one for one in path.glob("*") if one.suffix in _READ and one.name != MANIFEST and one.is_file()
     )

@@ -1,4 +1,4 @@
-"""What of an artefact goes to the Hub: its files, its card, and a manifest that names no place on this machine."""
+"""Select the files of an artefact for the Hub: its contents, its card, and a manifest without local paths."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from .layouts.interface import CARD
 
 
 def published(artifact: Artifact, name: str, licence: str | None = None) -> dict[str, Path | bytes]:
-    """Files of a repository, by their paths: a verified artefact's own, nothing else of its folder.
+    """Return the files of a Hub repository by path: only those of a verified artefact.
 
-    The card is no longer part of the manifest, so that it can be edited on the Hub.
+    The card is removed from the manifest so that it can be edited on the Hub.
 
     Args:
-        name: of the repository. licence: its identifier on the Hub; None leaves the card's line to be filled in.
+        name: name of the repository.
+        licence: its licence identifier on the Hub; None keeps the card's placeholder line.
 
     Raises:
-        ArtifactError: an artefact without a card, which is no draft vocabulary either.
+        ArtifactError: the artefact has no card and is not a draft vocabulary.
     """
     files: dict[str, Path | bytes] = {one: artifact.path / one for one in artifact.manifest["files"]}
     config = artifact.manifest.get("config") or {}
@@ -49,7 +50,7 @@ def published(artifact: Artifact, name: str, licence: str | None = None) -> dict
 
 
 def _without_places(value: Any) -> Any:
-    """Paths from the root as their last names."""
+    """Replace absolute paths by their last component."""
     if isinstance(value, dict):
         return {key: _without_places(one) for key, one in value.items()}
     if isinstance(value, list):

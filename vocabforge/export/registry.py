@@ -1,4 +1,4 @@
-"""Export formats, and loading a drafter from whichever form a folder holds."""
+"""Table of export formats, and loading of drafters from any of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from ..vocab.subset.subset import load_subset
 from .layouts.eagle3_folder import drafter_config
 from .layouts.interface import Layout
 
-# name -> "module:attr" of a class as in layout.Layout; a new layout is a file and a row. Read in this order.
+# name -> "module:attr" of a class as in layout.Layout. To add a layout, add a file and a row. Tried in this
+# order.
 FORMATS = ExtensionTable(
     "vocabforge.layouts",
     {
@@ -39,26 +40,26 @@ FORMATS = ExtensionTable(
 
 
 def layout_of(name: str) -> type[Layout]:
-    """The layout of a name; an unknown one is a UsageError."""
+    """Return the layout of a name; raise UsageError if it is unknown."""
     found: type[Layout] = resolve(FORMATS, name, "export format")
     return found
 
 
 def load_drafter(path: Path, target: TargetTensors, target_path: Path) -> tuple[Drafter, Artifact | None]:
-    """Load a drafter from a native artefact, one of our exports, or a serving folder made elsewhere.
+    """Load a drafter from a native artefact, an export, or a serving folder written by another tool.
 
     Raises:
-        VocabForgeError: nothing loadable, damaged, or made for another target.
+        VocabForgeError: nothing can be loaded, files are damaged, or the drafter is for another target.
     """
     layers = int(text_config(read_target_config(target_path), target_path).num_hidden_layers)
     if (path / MANIFEST).is_file():
         artifact = open_artifact(path)
-        layouts = map(layout_of, FORMATS.usable())  # imported up to the one that is needed
+        layouts = map(layout_of, FORMATS.usable())  # lazy: imports layouts until one matches
         kind = next((layout for layout in layouts if artifact.kind == layout.KIND), None)
         if kind is None:
-            open_artifact(path, tuple(layout_of(name).KIND for name in FORMATS.usable()))  # says what it is
+            open_artifact(path, tuple(layout_of(name).KIND for name in FORMATS.usable()))  # raises
         assert kind is not None
-        if path.resolve() != target_path.resolve():  # else it is the target's own module
+        if path.resolve() != target_path.resolve():  # otherwise it is the target's own MTP module
             check_target(artifact, target_fingerprint(target_path), target=target_path)
         return _checked(kind.read(path, target, layers), layers, path), artifact
     if (path / "config.json").is_file():
@@ -92,7 +93,7 @@ def _checked(drafter: Drafter, layers: int, path: Path) -> Drafter:
     for name, tensor in drafter.named_parameters():
         if not tensor.is_meta and not bool(
             torch.isfinite(tensor).all()
-        ):  # it would draft nothing that is accepted, in silence
+        ):  # the server would run, but accept nothing
             raise DataError(
                 "the drafter's weights are not finite",
                 got=f"NaN or infinity in {name}",
@@ -103,7 +104,7 @@ def _checked(drafter: Drafter, layers: int, path: Path) -> Drafter:
 
 
 def restrict(drafter: Drafter, vocab: Path, artifact: Artifact | None) -> Drafter:
-    """:func:`~vocabforge.export.revocab.prune_head` with the subset artefact at ``vocab``, tokenizers compared."""
+    """Prune the head with :func:`~vocabforge.export.revocab.prune_head` after comparing tokenizers."""
     from .revocab import prune_head
 
     subset = load_subset(vocab)

@@ -1,7 +1,7 @@
-"""Another draft vocabulary for a trained drafter, without training: rows kept, dropped, added.
+"""Change the draft vocabulary of a trained drafter without training: keep, drop and add rows.
 
-Row j of a head scores target id ``j + d2t[j]``. A row that the drafter has is copied bit for bit; a missing row
-comes from the target's LM head, where the drafter's own head started.
+Row j of a head scores target id ``j + d2t[j]``. Existing rows are copied bit for bit. Missing rows are taken
+from the target's LM head, from which the drafter's own head was initialised.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from ..vocab.subset.subset import VocabSubset
 
 
 def revocab_head(drafter: Drafter, ids: Tensor) -> Drafter:
-    """A copy of the drafter that drafts over ``ids``; all weights but the head's are the same.
+    """Return a copy of the drafter that drafts over ``ids``; only the head's weights differ.
 
-    Over the whole vocabulary, when every row is the target's, the copy shares the target's head.
+    Over the whole vocabulary, if every row is the target's, the copy shares the target's head.
 
     Raises:
-        MismatchError: ids (R,) that do not ascend, or that the target does not have.
+        MismatchError: ids (R,) do not ascend or are not ids of the target.
     """
     ids = ids.to(drafter.target_ids.device)
     _check_ids(ids, drafter.config.vocab_size)
@@ -43,7 +43,7 @@ def revocab_head(drafter: Drafter, ids: Tensor) -> Drafter:
 
 
 def prune_head(drafter: Drafter, subset: VocabSubset, *, source: object) -> Drafter:
-    """A copy of the drafter whose own head holds the rows of ``subset`` only; the rest is shared.
+    """Return a copy of the drafter with only the head rows of ``subset``; other weights are shared.
 
     SpecVocab (section 5) finds this better than training with a reduced vocabulary.
     """
@@ -62,21 +62,23 @@ def prune_head(drafter: Drafter, subset: VocabSubset, *, source: object) -> Draf
 
 
 def with_stored_rows(drafter: Drafter) -> Drafter:
-    """Return the drafter with the rows of the target's head that it is restricted to as an own head, for servers."""
+    """Return the drafter with an own head that holds its rows of the target's head, for servers."""
     if not drafter.restricted:
         return drafter
     return with_head(drafter, drafter.target_ids, drafter.head_weight * drafter.transform.scale)
 
 
 def rows_of(have: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Places of ``ids`` (R,) in the ascending ``have`` (N,), and whether they are there at all: (R,), (R,) bool."""
+    """Return positions (R,) of ``ids`` in the ascending ``have`` (N,), and a mask (R,) of those found."""
     rows = torch.searchsorted(have, ids).clamp(max=len(have) - 1)
     return rows, have[rows] == ids
 
 
 def with_head(drafter: Drafter, ids: Tensor, weight: Tensor | None) -> Drafter:
-    """A copy of the drafter, frozen, whose own head has rows ``weight`` (R, H) for ascending ``ids`` (R,); None shares
-    the target's head instead. Its other weights are the same."""
+    """Return a frozen copy of the drafter with head rows ``weight`` (R, H) for ascending ``ids`` (R,).
+
+    With ``weight`` None the copy shares the target's head. Other weights are unchanged.
+    """
     size = None if weight is None else len(ids)
     config = dataclasses.replace(drafter.config, draft_vocab_size=size)
     target_ids = None if weight is None else ids
@@ -85,15 +87,18 @@ def with_head(drafter: Drafter, ids: Tensor, weight: Tensor | None) -> Drafter:
     )
     own = {name: p for name, p in drafter.state_dict().items() if name != LM_HEAD}
     rows, known = rows_of(drafter.target_ids, ids)
-    for name in drafter.rows_by_token:  # of a token that is new they are 0
+    for name in drafter.rows_by_token:  # 0 for new tokens
         own[name] = torch.where(known[:, None], own[name][rows], 0.0)
     copied.load_state_dict(own if weight is None else own | {LM_HEAD: weight})
     return copied.to(drafter.head_weight).eval().requires_grad_(False)
 
 
 def change_of(before: Drafter, after: Drafter) -> dict[str, Any]:
-    """What :func:`revocab_head` did to a head's rows: draft tokens before and after, in both (``kept``), ``added``,
-    ``dropped``; and whether the rows are the drafter's own, before and after."""
+    """Return the effect of :func:`revocab_head` on the head's rows.
+
+    Draft tokens before and after, ``kept``, ``added`` and ``dropped``, and whether the rows are the drafter's
+    own, before and after.
+    """
     _, known = rows_of(before.target_ids, after.target_ids)
     old, new, kept = len(before.target_ids), len(after.target_ids), int(known.sum())
     return {
@@ -109,8 +114,11 @@ def change_of(before: Drafter, after: Drafter) -> dict[str, Any]:
 
 @torch.no_grad()
 def head_drift(drafter: Drafter) -> dict[str, float] | None:
-    """Medians over rows of ``cosine`` and ``scale`` between the drafter's own rows and the target's of the same token;
-    None if it shares the target's head. Near 1 and 1, rows from the target's head fit in without training."""
+    """Return how far the drafter's head rows are from the target's rows of the same tokens.
+
+    Medians of ``cosine`` and ``scale``; None if the drafter shares the target's head. If both are near 1,
+    rows from the target's head can be added without training.
+    """
     if not drafter.has_own_head:
         return None
     cosines, scales = [], []
@@ -122,7 +130,7 @@ def head_drift(drafter: Drafter) -> dict[str, float] | None:
 
 
 def end_tokens(before: Tensor, after: Tensor, known: Sequence[int]) -> dict[str, list[int]]:
-    """End tokens ``kept`` in both lists of target ids, ``lost`` (before only), ``gained`` (after only), ``outside``."""
+    """Return end tokens ``kept``, ``lost`` (before only), ``gained`` (after only), and ``outside`` both."""
     had, has = set(before.tolist()), set(after.tolist())
     return {
         "kept": [token for token in known if token in had and token in has],
@@ -136,8 +144,8 @@ def _check_ids(ids: Tensor, vocab_size: int) -> None:
     ascending = len(ids) > 0 and bool((ids.diff() > 0).all())
     if not ascending or int(ids[0]) < 0 or int(ids[-1]) >= vocab_size:
         raise MismatchError(
-            "this is no draft vocabulary of the drafter's target",
+            "the draft vocabulary does not fit the drafter's target",
             got=f"ids {int(ids.min())} to {int(ids.max())}" if len(ids) else "no ids",
             expected=f"ids that ascend within 0 to {vocab_size - 1}",
-            remedy="make it from the target's own tokenizer: count-freq, then select-vocab",
+            remedy="create it with the target's own tokenizer: count-freq, then select-vocab",
         )

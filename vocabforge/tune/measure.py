@@ -1,7 +1,8 @@
-"""Tokens a second of candidates and of plain decoding, measured in turns on the same prompts.
+"""Tokens/s of candidates and of plain decoding, measured alternately on the same prompts.
 
-The speed of a machine drifts by more than methods differ. Candidates and plain decoding therefore take turns on
-each prompt, in rotating order, and a candidate is judged by its speed-up over plain decoding in the same turns.
+The speed of a machine drifts by more than methods differ. Candidates and plain decoding therefore alternate
+on each prompt, in rotating order, and a candidate is judged by its speed-up over plain decoding in the same
+turns.
 """
 
 from __future__ import annotations
@@ -27,19 +28,19 @@ from ..evaluate.results.intervals import Array, estimate, ratio, ratio_of_ratios
 from ..evaluate.results.schema import Figure
 from .types import Count
 
-WARM_UP = 8  # tokens that a decoder makes before it is timed
-TOGETHER = 8  # candidates that take turns, each with caches of its own
-_MOST_TRIES = 4  # at a decoding in which passes are captured
+WARM_UP = 8  # tokens decoded before timing starts
+TOGETHER = 8  # maximum number of alternating candidates, each with its own caches
+_MOST_TRIES = 4  # attempts to decode without passes being captured meanwhile
 
 
 class TurnRow(StrictModel):
-    """One group of prompts decoded side by side, and plain decoding of the same group in the same turn.
+    """A group of prompts decoded in a batch, and plain decoding of the same group in the same turn.
 
     Attributes:
-        new_tokens, seconds: of all answers, the prompts' passes included.
-        cycles, committed: verifications, and the tokens that they committed.
-        plain_tokens, plain_seconds: the same of plain decoding.
-        identical: whether all answers are plain decoding's.
+        new_tokens, seconds: totals of all answers, including the prompts' passes.
+        cycles, committed: number of verifications, and of tokens that they committed.
+        plain_tokens, plain_seconds: totals of plain decoding.
+        identical: whether all answers equal plain decoding's.
     """
 
     new_tokens: Count
@@ -53,15 +54,16 @@ class TurnRow(StrictModel):
 
 @dataclass(frozen=True)
 class Measured:
-    """Summary of the rows of one candidate and batch size.
+    """Summary of the rows of a candidate and batch size.
 
     Attributes:
-        rows: number of groups; ``different`` of them gave another output than plain decoding.
-        tokens_per_s: of all requests together.
-        speedup: over plain decoding in the same turns, with its interval over groups.
-        accepted: tokens that a cycle commits for one request.
-        cycle: seconds of a cycle of one request, the prompts' passes included; None for more requests.
-        plain: tokens a second of plain decoding in these turns.
+        rows: number of groups.
+        different: number of groups whose output differs from plain decoding's.
+        tokens_per_s: throughput of all requests together.
+        speedup: ratio to plain decoding in the same turns, with its interval over groups.
+        accepted: tokens per cycle of one request.
+        cycle: seconds per cycle of one request, including the prompts' passes; None for several requests.
+        plain: tokens/s of plain decoding in these turns.
     """
 
     rows: int
@@ -79,7 +81,7 @@ class Measured:
 
 
 def measured(rows: Sequence[TurnRow], batch: int) -> Measured:
-    """Sum up rows of one batch size."""
+    """Summarise rows of one batch size."""
 
     def columns(*names: str) -> Array:
         return np.array([[getattr(row, name) for name in names] for row in rows], np.float64)[:, None]
@@ -98,13 +100,13 @@ def measured(rows: Sequence[TurnRow], batch: int) -> Measured:
 
 
 class TurnStore:
-    """A folder with one file a candidate: rows by batch size and group."""
+    """A folder with one file per candidate: rows by batch size and group."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def read(self, key: str) -> dict[str, TurnRow]:
-        """Return what is known of a candidate.
+        """Return the rows of a candidate so far.
 
         Raises:
             ArtifactError: the file is damaged.
@@ -124,20 +126,20 @@ class TurnStore:
             ) from error
 
     def write(self, key: str, about: Mapping[str, Any], rows: Mapping[str, TurnRow]) -> None:
-        """Save everything that is known of a candidate."""
+        """Save all rows of a candidate."""
         saved = {name: row.model_dump() for name, row in rows.items()}
         atomic_write_json(self.folder / f"{key[:32]}.json", {"key": key, "about": dict(about), "rows": saved})
 
 
 class SpeedMeter:
-    """Times candidates in turns with plain decoding and saves each row at once.
+    """Times candidates alternating with plain decoding and saves each row immediately.
 
     Args:
-        prompts: all that may be asked for, in order.
-        new: most tokens of an answer.
-        decoder: makes the decoder of a candidate (None: plain decoding) for a batch size.
-        store: where rows are kept.
-        identity: everything besides the candidate that decides a row, the machine included.
+        prompts: all available prompts, in order.
+        new: maximum tokens per answer.
+        decoder: builds the decoder of a candidate (None: plain decoding) for a batch size.
+        store: storage of the rows.
+        identity: everything besides the candidate that determines a row, including the machine.
 
     Attributes:
         on_answers: called with the number of answers that a candidate decoded.
@@ -162,7 +164,7 @@ class SpeedMeter:
         return len(self.prompts.prompts)
 
     def groups(self, prompts: int, batch: int) -> int:
-        """Return the number of groups that cover so many prompts."""
+        """Return the number of groups that cover this many prompts."""
         return -(-prompts // batch)
 
     def known(self, about: Mapping[str, Any]) -> dict[str, TurnRow]:
@@ -185,11 +187,12 @@ class SpeedMeter:
         batch: int,
         left: Callable[[], float],
     ) -> None:
-        """Time candidates, at most ``TOGETHER``, on the first prompts; known rows stay.
+        """Time up to ``TOGETHER`` candidates on the first prompts; existing rows are kept.
 
         Args:
-            candidates: each with what decides its drafts, as JSON values.
-            left: seconds that may still be spent; at 0 no further group is timed, and of the first group one candidate.
+            candidates: JSON values that determine each candidate's drafts.
+            left: remaining seconds. At 0 no further group is timed, and of the first group only one
+                candidate.
         """
         missing = {
             group: [
@@ -213,7 +216,7 @@ class SpeedMeter:
                 turn: dict[int, Any] = {}
                 for one in self._order([-1, *some], group):
                     if group == 0 and turn.keys() - {-1} and left() <= 0:
-                        break  # a later group is finished, so that all candidates have the same ones
+                        break  # later groups are finished so that all candidates have the same groups
                     if one not in warm:
                         self._decode(decoders[one], group, batch, min(self.new, WARM_UP))
                         warm.add(one)
@@ -228,7 +231,7 @@ class SpeedMeter:
                     return
         finally:
             decoders.clear()
-            gc.collect()  # decoders and captured passes refer to each other
+            gc.collect()  # decoders and captured passes form reference cycles
 
     @staticmethod
     def _order(places: list[int], group: int) -> list[int]:
@@ -242,7 +245,7 @@ class SpeedMeter:
             before, began = decoder.recordings, time.perf_counter()
             made = decoder.generate_batch(asked)
             seconds = time.perf_counter() - began
-            if decoder.recordings == before:  # else passes were captured meanwhile
+            if decoder.recordings == before:  # otherwise passes were captured meanwhile
                 break
         return made, seconds
 

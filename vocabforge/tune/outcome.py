@@ -18,9 +18,9 @@ class BatchRow(StrictModel):
     """Measurement with one batch size.
 
     Attributes:
-        tokens_per_s: of all requests together, the prompts' passes included.
-        speedup: over plain decoding in the same turns.
-        cycle: seconds of a cycle, the prompts' passes included; None for several requests.
+        tokens_per_s: throughput of all requests together, including the prompts' passes.
+        speedup: ratio to plain decoding in the same turns.
+        cycle: seconds per cycle, including the prompts' passes; None for several requests.
     """
 
     batch: int
@@ -30,15 +30,15 @@ class BatchRow(StrictModel):
 
 
 class CandidateRow(StrictModel):
-    """One draft head with one draft tree.
+    """A draft head with a draft tree.
 
     Attributes:
-        head: name of the draft head; ``scores``: the tokens that it scores.
-        state: of the search: ``measured``, ``stopped``, ``not reached``.
-        groups: groups of prompts that it was measured on; ``different`` of them gave another output than plain
+        head: name of the draft head; ``scores``: number of tokens that it scores.
+        state: state of the search: ``measured``, ``stopped``, ``not reached``.
+        groups: number of groups of prompts measured; the output of ``different`` of them differs from plain
             decoding.
-        accepted: tokens that a cycle commits for one request; None if nothing was decoded.
-        method: as ``eval --recipe`` runs it.
+        accepted: tokens per cycle of one request; None if nothing was decoded.
+        method: the method as ``eval --recipe`` runs it.
     """
 
     name: str
@@ -57,13 +57,13 @@ class CandidateRow(StrictModel):
 
 
 class Recommendation(StrictModel):
-    """What to run with so many requests side by side.
+    """The method to use for a number of concurrent requests.
 
     Attributes:
         method: name of a candidate, or ``plain``.
-        speedup: over plain decoding.
-        why: sentences.
-        others: the best of each other draft head and the next tree of this one, the best first.
+        speedup: ratio to plain decoding.
+        why: reasons, one sentence each.
+        others: the best method of each other draft head and this head's next tree, best first.
     """
 
     batch: int
@@ -74,13 +74,13 @@ class Recommendation(StrictModel):
 
 
 class TuneResults(StrictModel):
-    """All of ``tune.json``.
+    """Content of ``tune.json``.
 
     Attributes:
-        inputs: hashes by role.
-        prompts: how many were ``measured`` on at most, and ``left_out`` as too long.
-        plain: tokens a second of plain decoding by batch size, over all turns.
-        remarks: warnings, such as time that ran out or outputs that differ.
+        inputs: role -> hash.
+        prompts: maximum number ``measured``, and number ``left_out`` as too long.
+        plain: tokens/s of plain decoding by batch size, over all turns.
+        remarks: warnings, such as a time limit reached or outputs that differ.
     """
 
     schema_version: int = SCHEMA_VERSION

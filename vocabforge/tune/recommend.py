@@ -1,4 +1,4 @@
-"""Results of a search, as ``tune.json`` holds them: figures, recommendations and remarks."""
+"""Results of a search for ``tune.json``: figures, recommendations and remarks."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ ONE = Figure(value=1.0, low=1.0, high=1.0)
 
 
 def results_of(loaded: TuneSession, entries: Sequence[Entry], late: bool) -> TuneResults:
-    """Return all of ``tune.json``.
+    """Return the content of ``tune.json``.
 
     Args:
-        late: the time for measuring was up.
+        late: whether the time limit was reached.
     """
     settings = loaded.settings
     rows = [
@@ -74,7 +74,7 @@ def _plain_rate(entries: Sequence[Entry], batch: int) -> float | None:
 
 
 def _absolute(spec: MethodSpec) -> MethodSpec:
-    """Return the same with paths that hold wherever the recipe is used from."""
+    """Return the method with absolute paths, so that the recipe works from any folder."""
     paths = {name: getattr(spec, name) for name in ("drafter", "vocab", "head")}
     return spec.model_copy(update={name: path.resolve() for name, path in paths.items() if path is not None})
 
@@ -99,7 +99,7 @@ def _remarks(loaded: TuneSession, rows: Sequence[CandidateRow], late: bool) -> l
 
 
 def recommend(entries: Sequence[Entry], batch: int) -> Recommendation:
-    """Return the fastest method: a candidate known on the most prompts, or plain decoding."""
+    """Return the fastest method: a candidate measured on the most prompts, or plain decoding."""
     order = finalists(entries, batch)
     others = best_of_heads(order)
     speedups = {entry.name: entry.by_batch[batch].speedup for entry in order}
@@ -132,7 +132,7 @@ def recommend(entries: Sequence[Entry], batch: int) -> Recommendation:
 
 
 def _overlap(one: Figure, other: Figure) -> bool:
-    """Return whether two intervals overlap; a figure without one is its value."""
+    """Return whether two intervals overlap; a figure without an interval counts as a point."""
     low, high = (
         [each.value if bound is None else bound for each, bound in ((one, one.low), (other, other.low))],
         [each.value if bound is None else bound for each, bound in ((one, one.high), (other, other.high))],

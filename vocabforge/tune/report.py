@@ -1,4 +1,4 @@
-"""A tuning run for people: tables for the terminal, and a self-contained HTML page of the same tables."""
+"""Report of a tuning run: tables for a terminal, and a self-contained HTML page with the same tables."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from ..evaluate.reports.page import Block, CodeBlock, PageSection, ReportPage, r
 from ..evaluate.reports.tables import figure_cell, number
 from .outcome import BatchRow, CandidateRow, Recommendation, TuneResults
 
-TERMINAL_ROWS = 12  # of the methods; the page has all
+TERMINAL_ROWS = 12  # maximum number of methods; the page lists all
 
 
 def methods_table(results: TuneResults, batch: int, most: int | None = None) -> DataTable:
-    """Return the methods of one batch size, those measured on most prompts and the best first, plain decoding last."""
+    """Return the methods of a batch size, sorted by prompts measured and speed-up, plain decoding last."""
     rows = [(row, found) for row in results.candidates if (found := row.at(batch)) is not None]
     methods: list[tuple[CandidateRow, BatchRow]] = sorted(
         rows, key=lambda pair: (-pair[0].groups, -(pair[1].speedup.value or 0.0))
@@ -54,7 +54,7 @@ def headline(results: TuneResults, one: Recommendation) -> str:
 
 
 def render_report(results: TuneResults) -> str:
-    """Return HTML text that loads nothing from anywhere."""
+    """Render the results as a self-contained HTML page."""
     sections = [_section(results, one) for one in results.recommendations]
     blocks: list[Block] = [FactList(_facts(results)), CodeBlock(" ".join(results.command), "Command")]
     sections.append(PageSection("How it was measured", blocks, "measured"))

@@ -1,7 +1,7 @@
-"""A tuning run: candidates are timed, the space is searched, files are written.
+"""A tuning run: time candidates, search the space, and write the files.
 
-The folder holds everything that was measured, under hashes of what decides it: the same command continues after an
-interruption, and another space in the same folder reuses what it shares.
+The folder holds all measurements under hashes of their inputs: the same command resumes after an
+interruption, and another space in the same folder reuses common measurements.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .session import TuneSession
 from .settings import MethodSpace, TuneSettings
 
 SPEEDS = "speeds"
-_OTHERS = 5  # methods of the recipe in addition to the recommended ones
+_OTHERS = 5  # number of methods in the recipe in addition to the recommended ones
 
 
 def tune(
@@ -35,12 +35,12 @@ def tune(
     """Search, recommend and write ``recipe.yaml``, ``tune.json`` and ``report.html``.
 
     Args:
-        output: folder of the run; it is made, or continued.
-        wrap: makes passes faster, as ``eval`` does.
-        fresh: forget what was measured before.
+        output: folder of the run, created or resumed.
+        wrap: accelerates passes, as in ``eval``.
+        fresh: discard earlier measurements.
 
     Raises:
-        VocabForgeError: anything missing, damaged, or not belonging together.
+        VocabForgeError: an input is missing or damaged, or inputs do not match.
     """
     _check_folder(output)
     with only_writer(output):
@@ -56,7 +56,7 @@ def tune(
 
 def _check_folder(output: Path) -> None:
     check_run_folder(output)
-    # Temporary files of a killed write are hidden.
+    # Temporary files of killed writes are hidden files.
     names = {item.name for item in output.iterdir() if item.name[0] != "."} if output.is_dir() else set()
     if names and not names & {SPEEDS, "vocab", TUNE}:
         raise UsageError(
@@ -68,7 +68,7 @@ def _check_folder(output: Path) -> None:
 
 
 def _search(loaded: TuneSession) -> tuple[list[Entry], bool]:
-    """Search with a progress bar; also return whether the time was up.
+    """Search with a progress bar; return the entries and whether the time limit was reached.
 
     The first round, which tries every method, takes at most half of the time.
     """

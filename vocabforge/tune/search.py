@@ -13,7 +13,7 @@ from .space import TuneCandidate
 
 State = Literal["measured", "stopped", "not reached"]
 FIRST = 2  # prompts of the first round
-LEAST = 8  # candidates that a round leaves at least
+LEAST = 8  # minimum number of candidates after a round
 
 
 class Meter(Protocol):
@@ -24,19 +24,19 @@ class Meter(Protocol):
     ) -> list[Mapping[int, Measured]]:
         """Return each candidate's figures on the first prompts, by batch size; empty if it was not reached.
 
-        ``left``: seconds that may still be spent; None: nothing is timed.
+        ``left``: remaining seconds; None: only return existing figures.
         """
 
     def groups(self, prompts: int) -> int:
-        """Return the number of groups of so many prompts, over all batch sizes."""
+        """Return the number of groups for this many prompts, over all batch sizes."""
 
 
 @dataclass
 class Entry:
-    """A candidate and its measurements so far.
+    """A candidate and its measurements.
 
     Attributes:
-        state: ``measured`` on all prompts; ``stopped`` after a round; ``not reached`` before the time was up.
+        state: ``measured`` on all prompts; ``stopped`` after a round; ``not reached`` within the time limit.
         by_batch: figures by batch size; empty if nothing was decoded.
     """
 
@@ -49,7 +49,7 @@ class Entry:
         return self.candidate.name
 
     def value(self, batch: int) -> float:
-        """Return the speed-up; 0 if nothing is known."""
+        """Return the speed-up; 0 if unknown."""
         return self.by_batch[batch].value if batch in self.by_batch else 0.0
 
 
@@ -63,17 +63,18 @@ def search(
     left: Callable[[int], float] = lambda number: 1.0,
     tell: Callable[[str], None] = lambda what: None,
 ) -> list[Entry]:
-    """Return everything about every candidate, in the order given.
+    """Search the candidates; return their entries in the given order.
 
     Args:
-        prompts: in all; ``first`` of the first round.
-        least: candidates that a round leaves at least.
-        left: seconds that may still be spent in the round of this number; at 0 no further candidate is decoded in
-            that round. The first candidate is always measured on the first prompts.
-        tell: called with a text before candidates are decoded.
+        prompts: total number of prompts.
+        first: number of prompts of the first round.
+        least: minimum number of candidates after a round.
+        left: returns the remaining seconds of a round; at 0 no further candidate is decoded in that round.
+            The first candidate is always measured on the first prompts.
+        tell: called with a message before candidates are decoded.
     """
     entries = {one.name: Entry(one) for one in found}
-    # Shuffled, so that a budget does not cut off one corner of the space.
+    # Shuffle, so that a time limit does not cut off one corner of the space.
     alive = random.Random(0).sample(list(found), len(found))
     number, size = 1, min(first, prompts)
     while True:
@@ -96,7 +97,7 @@ def search(
 
 
 def answers_of(found: int, prompts: int, least: int = LEAST, first: int = FIRST) -> int:
-    """Return the answers that a search over so many candidates decodes, if one head and batch size decide."""
+    """Return the number of answers that a search decodes, if one head and batch size decide."""
     size, known, total = min(first, prompts), 0, 0
     while True:
         total += found * (size - known)
@@ -107,7 +108,7 @@ def answers_of(found: int, prompts: int, least: int = LEAST, first: int = FIRST)
 
 
 def _survivors(entries: Sequence[Entry], least: int) -> list[Entry]:
-    """Return for each batch size the better half, and the best of each draft head, so that heads can be compared."""
+    """Return the better half for each batch size, and the best of each draft head for comparison."""
     count = max(least, (len(entries) + 1) // 2)
     kept: dict[str, Entry] = {}
     for batch in entries[0].by_batch:
@@ -118,13 +119,13 @@ def _survivors(entries: Sequence[Entry], least: int) -> list[Entry]:
 
 
 def ranked(entries: Iterable[Entry], batch: int) -> list[Entry]:
-    """Return the measured entries by their speed-up, the best first."""
+    """Return the measured entries by speed-up, best first."""
     known = [entry for entry in entries if batch in entry.by_batch]
     return sorted(known, key=lambda entry: (-entry.value(batch), entry.name))
 
 
 def finalists(entries: Iterable[Entry], batch: int) -> list[Entry]:
-    """Return those known on the most prompts by their speed-up, the best first."""
+    """Return the entries measured on the most prompts by speed-up, best first."""
     order = ranked(entries, batch)
     most = max((entry.by_batch[batch].rows for entry in order), default=0)
     return [entry for entry in order if entry.by_batch[batch].rows == most]

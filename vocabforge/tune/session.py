@@ -1,4 +1,4 @@
-"""Everything that a search uses: models, prompts and heads, loaded once, and the meter that times candidates."""
+"""Models, prompts and heads of a search, loaded once, and the meter that times candidates."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def read_prompts(
 
     Args:
         source: name of a benchmark, or a question file.
-        limit: most questions, spread over the file.
-        room: most positions of a prompt.
+        limit: maximum number of questions, evenly spread over the file.
+        room: maximum number of positions of a prompt.
 
     Raises:
         DataError: the file cannot be read.
-        UsageError: fewer than two questions that fit.
+        UsageError: fewer than two questions fit.
     """
     whole, chosen = load_benchmark(source), resolve_format(tokenizer, form)
     ids = [
@@ -63,14 +63,14 @@ def read_prompts(
 
 
 class TuneSession:
-    """Everything that a run has loaded.
+    """All models and data of a run.
 
     Args:
-        output: its folder.
-        wrap: makes passes faster, as ``eval`` does.
+        output: folder of the run.
+        wrap: accelerates passes, as in ``eval``.
 
     Raises:
-        VocabForgeError: anything missing, damaged, or not belonging together.
+        VocabForgeError: an input is missing or damaged, or inputs do not match.
     """
 
     def __init__(
@@ -140,10 +140,11 @@ class TuneSession:
         return describe_environment(device=str(self.models.model.device), dtype=self.settings.dtype)
 
     def decoder(self, candidate: TuneCandidate | None, batch: int) -> Decoder:
-        """Build the decoder of a candidate as ``eval --recipe`` does; None: of plain decoding.
+        """Build the decoder of a candidate as in ``eval --recipe``; None builds plain decoding.
 
         Raises:
-            VocabForgeError: a vocabulary or a head of another tokenizer or drafter, or a size beyond it.
+            VocabForgeError: a vocabulary or head belongs to another tokenizer or drafter, or a size exceeds
+                it.
         """
         spec = MethodSpec() if candidate is None else candidate.recipe(self.settings.drafter)
         name = PLAIN if candidate is None else candidate.name
@@ -151,7 +152,7 @@ class TuneSession:
         return cast("Decoder", made.generator)
 
     def head(self, choice: HeadChoice) -> DraftHead:
-        """Return the draft head of a choice, built once, over the deepest tree."""
+        """Return the draft head of a choice, built once for the deepest tree."""
         if choice not in self._heads:
             levels = max(tree.levels for tree in self.trees)
             chain = TuneCandidate(choice, TreeSetting.chain(levels - 1))
@@ -190,6 +191,6 @@ class TuneSession:
         found: list[Mapping[int, Measured]] = []
         for _, about in pairs:
             rows = {batch: self.meter.rows(about, prompts, batch) for batch in self.settings.batch}
-            whole = all(rows.values())  # one batch size alone decides nothing
+            whole = all(rows.values())  # candidates must be measured at every batch size
             found.append({batch: measured(some, batch) for batch, some in rows.items()} if whole else {})
         return found

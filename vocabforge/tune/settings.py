@@ -1,4 +1,4 @@
-"""What ``vocabforge tune`` is asked for: models, questions, the methods that are searched, and the time for it."""
+"""Settings of ``vocabforge tune``: models, questions, the searched methods, and the time limit."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class TuneSettings(StrictModel):
     ranking: Path | None = option("Frequency table for static vocabularies.")
     size: Sizes = option("Sizes of static vocabularies to try.", (), metavar="R,...")
     batch: Sizes = option("Batch sizes; each gets a recommendation.", (1,), metavar="N,...")
-    max_new_tokens: int = option("Limit of an answer.", 128, ge=2)
-    limit: Annotated[int, Field(ge=2)] = option("Most questions, spread over the file.", 64)
+    max_new_tokens: int = option("Maximum tokens per answer.", 128, ge=2)
+    limit: Annotated[int, Field(ge=2)] = option("Maximum questions, spread over the file.", 64)
     prompt_format: str = option("auto, chat or raw; auto uses the chat template if there is one.", "auto")
     seconds: float = option(
         "Time budget. Unmeasured configurations are reported; re-run with more time to continue. inf measures "
@@ -49,7 +49,7 @@ class TuneSettings(StrictModel):
         allow_inf_nan=True,
     )
     tokenizer: TokenizerPath | None = option("Tokenizer folder [default: the target's].")
-    dtype: Literal["float32", "bfloat16", "float16"] = option("Of target and drafter.", "float32")
+    dtype: Literal["float32", "bfloat16", "float16"] = option("Dtype of target and drafter.", "float32")
     device: str | None = option("cpu, cuda, cuda:1 … [default: cuda if available].")
     target_backend: Backend = option("lean, transformers (the target's own code) or auto.", "auto")
 
@@ -76,16 +76,16 @@ class MethodSpace:
 
     Args:
         vocab, head: ``DIR`` or ``LABEL=DIR``.
-        dynamic: with every draft vocabulary.
-        lists: values of a field, as its option has them between commas.
+        dynamic: applied to every draft vocabulary.
+        lists: field -> comma-separated values of its option.
     """
 
     LABELLED = ("vocab", "head")
     MANY = (*LABELLED, "dynamic")
-    # Fields given as lists, and what an option's help says is tried without it.
+    # Fields given as lists -> the default, described in the option's help.
     LISTS: ClassVar = {
-        "shortlist": "what it was saved with",
-        "budget": "what it was saved with",
+        "shortlist": "the saved value",
+        "budget": "the saved value",
         "tree": "chain,dynamic",
         "depth": "0,1,2,3,5 for chains, 1,3,5 for dynamic trees",
         "topk": "2,4,8",

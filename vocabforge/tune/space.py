@@ -1,4 +1,4 @@
-"""The methods that are searched: draft heads times draft trees."""
+"""The searched methods: draft heads times draft trees."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FULL = "full"
 
 @dataclass(frozen=True)
 class HeadChoice:
-    """A draft head: a name, and the fields of a method that ask for it."""
+    """A draft head: its name, and the fields of a method that select it."""
 
     name: str = FULL
     spec: MethodSpec = field(default_factory=MethodSpec)
@@ -36,11 +36,11 @@ class TuneCandidate:
 
     @property
     def name(self) -> str:
-        """Unique in a space, and fit for files: ``full+chain4``, ``r128+tree6x10x60``."""
+        """Name that is unique in a space and valid in file names: ``full+chain4``, ``r128+tree6x10x60``."""
         return f"{self.head.name}+{self.tree.label}"
 
     def recipe(self, drafter: Path) -> MethodSpec:
-        """What ``eval --recipe`` runs: this size in every cycle, as it was measured."""
+        """Return the method for ``eval --recipe``, with this size in every cycle, as measured."""
         own = {**self.tree.options.given(), "drafter": drafter, "control": "fixed"}
         return self.head.spec.model_copy(update=own)
 
@@ -48,11 +48,11 @@ class TuneCandidate:
 def head_choices(
     space: MethodSpace, own: str = FULL, cut: Sequence[tuple[str, Path]] = ()
 ) -> list[HeadChoice]:
-    """Every draft head of a search, the drafter's own (named ``own``) first; ``cut`` are further draft vocabularies.
+    """Return every draft head of a search, the drafter's own (``own``) first; ``cut`` adds vocabularies.
 
     Raises:
-        ArtifactError: a folder without a draft head.
-        UsageError: an option that none of the heads has a use for.
+        ArtifactError: a folder has no draft head.
+        UsageError: an option does not apply to any of the heads.
     """
     vocabs = (*space.vocabs, *cut)
     kinds = {path: str(open_artifact(path, verify=False).meta.get("head")) for _, path in space.heads}
@@ -93,13 +93,13 @@ def head_choices(
 
 
 def trees_of(space: MethodSpace, most_levels: int | None = None) -> list[TreeSetting]:
-    """Every tree of a space, chains first; a dynamic tree of one child a node is a chain and is left out.
+    """Return every tree of a space, chains first; trees with one child per node are chains and omitted.
 
     Args:
-        most_levels: levels that the drafter can fill; None if there is no bound.
+        most_levels: maximum number of levels that the drafter supports; None if unbounded.
 
     Raises:
-        UsageError: nothing is left.
+        UsageError: no tree is left.
     """
     deep = most_levels or 1 << 30
     found = [TreeSetting.chain(depth) for depth in sorted(space.chains) if depth < deep]
@@ -120,13 +120,13 @@ def trees_of(space: MethodSpace, most_levels: int | None = None) -> list[TreeSet
 
 
 def candidates(heads: Mapping[HeadChoice, int], trees: Sequence[TreeSetting]) -> list[TuneCandidate]:
-    """All pairs of a head and a tree at most as wide as the head.
+    """Return all pairs of a head and a tree that is at most as wide as the head.
 
     Args:
-        heads: tokens that each scores.
+        heads: head -> number of tokens that it scores.
 
     Raises:
-        UsageError: two heads share a name, or there is no tree that fits.
+        UsageError: two heads have the same name, or no tree fits.
     """
     names = [head.name for head in heads]
     if twice := sorted({name for name in names if names.count(name) > 1}):
@@ -145,14 +145,14 @@ def candidates(heads: Mapping[HeadChoice, int], trees: Sequence[TreeSetting]) ->
 
 
 def cut_vocabs(ranking: Path, sizes: Iterable[int], target: Path, folder: Path) -> list[tuple[str, Path]]:
-    """Subset artefacts ``folder/rSIZE``, made if they are not there yet; label and folder of each, by size.
+    """Create missing subset artefacts ``folder/rSIZE``; return label and folder of each, by size.
 
     Args:
-        ranking: a frequency table; the target's end tokens and control tokens are forced.
+        ranking: frequency table; the target's end tokens and control tokens are forced.
 
     Raises:
-        ArtifactError: no frequency table.
-        DataError: a size below the forced ids, or beyond what was counted.
+        ArtifactError: ``ranking`` is not a frequency table.
+        DataError: a size is smaller than the forced ids, or larger than the number of counted ids.
     """
     found = open_artifact(ranking)
     if found.kind != "counts":
@@ -168,7 +168,7 @@ def cut_vocabs(ranking: Path, sizes: Iterable[int], target: Path, folder: Path) 
     for size in sorted(set(sizes)):
         try:
             subset = make_subset(table.counts, size, forced, fingerprint=table.fingerprint)
-        except DataError as error:  # its remedy is select-vocab's
+        except DataError as error:  # replace its remedy, which is for select-vocab
             remedy = "leave this size out, count more text, or give vocabularies of select-vocab with --vocab"
             raise DataError(
                 error.message, got=error.got, expected=error.expected, source=ranking, remedy=remedy

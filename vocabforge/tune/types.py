@@ -17,16 +17,17 @@ Count = Annotated[int, Field(ge=0)]
 
 
 class HeadSetting(StrictModel):
-    """A draft head by the sizes that its time depends on; hashable.
+    """A draft head, described by the sizes that determine its time; hashable.
 
     Attributes:
         kind: row of ``models.heads.HEADS``.
-        scored: tokens that get a logit in a row at draft step 0, 1, ...; the last holds for deeper steps.
+        scored: number of tokens scored per row at draft steps 0, 1, ...; the last value holds for deeper
+            steps.
         core: tokens of a hot core.
         rank: d' of a scorer.
         clusters: M of a router.
-        shared: the rows of a step share one shortlist.
-        fp8: a scorer of 8 bits a weight.
+        shared: whether the rows of a step share one shortlist.
+        fp8: whether the scorer uses 8 bits per weight.
     """
 
     kind: HeadKind
@@ -39,7 +40,7 @@ class HeadSetting(StrictModel):
 
     @property
     def label(self) -> str:
-        """For tables."""
+        """Label for tables."""
         more = [f"core {self.core:,}"] if self.core else []
         more += [f"rank {self.rank:,}"] if self.rank else []
         more += [f"{self.clusters:,} clusters"] if self.clusters else []
@@ -53,9 +54,9 @@ class TreeSetting(StrictModel):
 
     Attributes:
         kind: a chain has ``topk`` 1 and ``total`` depth + 2.
-        topk: children of a node.
-        depth: rounds after the root's expansion: the tree has depth + 1 levels.
-        total: nodes verified, root included.
+        topk: children per node.
+        depth: rounds after the root's expansion; the tree has depth + 1 levels.
+        total: number of verified nodes, including the root.
     """
 
     kind: TreeKind = "dynamic"
@@ -76,39 +77,39 @@ class TreeSetting(StrictModel):
 
     @classmethod
     def chain(cls, depth: int) -> TreeSetting:
-        """A chain of depth + 1 draft tokens."""
+        """Return a chain of depth + 1 draft tokens."""
         return cls(kind="chain", topk=1, depth=depth, total=depth + 2)
 
     @property
     def levels(self) -> int:
-        """Levels below the root."""
+        """Number of levels below the root."""
         return self.depth + 1
 
     @property
     def history(self) -> int:
-        """Nodes that drafting makes; ``total - 1`` of them are verified."""
+        """Number of nodes that drafting creates; ``total - 1`` of them are verified."""
         return self.topk + self.depth * self.topk**2
 
     @property
     def options(self) -> MethodSpec:
-        """The fields of a method that ask for this tree."""
+        """Return the fields of a method that select this tree."""
         if self.kind == "chain":
             return MethodSpec(tree="chain", depth=self.depth)
         return MethodSpec(tree=self.kind, depth=self.depth, topk=self.topk, total_nodes=self.total)
 
     @property
     def label(self) -> str:
-        """Fit for files: ``chain4``, ``tree6x10x60`` (levels, width, nodes)."""
+        """Label that is valid in file names: ``chain4``, ``tree6x10x60`` (levels, width, nodes)."""
         if self.kind == "chain":
             return f"chain{self.levels}"
         return f"tree{self.levels}x{self.topk}x{self.total}"
 
 
 def setting_of(head: DraftHead) -> HeadSetting:
-    """The setting of a built draft head.
+    """Return the setting of a built draft head.
 
     Raises:
-        UsageError: an unknown kind of head.
+        UsageError: the kind of head is unknown.
     """
     kind: Any = getattr(head, "KIND", None)
     if kind not in get_args(HeadKind):
@@ -117,7 +118,7 @@ def setting_of(head: DraftHead) -> HeadSetting:
             got=type(head).__name__,
             expected=", ".join(get_args(HeadKind)),
         )
-    tail = getattr(head, "tail", None)  # of a core with something beside it
+    tail = getattr(head, "tail", None)  # the dynamic part of a head with a core
     owner = head if tail is None else tail
     scorer, router = getattr(owner, "scorer", None), getattr(head, "router", None)
     scored = getattr(head, "scored", None)

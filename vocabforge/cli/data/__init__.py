@@ -1,1 +1,1 @@
-"""Commands that make training data: regenerate, prepare-data, capture."""
+"""Commands for training data: regenerate, prepare-data, capture."""

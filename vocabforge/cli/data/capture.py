@@ -12,7 +12,7 @@ from ..train.plan_tables import print_plan
 
 
 class CacheOptions(StrictModel):
-    """The recipe, the cache, and which part of it this process makes."""
+    """The recipe, the cache, and this process's share of the work."""
 
     config: Path = option(
         ..., "The recipe of the training run: a YAML file or a name of `vocabforge recipes`.", short="-c"
@@ -39,8 +39,9 @@ def capture(cache: CacheOptions, ending: ResultOptions, plan_only: PlanOption = 
     """Write the target's hidden states for a recipe's data to disk, for training without the target.
 
     Pass the same recipe to train-drafter with capture.cache=DIR. In fp32, training is then bit-identical to
-    training with the target in the process. Disk use is estimated first, and you are asked to confirm.
-    Re-run the command to resume an interrupted run. Several processes share the work with --part or under a launcher.
+    training with the target in the process. Disk use is estimated first, and you are asked to confirm. Re-run
+    the command to resume an interrupted run. Several processes share the work with --part or under a
+    launcher.
 
     Example: `vocabforge capture --config qwen3-8b --output states/ --store-dtype bfloat16`
     """
@@ -59,7 +60,7 @@ def capture(cache: CacheOptions, ending: ResultOptions, plan_only: PlanOption = 
     settings = load_config(TrainConfig, cache.config, (*cache.overrides, *given))
     folder = cache.output or settings.capture.cache
     if folder is None:
-        raise UsageError("there is no place for the cache", remedy="give --output DIR, or capture.cache=DIR")
+        raise UsageError("no output folder was given", remedy="give --output DIR, or capture.cache=DIR")
     if plan_only:
         print_plan("capture", plan(settings, folder, cache), as_json=ending.as_json)
         return

@@ -1,4 +1,4 @@
-"""What ``vocabforge capture`` does, step by step."""
+"""Implementation of ``vocabforge capture``."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _PART = re.compile(r"([1-9]\d*)/([1-9]\d*)")
 
 
 def plan(settings: TrainConfig, output: Path, options: CacheOptions) -> dict[str, Any]:
-    """What would be captured and the room it takes; nothing is written but the prepared data."""
+    """Return what would be captured and its size on disk; only the prepared data may be written."""
     job, _ = _job(settings, output, options)
     total, done, free = job.bytes(), job.bytes(present_shards(job)), free_bytes(output)
     return {
@@ -71,11 +71,11 @@ def plan(settings: TrainConfig, output: Path, options: CacheOptions) -> dict[str
 
 
 def run(settings: TrainConfig, output: Path, options: CacheOptions, *, overwrite: bool) -> dict[str, Any]:
-    """Capture this process's shards and, when all are there, finish the cache."""
+    """Capture this process's shards; finish the cache if all shards exist."""
     together = settings.capture.tp_plan is not None and _source_name(settings) == "online"
     part = _part(options.part, together)
     if device_of(settings).type == "cpu":
-        set_threads(settings)  # as training does: the number of threads decides the last bits
+        set_threads(settings)  # as in training: the thread count affects the last bits
     leads = not together or rank() == 0
     job, tokenizer = _job(settings, output, options)
     if leads:
@@ -105,14 +105,14 @@ def run(settings: TrainConfig, output: Path, options: CacheOptions, *, overwrite
         say(f"The captured states are in {output}: train with capture.cache={output}")
     elif leads:
         say(
-            f"Part {part[0]} of {part[1]} is done; {len(present_shards(job)):,} of {len(job.shards):,} shards are "
-            "there. The part that finishes last joins them."
+            f"Part {part[0]} of {part[1]} is done; {len(present_shards(job)):,} of {len(job.shards):,} shards "
+            "exist. The last part to finish merges them."
         )
     return {"output": str(output), "finished": whole, "shards": len(todo), "bytes": job.bytes(todo)}
 
 
 def _part(text: str | None, together: bool) -> tuple[int, int]:
-    """(i, n): what --part says, or this process's place among the launched ones."""
+    """Return (i, n) from --part, or this process's rank among the launched processes."""
     if together:
         if text is not None:
             raise UsageError(
@@ -131,7 +131,7 @@ def _part(text: str | None, together: bool) -> tuple[int, int]:
 
 
 def _job(settings: TrainConfig, output: Path, options: CacheOptions) -> tuple[CaptureJob, TextTokenizer]:
-    """Rows, key and shards; the target's weights are not loaded."""
+    """Return the rows, cache key and shards, and the tokenizer, without loading the target's weights."""
     raw = read_target_config(settings.target)
     tokenizer = load_tokenizer(settings.tokenizer or settings.target)
     text, device = text_config(raw), device_of(settings)
@@ -153,7 +153,7 @@ def _job(settings: TrainConfig, output: Path, options: CacheOptions) -> tuple[Ca
 
 
 def _ask(job: CaptureJob, todo: list[CaptureShard], options: CacheOptions) -> None:
-    """Show the disk use; go on only where it fits and is wanted."""
+    """Show the disk use and ask for confirmation; raise if it does not fit or is declined."""
     if not todo:
         return
     done = job.bytes(present_shards(job))
@@ -169,14 +169,14 @@ def _ask(job: CaptureJob, todo: list[CaptureShard], options: CacheOptions) -> No
         return
     if not sys.stdin.isatty():
         raise UsageError(
-            "nobody is here to agree to the disk use",
-            got=f"{gigabytes(needed)} to write, and no terminal",
+            "cannot ask for confirmation of the disk use",
+            got=f"{gigabytes(needed)} to write, and stdin is not a terminal",
             expected="--yes",
             remedy="pass --yes",
         )
     if not typer.confirm("Write them?", err=True):
         raise UsageError(
-            "not agreed: nothing was captured", got="no", expected="yes", remedy="answer y, or pass --yes"
+            "not confirmed: nothing was captured", got="no", expected="yes", remedy="answer y, or pass --yes"
         )
 
 
@@ -187,7 +187,7 @@ def _source_name(settings: TrainConfig) -> str:
 def _load(
     settings: TrainConfig, job: CaptureJob, tokenizer: TextTokenizer, *, served: bool
 ) -> HFTarget | TargetHead:
-    """The target; of one that a server runs, its embedding and LM head."""
+    """Load the target, or only its embedding and LM head if a server runs it."""
     capture = settings.capture.model_copy(update={"cache": None, "dtype": job.key.target_dtype})
     target = load_capture_target(
         settings.target, capture, aux_layers=job.key.aux_layers, device=device_of(settings), layers=not served
@@ -211,7 +211,7 @@ def _from_server(
 
 
 def _agreed(todo: list[CaptureShard]) -> list[CaptureShard]:
-    """Rank 0's list on every process: under tensor parallelism all compute the same shards."""
+    """Broadcast rank 0's list: under tensor parallelism all processes compute the same shards."""
     import torch.distributed as dist
 
     box = [todo]

@@ -30,7 +30,7 @@ Documents = Annotated[
 
 
 class PrepareRequest(StrictModel):
-    """Whose tokenizer, what is read, and where to."""
+    """The tokenizer, the inputs and the output."""
 
     output: Path = option(..., "Folder to write.", "DIR")
     target: TokenizerPath | None = option(
@@ -111,7 +111,7 @@ def prepare_data(asked: PrepareRequest, documents: Documents, ending: ResultOpti
 def _prepared(
     output: Path, tokenizer: TextTokenizer, config: Any, options: Any, *, overwrite: bool
 ) -> PreparedData:
-    """What stands at ``output`` when it is of the same content, else made there."""
+    """Return the prepared data at ``output`` if it is up to date; otherwise prepare it."""
     from ...core.artifact import MANIFEST, check_output
     from ...core.console import say
     from ...corpus.prepared.artifact import find_prepared, write_prepared
@@ -150,7 +150,7 @@ def _report(prepared: PreparedData, tokenizer: TextTokenizer, show: int) -> None
 def _examples(
     prepared: PreparedData, tokenizer: TextTokenizer, number: int, *, plain: bool
 ) -> Iterator[Text]:
-    """The first documents of the training rows; what is learnt is green, or in ⟦ ⟧ where there is no colour."""
+    """Return the first documents of the training rows, trained text in green, or in ⟦ ⟧ without colour."""
     import itertools
 
     import numpy as np

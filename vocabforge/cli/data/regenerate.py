@@ -13,7 +13,7 @@ from ..options.groups import option
 
 
 class RegenerateOptions(StrictModel):
-    """Rows, who answers, how answers are drawn, and what becomes of them."""
+    """The rows, the backend that answers, the sampling settings and the output."""
 
     input: tuple[str, ...] = option(
         ...,
@@ -127,10 +127,10 @@ def regenerate(asked: RegenerateOptions, result: ResultOptions) -> None:
 
 
 def summary(meta: dict[str, Any]) -> list[str]:
-    """What became of rows and answers, in words."""
+    """Summarise rows and answers, one line each."""
     lines = [f"{meta['rows_written']:,} of {meta['rows']:,} rows written, {meta['answers']:,} answers"]
     told = {
-        "rows_without_prompt": "rows hold no prompt",
+        "rows_without_prompt": "rows have no prompt",
         "rows_failed": "rows left out, since a request found no answer",
         "rows_dropped_empty": "rows left out, since an answer was empty",
         "rows_ended_by_tools": "rows end early: the target calls other tools than the data set's results answer",

@@ -1,4 +1,4 @@
-"""From the options of ``regenerate`` to settings and a backend."""
+"""Build settings and a backend from the options of ``regenerate``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _DTYPES = ("auto", "float32", "bfloat16", "float16")
 def choose_side(
     asked: RegenerateOptions,
 ) -> tuple[GenerationSettings, Backend, TextTokenizer | None]:
-    """Settings and backend of whoever answers: a target in this process (and its tokenizer), or servers."""
+    """Return settings and backend of a target in this process (and its tokenizer), or of servers."""
     if (asked.target is None) == (not asked.server):
         raise UsageError(
             "give the target once: as --target, or as --server",
@@ -65,10 +65,10 @@ def _local_side(
             remedy="leave --body out, or ask a server",
         )
     tokenizer = load_tokenizer(options.tokenizer or path, options.content_format)
-    check_answers_end(tokenizer)  # before weights are read
+    check_answers_end(tokenizer)  # before loading weights
     device = choose_device(options.device)
     dtype = decoding_dtype(path, None if options.dtype == "auto" else options.dtype, device)
-    # Neither the batch size nor drafts are part of it: they do not change what a request gets.
+    # Excludes batch size and drafting: they do not change the answers.
     backend = {
         "kind": "decoder",
         "target": target_fingerprint(path),
@@ -118,7 +118,7 @@ def _server_side(wanted: Mapping[str, Any], options: RegenerateOptions) -> tuple
                 "a server does not serve this model", got=", ".join(names), expected=name, source=url
             )
     generation = GenerationSettings(backend={"kind": "server"}, model=name, **wanted)
-    # One that is away now may be back in a minute: the pool decides.
+    # An unreachable server may return: leave it to the pool.
     servers = [ChatServer(url, generation, key=key, timeout=timeout) for url in addresses]
     pool = PoolOptions(concurrency=options.concurrency, retries=options.retries)
     return generation, server_backend(servers, pool)

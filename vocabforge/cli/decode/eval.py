@@ -40,22 +40,22 @@ Loads = Annotated[
     BeforeValidator(_loads),
     AfterValidator(lambda one: tuple(dict.fromkeys(one))),
 ]
-# What a recipe decides, by the parameter's name.
+# Options that a recipe determines, by parameter name.
 _RECIPES_OWN = ("target", "tokenizer", "dtype", "target_backend", *MethodSpec.model_fields)
 
-# What only decoding here needs.
+# Options that only apply to decoding in this process.
 _LOCAL_ONLY = ("recipe", "method", *MethodSpec.model_fields, *PassOptions.model_fields)
 
 
 def _given(context: typer.Context, names: Sequence[str]) -> str:
-    """Which of these options stand on the command line."""
+    """Return those of the options that were given on the command line."""
     sources = {name: context.get_parameter_source(name) for name in names}
     found = [name for name, one in sources.items() if one is not None and one.name == "COMMANDLINE"]
     return " and ".join("--" + name.replace("_", "-") for name in found)
 
 
 class MethodOptions(StrictModel):
-    """Where the methods come from: the command line, or a recipe."""
+    """The methods, from the command line or a recipe."""
 
     target: ModelPath | None = option(None, "Target: a folder, a GGUF file, or a name of the Hub.")
     recipe: Path | None = option(
@@ -66,14 +66,14 @@ class MethodOptions(StrictModel):
     method: tuple[str, ...] = option((), "Evaluate only these methods (`plain` always runs).", many=True)
 
     def check(self, context: typer.Context, grid: MethodGrid) -> None:
-        """Refuse a run without a target or a drafter, and options that the recipe decides."""
+        """Raise UsageError without a target or drafter, and for options that the recipe determines."""
         from ...core.errors import UsageError
         from ...decode.proposers.registry import with_drafter
 
         if self.recipe is not None:
             if given := _given(context, _RECIPES_OWN):
                 raise UsageError(
-                    "a recipe says how everything is drafted",
+                    "a recipe already determines all methods",
                     got=f"{given} beside --recipe {self.recipe}",
                     expected="one of them",
                     remedy="change the recipe, or leave --recipe out",
@@ -102,14 +102,14 @@ class BenchmarkOptions(StrictModel):
     limit: Positive | None = option(None, "Use only N questions, spread evenly over the benchmark.")
 
     def load(self) -> Benchmark:
-        """The questions."""
+        """Load the questions."""
         from ...evaluate.benchmarks import load_benchmark
 
         return load_benchmark(self.benchmark, self.limit, data=self.data, offline=self.offline)
 
 
 class RunOptions(StrictModel):
-    """How every question is asked, and how often."""
+    """How questions are asked, and how often."""
 
     seed: tuple[Annotated[int, Field(ge=0, lt=2**63)], ...] = option(
         (), "Random seeds [default: 0]. Every question runs with each seed.", "N", many=True
@@ -130,7 +130,7 @@ class RunOptions(StrictModel):
         sampling: SamplingOptions,
         concurrency: tuple[int, ...] = (1,),
     ) -> RunSettings:
-        """The same as the runner takes it."""
+        """Return the settings of the runner."""
         from ...evaluate.run.settings import RunSettings
 
         seeds = self.seed or (0,)
@@ -147,7 +147,7 @@ class RunOptions(StrictModel):
 
 
 class ServerOptions(StrictModel):
-    """Servers that are asked instead of decoding here."""
+    """Servers to evaluate instead of decoding in this process."""
 
     server: tuple[str, ...] = option(
         (),
@@ -174,11 +174,11 @@ class ServerOptions(StrictModel):
 
     @property
     def wanted(self) -> bool:
-        """Whether servers are asked."""
+        """Whether servers are evaluated."""
         return bool(self.server or self.start)
 
     def check(self, context: typer.Context) -> None:
-        """Refuse options of decoding here beside servers, and options of servers without one."""
+        """Raise UsageError for local decoding options with a server, and for server options without one."""
         from ...core.errors import UsageError
 
         others = (
@@ -195,7 +195,7 @@ class ServerOptions(StrictModel):
 
 
 class OutcomeOptions(StrictModel):
-    """What becomes of answers and figures."""
+    """Output of answers and figures."""
 
     output: Path = option(..., "Output folder for answers, figures and report.")
     allow_code_execution: bool = option(
@@ -204,7 +204,7 @@ class OutcomeOptions(StrictModel):
     fresh: bool = option(False, "Start over instead of resuming an interrupted run.")
 
     def options(self, ending: ResultOptions, **more: Any) -> OutputOptions:
-        """The same as the evaluation takes it."""
+        """Return the output options of the evaluation."""
         from ...evaluate.run.evaluation import OutputOptions
 
         allow = self.allow_code_execution
@@ -230,7 +230,8 @@ def evaluate(
     interrupted run. `--recipe FILE` evaluates methods with different trees and heads, as written by
     `vocabforge tune`. `--server URL` measures a server instead.
 
-    Example: `vocabforge eval --target Qwen/Qwen3-0.6B --drafter run/drafter --benchmark spec-bench --output results`
+    Example: `vocabforge eval --target Qwen/Qwen3-0.6B --drafter run/drafter --benchmark spec-bench --output
+        results`
     """
     from ...core.artifact import check_output
     from ...corpus.tokenizer.prompt_format import resolve_format
@@ -287,7 +288,7 @@ def evaluation_of(
     only: Sequence[str] = (),
     wrap: Wrap | None = None,
 ) -> Evaluation:
-    """Plain decoding and the methods of a recipe, over a benchmark."""
+    """Build the evaluation of plain decoding and a recipe's methods over a benchmark."""
     from ...decode.build.methods import recipe_methods
     from ...decode.control.threads import choose_threads
     from ...evaluate.run.evaluation import Evaluation
@@ -309,7 +310,7 @@ def _recipe_of(
     device: str,
     sampled: bool,
 ) -> tuple[DecodingRecipe, Models]:
-    """The recipe that the command line stands for, and what was loaded to make it."""
+    """Return the recipe that the command line describes, and the models loaded for it."""
     import torch
 
     from ...decode.build.grid import check_grid
@@ -319,7 +320,7 @@ def _recipe_of(
     from ...models.target.load import decoding_dtype
 
     dtype = decoding_dtype(target, passes.dtype, torch.device(device))
-    # Before anything is loaded.
+    # Check before loading models.
     check_grid(grid, [kind_of(path) for _, path in grid.drafters], sampled=sampled)
     models = Models(
         target,

@@ -1,4 +1,4 @@
-"""What ``vocabforge eval`` records of its inputs, and the tables that it ends with."""
+"""Record the inputs of ``vocabforge eval``, and print its result tables."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from ...evaluate.run.evaluation import Provenance
 
 TARGET = "target"
-# field of a spec -> role of what it names; other paths are recorded by their own hashes or names
+# field of a spec -> role of the file it names; other paths are recorded by their own hashes or names
 _ROLES = {"drafter": "drafter", "vocab": "vocabulary", "head": "draft head", "overlap": "overlap"}
 
 
 def parents_of(recipe: DecodingRecipe, methods: Sequence[str]) -> dict[str, str]:
-    """Hashes of what the methods are made from: the target's, then by role and method (``drafter NAME``)."""
+    """Return hashes of the methods' inputs: the target's, then by role and method (``drafter NAME``)."""
     from ...models.target.fingerprint import target_fingerprint
 
     hashes = {TARGET: target_fingerprint(recipe.target)}
@@ -41,7 +41,7 @@ def parents_of(recipe: DecodingRecipe, methods: Sequence[str]) -> dict[str, str]
 
 
 def digest_of(path: Path) -> str:
-    """Hash of an artefact, of a model, or of the weights in a serving layout."""
+    """Return the hash of an artefact, of a model, or of the weights in a serving layout."""
     from ...core.artifact import MANIFEST, open_artifact
     from ...decode.build.methods import kind_of
     from ...decode.build.spec import DRAFT_MODEL
@@ -50,12 +50,12 @@ def digest_of(path: Path) -> str:
 
     if (path / MANIFEST).is_file():
         return open_artifact(path, verify=False).content_hash
-    whole = kind_of(path) in (DRAFT_MODEL, "mtp")  # a whole model's files are too many to be hashed
+    whole = kind_of(path) in (DRAFT_MODEL, "mtp")  # too large to hash all files
     return target_fingerprint(path) if whole else drafter_digest(path)
 
 
 def settings_of(spec: MethodSpec) -> str:
-    """How a method was made, apart from what its hashes say: two runs may differ in nothing else."""
+    """Describe a method's settings that its hashes do not cover: two runs may differ only in these."""
     from ...core.files import sha256_file
 
     given = spec.model_dump(mode="json", exclude_defaults=True, exclude={*_ROLES, "tree_file"})
@@ -66,7 +66,7 @@ def settings_of(spec: MethodSpec) -> str:
 
 
 def passes_of(wrap: Wrap | None) -> str:
-    """How passes were run."""
+    """Describe how passes were run."""
     from ...decode.accelerate.graphs import GraphCapture
 
     return "as they are" if wrap is None else "captured" if isinstance(wrap, GraphCapture) else "compiled"
@@ -81,11 +81,11 @@ def provenance_of(
     *,
     chosen: bool,
 ) -> Provenance:
-    """What the figures were made with.
+    """Return the inputs and settings of the figures.
 
     Args:
         methods: plain decoding first.
-        chosen: they choose their threads while they decode.
+        chosen: whether threads are chosen during decoding.
     """
     from ...core.hub import model_name
     from ...evaluate.run.environment import describe_environment
@@ -97,7 +97,7 @@ def provenance_of(
         target=model_name(recipe.target),
         environment=describe_environment(device=device, dtype=recipe.dtype),
         fingerprint=parents[TARGET],
-        # Of everything between a conversation and its token ids.
+        # Covers everything between a conversation and its token ids.
         tokenizer=hashlib.sha256(
             json.dumps([tokenizer.fingerprint, tokenizer.chat_template, sorted(tokenizer.eos_ids)]).encode()
         ).hexdigest(),
@@ -111,7 +111,7 @@ def provenance_of(
 
 
 def print_results(results: Results, output: Path, *, as_json: bool = False) -> None:
-    """What an evaluation ends with: headline, figures, by task, right answers, costs, where outputs part."""
+    """Print headline, figures, tasks, right answers, costs, and the places where outputs diverge."""
     if as_json:
         print_json(results.model_dump(mode="json"))
         return

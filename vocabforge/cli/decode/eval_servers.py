@@ -1,4 +1,4 @@
-"""``vocabforge eval --server`` and ``--start``: the same evaluation, answered by servers."""
+"""``vocabforge eval --server`` and ``--start``: the evaluation with answers from servers."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def evaluate_servers(
     outcome: OutcomeOptions,
     ending: ResultOptions,
 ) -> None:
-    """Ask every question of every server and write the evaluation.
+    """Ask every server every question and write the evaluation.
 
     Args:
-        target: the model that is served; its tokenizer counts the re-tokenised speed-up.
+        target: the served model; its tokenizer counts tokens for the re-tokenised speed-up.
     """
     check_output(outcome.output, overwrite=ending.overwrite)
     form = served_format(runs.prompt_format, runs.system)
@@ -85,7 +85,10 @@ def evaluate_servers(
 def _sources(
     servers: ServerOptions, output: Path, key: str | None, logs: dict[str, Path]
 ) -> dict[str, tuple[str, Callable[[], AbstractContextManager[str]]]]:
-    """Label -> description, and what gives the address; the plain server first. ``logs`` gets those to be written."""
+    """Return label -> (description, context that yields the address), the plain server first.
+
+    Log files of servers to start are added to ``logs``.
+    """
     found: dict[str, tuple[str, Any]] = {}
 
     def add(label: str, description: str, running: Any) -> None:
@@ -112,7 +115,7 @@ def _sources(
 
 
 def _labelled(text: str) -> tuple[str, str]:
-    """``LABEL=REST``; without a label it is called ``server``."""
+    """Split ``LABEL=REST``; the default label is ``server``."""
     label = _LABEL.fullmatch(text)
     return (label[1], label[2]) if label is not None else ("server", text)
 

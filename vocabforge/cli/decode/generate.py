@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ...decode.text import Answer
 
 
-# Of a generation, as --json prints them.
+# Fields of a generation that --json prints.
 _FIGURES = (
     "token_ids",
     "finish",
@@ -38,7 +38,7 @@ _FIGURES = (
 
 
 class GenerateRequest(StrictModel):
-    """The prompt, how it is read, where the output ends, and where the draws begin."""
+    """The prompt, its format, stop conditions and the random seed."""
 
     target: ModelPath = option(..., "Target: a folder, a GGUF file, or a name of the Hub.")
     prompt: str = option(..., "Text to continue or to answer.")
@@ -58,7 +58,8 @@ def generate(
 ) -> None:
     """Generate text, streaming, and print the accepted length and tokens/s.
 
-    Example: `vocabforge generate --target Qwen/Qwen3-0.6B --drafter run/drafter --prompt "Why is the sky blue?"`
+    Example: `vocabforge generate --target Qwen/Qwen3-0.6B --drafter run/drafter --prompt "Why is the sky
+        blue?"`
     """
     from ...core.progress import hushed
     from ...decode.build.grid import check_spec
@@ -69,7 +70,7 @@ def generate(
     from ...models.target.load import decoding_dtype
 
     sampled = sampling.temperature > 0
-    # Before anything is loaded.
+    # Check before loading models.
     check_spec(spec, None if spec.drafter is None else kind_of(spec.drafter), sampled=sampled)
     wrap = wrap_for(passes.compile, passes.graphs, passes.device)
     models = Models(
@@ -105,13 +106,13 @@ def generate(
 
 
 def show(text: str) -> None:
-    """Print generated text: it may hold what a terminal obeys; a file or a pipe gets it as it is."""
+    """Print generated text, with control characters escaped on a terminal only."""
     sys.stdout.write(spelled_out(text) if sys.stdout.isatty() else text)
     sys.stdout.flush()
 
 
 def _facts(method: Method, answer: Answer) -> dict[str, Any]:
-    """What ``--json`` prints."""
+    """Return the output of ``--json``."""
     from ...decode.counts import figures_of
 
     return {

@@ -1,4 +1,4 @@
-"""``vocabforge report``: evaluations beside each other, or the methods of one."""
+"""``vocabforge report``: compare evaluations, or the methods of one evaluation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class ReportRequest(StrictModel):
-    """The evaluations, and what they are compared with."""
+    """The evaluations, and the reference of the comparison."""
 
     runs: tuple[str, ...] = option(
         ...,
@@ -63,7 +63,7 @@ def report(asked: ReportRequest, as_json: JsonOption = False) -> None:
 
 
 def _check_page(output: Path) -> None:
-    """Refuse, before any work, a page that could not be written or that would replace something else."""
+    """Raise early if the page could not be written or would replace another kind of file."""
     from ...core.errors import UsageError
     from ...core.files import check_output_file
 

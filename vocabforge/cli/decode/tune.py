@@ -1,4 +1,4 @@
-"""``vocabforge tune``: what to draft with on this machine."""
+"""``vocabforge tune``: find the fastest drafting method on this machine."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ Space = Annotated[
 
 
 class TuneRequest(StrictModel):
-    """Where the run is."""
+    """Location of the run."""
 
     output: Path = option(..., "Folder of the run; an interrupted one is resumed.")
-    fresh: bool = option(False, "Forget what was measured before.")
+    fresh: bool = option(False, "Discard earlier measurements.")
 
 
 def tune(settings: TuneSettings, space: Space, wanted: TuneRequest, as_json: JsonOption = False) -> None:
@@ -41,8 +41,8 @@ def tune(settings: TuneSettings, space: Space, wanted: TuneRequest, as_json: Jso
     recommends the fastest. Writes `recipe.yaml` (for `eval --recipe`), `tune.json` with every figure, and a
     self-contained `report.html`. The same command resumes an interrupted run.
 
-    Examples: `vocabforge tune --target model/ --drafter run/drafter --prompts heldout.jsonl --output tuned/` and
-    `vocabforge tune ... --ranking counts/ --size 8192,16384,32768 --head ranker/ --shortlist 512,2048`
+    Examples: `vocabforge tune --target model/ --drafter run/drafter --prompts heldout.jsonl --output tuned/`
+    and `vocabforge tune ... --ranking counts/ --size 8192,16384,32768 --head ranker/ --shortlist 512,2048`
     """
     from ...tune.run import tune as run
     from ..options.decoding import wrap_for

@@ -1,10 +1,10 @@
-"""What ``inspect`` shows of each kind of artefact."""
+"""Views of each kind of artefact for ``inspect``."""
 
 from __future__ import annotations
 
 from ...core.registry import ExtensionTable
 
-# kind -> "module:attr", called as view(artifact, request); a new kind is a row and a function.
+# kind -> "module:attr", called as view(artifact, request). To add a kind, add a row and a function.
 VIEWS = ExtensionTable(
     "vocabforge.views",
     {

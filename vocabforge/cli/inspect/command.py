@@ -1,4 +1,4 @@
-"""``vocabforge inspect``: show what an artefact holds and where it comes from."""
+"""``vocabforge inspect``: show an artefact's contents and origin."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WITH_TOKENS = ("counts", "subset", "clusters")
 
 
 class InspectRequest(StrictModel):
-    """What is shown, and how much of it."""
+    """The artefact, and how much of it to show."""
 
     path: Path = option(..., "Folder of any artefact.", "DIR", positional=True)
     top: Positive = option(10, "Rows per list.", "N")
@@ -75,7 +75,7 @@ def inspect(asked: InspectRequest, as_json: JsonOption = False) -> None:
 
 
 def _header(artifact: Artifact) -> dict[str, Any]:
-    """What every artefact has; the files are verified by now."""
+    """Return the fields that every artefact has; its files are already verified."""
     manifest = artifact.manifest
     command = [str(word) for word in manifest.get("command") or ()]
     if command and Path(command[0]).name in ("vocabforge", "__main__.py"):
@@ -98,7 +98,7 @@ def _print(header: dict[str, Any], tables: Sequence[Any], known: bool) -> None:
     from ...core.console import FactList
 
     files = header["files"]
-    # Of a cache with thousands of files the first ones.
+    # List only the first files: a cache may have thousands.
     listed = ", ".join(f"{name} ({size:,} bytes)" for name, size in list(files.items())[:_FILES])
     facts = {name.replace("_", " "): value for name, value in header.items()}
     facts["command"] = shorten(header["command"], _COMMAND_LENGTH, placeholder="…")

@@ -1,4 +1,4 @@
-"""Prepared data and caches of captured states: rows and tokens of each split, what was left out, lengths, shards."""
+"""Views of prepared data and capture caches: rows and tokens of each split, dropped data, lengths, shards."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _CONTENTS = {
 
 
 def prepared_view(artifact: Artifact, request: ViewRequest) -> View:
-    """Splits, contents, what was left out, lengths."""
+    """Return splits, contents, dropped data and lengths."""
     prepared = load_prepared(artifact.path, verify=False)
     options = artifact.meta["options"]
     chat = options["sequences"]["chat"]
@@ -53,7 +53,7 @@ def prepared_view(artifact: Artifact, request: ViewRequest) -> View:
 
 
 def data_tables(prepared: PreparedData) -> list[RenderableType]:
-    """The figures as tables."""
+    """Return the figures as tables."""
     figures = prepared.figures
     rows = [
         {
@@ -90,7 +90,7 @@ def data_tables(prepared: PreparedData) -> list[RenderableType]:
 
 
 def capture_view(artifact: Artifact, request: ViewRequest) -> View:
-    """Target, layers, dtypes, rows and tokens of each split, and the first shards."""
+    """Return target, layers, dtypes, rows and tokens of each split, and the first shards."""
     key, shards, files = cache_key(artifact), read_index(artifact), artifact.manifest["files"]
     return View(
         {
@@ -101,7 +101,7 @@ def capture_view(artifact: Artifact, request: ViewRequest) -> View:
             "target_dtype": key.target_dtype,
             "bytes_a_token": key.token_bytes,
             "bytes": sum(files[shard.file]["bytes"] for shard in shards),
-            # index: a number written as text is refused
+            # index() rejects a number written as a string
             "rows": {
                 name: {**entry, **{key: index(entry[key]) for key in ("rows", "tokens")}}
                 for name, entry in artifact.meta["rows"].items()

@@ -1,4 +1,4 @@
-"""Targets, training checkpoints, drafters and their exports: read from headers, no weight is loaded."""
+"""Views of targets, training checkpoints, drafters and exports, from file headers without loading weights."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from .parts import View, ViewRequest, scalars
 if TYPE_CHECKING:
     from ...core.artifact import Artifact
 
-# Name -> dtype and shape.
+# name -> dtype and shape
 Tensors = dict[str, dict[str, Any]]
 
 
 def drafter_view(artifact: Artifact, request: ViewRequest) -> View:
-    """Configuration, parameters, head and target of a native drafter."""
+    """Return configuration, parameters, head and target of a native drafter."""
     config, tensors = _json(artifact, "drafter.json"), _tensors(artifact, "drafter.safetensors")
     return _drafter(artifact, config, tensors, ids="target_ids")
 
 
 def serving_view(artifact: Artifact, request: ViewRequest) -> View:
-    """The same of a serving folder."""
+    """Return :func:`drafter_view`'s content for a serving folder."""
     return _drafter(
         artifact, _json(artifact, "config.json"), _tensors(artifact, "model.safetensors"), ids="d2t"
     )
 
 
 def module_view(artifact: Artifact, request: ViewRequest) -> View:
-    """The same of the shards that a target's MTP module is in."""
+    """Return :func:`drafter_view`'s content for the shards with a target's MTP module."""
     from ...export.layouts.mtp import open_module
 
     module = open_module(artifact.path)
@@ -38,7 +38,7 @@ def module_view(artifact: Artifact, request: ViewRequest) -> View:
 
 
 def gguf_view(artifact: Artifact, request: ViewRequest) -> View:
-    """The same of a drafter in a GGUF file."""
+    """Return :func:`drafter_view`'s content for a drafter in a GGUF file."""
     from ...export.layouts.gguf.file import read_file
     from ...export.layouts.gguf.layout import DRAFTER
     from ...models.target.load import dtype_name
@@ -53,12 +53,12 @@ def gguf_view(artifact: Artifact, request: ViewRequest) -> View:
 def _drafter(artifact: Artifact, config: Any, tensors: Tensors, *, ids: str) -> View:
     from ...models.heads.served import PREFIX
 
-    tensors = {name: one for name, one in tensors.items() if not name.startswith(PREFIX)}  # a draft head's
+    tensors = {name: one for name, one in tensors.items() if not name.startswith(PREFIX)}  # skip draft heads
     trained = {name: one for name, one in tensors.items() if name not in ("target_ids", "d2t", "t2d")}
     if ids in tensors:
         own = "its own" if any("lm_head" in name for name in tensors) else "the target's"
         head = f"{own}, {math.prod(tensors[ids]['shape']):,} rows"
-    else:  # the target's, of which a list beside the drafter may name the draft tokens
+    else:  # the target's head, possibly restricted by a token map in the folder
         lists = [name for name in artifact.manifest["files"] if name.startswith("freq_")]
         size = artifact.meta.get("draft_vocab_size")
         head = f"the target's, {size:,} rows by {lists[0]}" if lists and size else "the target's"
@@ -75,7 +75,7 @@ def _drafter(artifact: Artifact, config: Any, tensors: Tensors, *, ids: str) -> 
 
 
 def head_view(artifact: Artifact, request: ViewRequest) -> View:
-    """Kind, sizes, owner and parameters of a ranker, a low-rank head or a router."""
+    """Return kind, sizes, drafter and parameters of a ranker, a low-rank head or a router."""
     sizes = _json(artifact, "head.json")["sizes"]
     tensors = _tensors(artifact, "head.safetensors")
     own = {name: one for name, one in tensors.items() if name != "assignment"}
@@ -86,7 +86,7 @@ def head_view(artifact: Artifact, request: ViewRequest) -> View:
 
 
 def target_view(artifact: Artifact, request: ViewRequest) -> View:
-    """Figures of its training, configuration and parameters."""
+    """Return training figures, configuration and parameters."""
     config = _json(artifact, "config.json")
     names = [name for name in artifact.manifest["files"] if name.endswith(".safetensors")]
     tensors = {name: one for file in names for name, one in _tensors(artifact, file).items()}
@@ -95,7 +95,7 @@ def target_view(artifact: Artifact, request: ViewRequest) -> View:
 
 
 def checkpoint_view(artifact: Artifact, request: ViewRequest) -> View:
-    """Step, what must be equal on resume, and the trained tensors."""
+    """Return the step, the identity checked on resume, and the trained tensors."""
     tensors = _tensors(artifact, "weights.safetensors")
     step, identity = artifact.meta.get("step"), dict(artifact.meta.get("identity", {}))
     return View({"step": step, "parameters": _parameters(tensors), "identity": identity, "tensors": tensors})
@@ -106,7 +106,7 @@ def _json(artifact: Artifact, name: str) -> dict[str, Any]:
 
 
 def _tensors(artifact: Artifact, name: str) -> Tensors:
-    """Read from the file's header."""
+    """Read dtypes and shapes from the file's header."""
     from safetensors import safe_open
 
     with safe_open(str(artifact.file(name)), framework="numpy") as handle:

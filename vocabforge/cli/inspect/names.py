@@ -21,7 +21,7 @@ class TokenNames:
     """Printable texts of token ids.
 
     Args:
-        tokenizer: without one every text is empty.
+        tokenizer: if None, every text is empty.
     """
 
     def __init__(self, tokenizer: TextTokenizer | None) -> None:
@@ -31,11 +31,11 @@ class TokenNames:
         if tokenizer is not None:
             try:
                 self._forms = token_bytes(tokenizer)
-            except DataError:  # the tokens as their vocabulary writes them are better than none
+            except DataError:  # fall back to the tokens as written in the vocabulary
                 self._forms = ()
 
     def text(self, token: int) -> str:
-        """One token: its bytes readably; a special token by its name."""
+        """Return a token's bytes in readable form, or the name of a special token."""
         if self._tokenizer is None:
             return ""
         form = self._forms[token] if token < len(self._forms) else None
@@ -45,13 +45,13 @@ class TokenNames:
 
 
 def names_for(artifact: Artifact, given: Path | None) -> TokenNames:
-    """Texts for an artefact's ids: from the tokenizer given, else from one that its command line leads to.
+    """Return texts for an artefact's ids from the given tokenizer, or from one found via its command line.
 
-    A tokenizer that is found there is only used if its fingerprint is the artefact's.
+    A tokenizer found there is only used if its fingerprint matches the artefact's.
 
     Raises:
-        MismatchError: the tokenizer given is not the artefact's.
-        DataError: the tokenizer given cannot be read.
+        MismatchError: the given tokenizer does not match the artefact.
+        DataError: the given tokenizer cannot be read.
     """
     fingerprint = artifact.meta.get("fingerprint") or artifact.meta.get("tokenizer_fingerprint")
     if given is not None:
@@ -76,7 +76,7 @@ def names_for(artifact: Artifact, given: Path | None) -> TokenNames:
 
 
 def _recorded(manifest: Mapping[str, Any], depth: int) -> Iterator[Path]:
-    """Tokenizers that a command line names, or that of an artefact which it names."""
+    """Yield the tokenizers in a command line, or in the command lines of artefacts that it names."""
     command = manifest.get("command")
     words = (
         [part for word in command for part in str(word).split("=", 1)] if isinstance(command, list) else []

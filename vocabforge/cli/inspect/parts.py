@@ -1,4 +1,4 @@
-"""What ``inspect`` shows of an artefact: its content as JSON, and the same content as tables."""
+"""Content of an artefact as JSON for ``inspect``, and its conversion to tables."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ _MOST_ROWS = 100
 
 @dataclass(frozen=True)
 class ViewRequest:
-    """How many rows of each list to show, and the texts of token ids."""
+    """Number of rows to show of each list, and the texts of token ids."""
 
     top: int
     names: TokenNames
 
     def token(self, token: int) -> dict[str, Any]:
-        """A token's id and text."""
+        """Return a token's id and text."""
         return {"id": token, "text": self.names.text(token)}
 
 
 @dataclass(frozen=True)
 class View:
-    """The content of an artefact as JSON values; ``shown`` replaces the tables made from it."""
+    """Content of an artefact as JSON values; ``shown`` replaces the default tables."""
 
     facts: Mapping[str, Any]
     shown: Sequence[Any] | None = None
 
     def tables(self) -> Sequence[Any]:
-        """What a terminal shows."""
+        """Return the tables for a terminal."""
         return content_tables(self.facts) if self.shown is None else self.shown
 
 
 def content_tables(content: Mapping[str, Any]) -> list[Any]:
-    """Single values as one list, then a table for each list of rows and each group of facts."""
+    """Return single values as a list, then a table for each list of rows and each group of facts."""
     lines: dict[str, Any] = {}
     tables: list[Any] = []
     for key, value in content.items():
@@ -58,7 +58,7 @@ def content_tables(content: Mapping[str, Any]) -> list[Any]:
 
 
 def facts_table(facts: Mapping[str, Any], title: str = "") -> FactList:
-    """Names and values, one a line; a hash is shortened, a share is shown in percent."""
+    """Return names and values, one per line, with hashes shortened and shares in percent."""
     return FactList({name: _fact(name, value) for name, value in facts.items()}, title)
 
 
@@ -70,7 +70,7 @@ def _fact(name: str, value: Any) -> Any:
 
 
 def rows_table(title: str, rows: Sequence[Mapping[str, Any]]) -> DataTable:
-    """Rows of JSON as a table: a column for each key, texts left, numbers right."""
+    """Return JSON rows as a table with a column per key: texts left-aligned, numbers right-aligned."""
     keys = list(rows[0]) if rows else []
     numbers = {name for name in keys if isinstance(rows[0][name], (int, float, type(None)))}
     heads = [name.replace("_", " ") + ("" if name in numbers else "<") for name in keys]
@@ -85,13 +85,13 @@ def _cell(name: str, value: Any) -> str:
         return percent(value, 3)
     if name in ("id", "cluster", "row"):
         return str(value)
-    if isinstance(value, list) and value and isinstance(value[0], Mapping):  # tokens
+    if isinstance(value, list) and value and isinstance(value[0], Mapping):  # list of tokens
         return "  ".join(str(one.get("text") or one.get("id")) for one in value)
     return f"{value:,.3f}" if isinstance(value, float) else "" if value == "" else value_text(value)
 
 
 def scalars(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries of a manifest that fit on a line."""
+    """Return the entries of a manifest that fit on a line."""
     return {
         name: value
         for name, value in values.items()
@@ -100,7 +100,7 @@ def scalars(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as dotted names."""
+    """Flatten nested mappings to dotted names."""
     found: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, Mapping):

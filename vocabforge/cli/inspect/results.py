@@ -1,4 +1,4 @@
-"""Evaluations, coverage studies, responses and vocabulary studies."""
+"""Views of evaluations, coverage studies, responses and vocabulary studies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def evaluation_view(artifact: Artifact, request: ViewRequest) -> View:
-    """Settings, figures of each method, by task, and where outputs part."""
+    """Return settings, figures of each method, tasks, and the places where outputs diverge."""
     from ...evaluate.reports.tables import category_table, divergence_lines, overview_table
     from ...evaluate.results.schema import read_results
 
@@ -27,7 +27,7 @@ def evaluation_view(artifact: Artifact, request: ViewRequest) -> View:
 
 
 def coverage_view(artifact: Artifact, request: ViewRequest) -> View:
-    """Coverage by size and text, draft vocabularies, ceilings with a target."""
+    """Return coverage by size and text, draft vocabularies, and ceilings with a target."""
     from ...evaluate.reports.coverage import coverage_tables, summary_lines
 
     results = read_json(artifact.file("coverage.json"), "results")
@@ -36,7 +36,7 @@ def coverage_view(artifact: Artifact, request: ViewRequest) -> View:
 
 
 def responses_view(artifact: Artifact, request: ViewRequest) -> View:
-    """Settings of the target's responses, what became of rows and answers, and the first rows."""
+    """Return settings of the target's responses, counts of rows and answers, and the first rows."""
     meta = artifact.meta
     with open(artifact.file("responses.jsonl"), encoding="utf-8") as lines:
         first = [json.loads(line) for line in islice(lines, request.top)]

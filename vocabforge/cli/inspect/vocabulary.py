@@ -1,4 +1,4 @@
-"""Frequency tables, draft vocabularies, clusters and comparisons of vocabularies."""
+"""Views of frequency tables, draft vocabularies, clusters and comparisons of vocabularies."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from .parts import View, ViewRequest, facts_table, scalars
 if TYPE_CHECKING:
     from ...core.artifact import Artifact
 
-_A_LINE = 8  # members of a cluster that one line shows
+_A_LINE = 8  # members of a cluster per line
 
 
 def counts_view(artifact: Artifact, request: ViewRequest) -> View:
-    """Totals, the ``top`` most frequent and rarest tokens, the special ones."""
+    """Return totals, the ``top`` most frequent and rarest tokens, and the special tokens."""
     from ...vocab.counts.table import load_counts
 
     table = load_counts(artifact.path)
-    order = np.argsort(-table.counts, kind="stable")[: table.seen]  # ties to the lower id
+    order = np.argsort(-table.counts, kind="stable")[: table.seen]  # ties: lower id first
     special = {
         "end": table.special.eos,
         "control": table.special.control,
@@ -67,7 +67,7 @@ def counts_view(artifact: Artifact, request: ViewRequest) -> View:
 
 
 def subset_view(artifact: Artifact, request: ViewRequest) -> View:
-    """Size, coverage, forced tokens, further facts of the manifest, first and last ranks."""
+    """Return size, coverage, forced tokens, other manifest facts, and the first and last ranks."""
     from ...vocab.subset.subset import load_subset
 
     subset = load_subset(artifact.path)
@@ -95,7 +95,7 @@ def subset_view(artifact: Artifact, request: ViewRequest) -> View:
 
 
 def clusters_view(artifact: Artifact, request: ViewRequest) -> View:
-    """Sizes, and the largest clusters with some of their tokens."""
+    """Return sizes, and the largest clusters with some of their tokens."""
     from ...vocab.clusters.clusters import load_clusters
 
     clusters = load_clusters(artifact.path)
@@ -129,7 +129,7 @@ def clusters_view(artifact: Artifact, request: ViewRequest) -> View:
 
 
 def overlap_view(artifact: Artifact, request: ViewRequest) -> View:
-    """The tables of ``compare-vocab``."""
+    """Return the tables of ``compare-vocab``."""
     from ...vocab.overlap.overlap import load_overlap
 
     overlap = load_overlap(artifact.path)

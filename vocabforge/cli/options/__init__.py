@@ -1,1 +1,1 @@
-"""Groups of options that several commands share."""
+"""Groups of options shared by several commands."""

@@ -1,4 +1,4 @@
-"""Options of the commands that decode: what is drafted, how tokens are chosen, how the passes run."""
+"""Options of decoding commands: drafting, sampling, and how passes run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ...decode.proposers.interface import Wrap
     from ...decode.request import SamplingParams
 
-_DRAFTING = "Drafting"  # heading of the options that make a method
+_DRAFTING = "Drafting"  # help heading of the options that define a method
 OneMethod = Annotated[MethodSpec, FromModel(MethodSpec, panel=_DRAFTING)]
 ManyMethods = Annotated[
     MethodGrid,
@@ -24,7 +24,7 @@ ManyMethods = Annotated[
 
 
 class PassOptions(StrictModel):
-    """What the passes run on, and how they are made faster."""
+    """Device, dtype and acceleration of the model's passes."""
 
     compile: bool = option(False, "Compile the model first (about a minute) for faster passes.")
     graphs: bool | None = option(None, "Replay cycles as CUDA graphs [default: on CUDA devices].")
@@ -47,10 +47,10 @@ class PassOptions(StrictModel):
 
 
 def wrap_for(compiled: bool, graphs: bool | None, device: str | None) -> Wrap | None:
-    """What makes passes faster.
+    """Return the wrapper that accelerates passes.
 
     Args:
-        graphs: None: on CUDA devices only.
+        graphs: None enables CUDA graphs on CUDA devices only.
     """
     from ...core.errors import UsageError
     from ...models.device import choose_device
@@ -74,7 +74,7 @@ def wrap_for(compiled: bool, graphs: bool | None, device: str | None) -> Wrap | 
 
 
 class SamplingOptions(StrictModel):
-    """The distribution that the target's next token is drawn from."""
+    """The distribution from which the target's next token is drawn."""
 
     temperature: Annotated[float, Field(ge=0)] = option(0.0, "0 is greedy.")
     sampling_top_k: Annotated[int, Field(ge=0)] = option(
@@ -87,7 +87,7 @@ class SamplingOptions(StrictModel):
     frequency_penalty: float = option(0.0, "Against tokens of the output, each time; 0: none.")
 
     def with_seed(self, seed: int) -> SamplingParams:
-        """The same as the decoder takes it."""
+        """Return the decoder's sampling parameters with this seed."""
         from ...decode.request import SamplingParams
 
         values = self.model_dump()

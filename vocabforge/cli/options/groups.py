@@ -1,8 +1,9 @@
-"""Options in groups: a parameter of a command may be a group, whose fields are options of the program.
+"""Groups of options: a parameter of a command may be a group, whose fields become command-line options.
 
-A group is a pydantic model, whose fields become options by their names, types and descriptions (:func:`option`);
-or ``Annotated[Owner, FromModel(...)]``, an ``Owner`` that is called with some of a model's fields. typer reads one flat
-signature; :func:`signature` makes it, :func:`arguments` puts the groups together at the call.
+A group is a pydantic model, whose fields become options by their names, types and descriptions
+(:func:`option`); or ``Annotated[Owner, FromModel(...)]``, where ``Owner`` is called with some of a model's
+fields. typer needs a flat signature: :func:`signature` creates it, and :func:`arguments` assembles the groups
+for the call.
 """
 
 from __future__ import annotations
@@ -31,32 +32,33 @@ def option(
     many: bool = False,
     positional: bool = False,
 ) -> Any:
-    """A field of a model that is an option; ``...`` for a default makes it required.
+    """Declare a model field that is an option; default ``...`` makes it required.
 
     Args:
-        short: a further name of one letter, such as ``-c``.
-        flag: the name, if it is not the field's.
-        many: a ``tuple[T, ...]`` that may be given several times.
-        positional: an argument without a name; of a ``tuple[T, ...]``, several.
+        short: additional one-letter name, such as ``-c``.
+        flag: name of the option, if it differs from the field's.
+        many: the field is a ``tuple[T, ...]``, and the option may be repeated.
+        positional: a positional argument; several for a ``tuple[T, ...]``.
     """
     extra: Any = {"metavar": metavar, "short": short, "flag": flag, "many": many, "positional": positional}
     return Field(default, description=text, json_schema_extra=extra)
 
 
 class _Text:
-    """A value that is handed to the model as text."""
+    """A value that is passed to the model as a string."""
 
 
 @dataclass(frozen=True)
 class FromModel:
-    """Options made from the fields of a pydantic model.
+    """Options generated from the fields of a pydantic model.
 
     Attributes:
-        model: a model whose fields have descriptions; a field's ``json_schema_extra`` may hold its ``metavar``.
-        only: the fields that are taken; empty: all.
-        many: fields whose option may be given several times.
-        labelled: of those, the ones given as ``DIR`` or ``LABEL=DIR``.
-        lists: fields given as several values between commas, and what is tried without them.
+        model: model whose fields have descriptions; a field's ``json_schema_extra`` may contain its
+            ``metavar``.
+        only: fields to include; empty for all.
+        many: fields whose option may be repeated.
+        labelled: those of ``many`` that are given as ``DIR`` or ``LABEL=DIR``.
+        lists: fields given as comma-separated values -> description of the default.
         panel: heading of the options in the help.
     """
 
@@ -69,11 +71,11 @@ class FromModel:
 
     @property
     def names(self) -> list[str]:
-        """The fields that are taken."""
+        """Names of the included fields."""
         return [name for name in self.model.model_fields if not self.only or name in self.only]
 
     def options(self) -> Iterator[Parameter]:
-        """A parameter of the command for each field."""
+        """Yield a command parameter for each field."""
         for name in self.names:
             yield self._option(name, self.model.model_fields[name])
 
@@ -100,7 +102,7 @@ class FromModel:
         elif kind is bool and (optional or default is True):
             flag = f"{flag}/--no-{flag[2:]}"
         elif kind not in (bool, int, float, str, Path):
-            kind = str  # the model reads it
+            kind = str  # parsed by the model
             if isinstance(default, tuple):
                 default = ",".join(map(str, default)) or None
         if many:
@@ -121,7 +123,7 @@ class FromModel:
 
 
 def _kind_of(annotation: Any, metadata: Iterable[Any] = ()) -> tuple[Any, bool, dict[str, int]]:
-    """The type of a field without its wrappers, whether it may be None, and bounds as click has them: inclusive."""
+    """Return a field's type without wrappers, whether it may be None, and click's (inclusive) bounds."""
     bounds: dict[str, int] = {}
     for one in metadata:
         for inner in (one, *getattr(one, "metadata", ())):
@@ -131,7 +133,7 @@ def _kind_of(annotation: Any, metadata: Iterable[Any] = ()) -> tuple[Any, bool, 
     if origin is Annotated:
         kind, optional, more = _kind_of(arguments[0], arguments[1:])
         if any(type(one).__name__ == "BeforeValidator" for one in arguments[1:]):
-            return _Text, optional, {}  # the model reads it
+            return _Text, optional, {}  # parsed by the model
         return kind, optional, {**bounds, **more}
     if origin in (Union, types.UnionType):
         kind, _, more = _kind_of(next(one for one in arguments if one is not type(None)))
@@ -140,7 +142,7 @@ def _kind_of(annotation: Any, metadata: Iterable[Any] = ()) -> tuple[Any, bool, 
 
 
 def signature(command: Callable[..., None]) -> inspect.Signature:
-    """The options of a command as its parameters, those that must be given first."""
+    """Return a command's flat signature, with required options first."""
     found = [option for one in _members(command) for option in _options(one)]
     options = sorted(found, key=lambda one: one.default is not Parameter.empty)
     names = [one.name for one in options]
@@ -150,8 +152,8 @@ def signature(command: Callable[..., None]) -> inspect.Signature:
 
 
 def _members(command: Callable[..., Any]) -> list[Parameter]:
-    """Parameters of a command with their types resolved."""
-    # get_type_hints of Python 3.10 hides an option with the default None in Optional[Annotated[...]]
+    """Return a command's parameters with resolved types."""
+    # Python 3.10's get_type_hints wraps an option with default None as Optional[Annotated[...]]
     hints = inspect.get_annotations(command, eval_str=True)
     return [
         one.replace(kind=Parameter.KEYWORD_ONLY, annotation=hints.get(one.name, one.annotation))
@@ -160,7 +162,7 @@ def _members(command: Callable[..., Any]) -> list[Parameter]:
 
 
 def _model_of(annotation: Any) -> FromModel | None:
-    """Where the options of a group come from, if that is a model."""
+    """Return the model from which a group's options are generated, or None."""
     if isinstance(annotation, type) and hasattr(annotation, "model_fields"):
         return FromModel(annotation)
     extras = typing.get_args(annotation)[1:] if typing.get_origin(annotation) is Annotated else ()
@@ -173,7 +175,7 @@ def _options(one: Parameter) -> list[Parameter]:
 
 
 def arguments(command: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """What a command is called with: its own options, and its groups put together."""
+    """Return the arguments of a command: its own options, and its assembled groups."""
     values = {}
     for one in _members(command):
         if (model := _model_of(one.annotation)) is not None:
@@ -184,11 +186,11 @@ def arguments(command: Callable[..., Any], given: Mapping[str, Any]) -> dict[str
 
 
 def _made(annotation: Any, model: FromModel, values: dict[str, Any]) -> Any:
-    """A model, or what stands for it, of the options' values."""
+    """Build the model, or the object it represents, from the options' values."""
     make = typing.get_args(annotation)[0] if typing.get_origin(annotation) is Annotated else annotation
     values = {name: value.value if isinstance(value, Enum) else value for name, value in values.items()}
     if make is model.model:
-        values = {name: value for name, value in values.items() if value is not None}  # the model's defaults
+        values = {name: value for name, value in values.items() if value is not None}  # use model defaults
     try:
         return make(**values)
     except ValueError as error:

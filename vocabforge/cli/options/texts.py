@@ -1,14 +1,14 @@
-"""What the commands that read texts and conversations share."""
+"""Options shared by commands that read texts and conversations."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-TextUnit = Literal["file", "line", "paragraph"]  # what one document of a text file is
+TextUnit = Literal["file", "line", "paragraph"]  # unit of a text file that forms a document
 
 
 def check_parting(separator: str | None, text_unit: str) -> None:
-    """Raises: UsageError: two ways of parting documents."""
+    """Raise UsageError if both ways of splitting documents are given."""
     from ...core.errors import UsageError
 
     if separator is not None and text_unit != "file":

@@ -22,7 +22,7 @@ _TONES = {"ok": "good", "warning": "mild", "failed": "bad", "skipped": ""}
 
 
 class Subjects(StrictModel):
-    """What is looked at beside the machine."""
+    """What to check in addition to the machine."""
 
     target: ModelPath | None = option(
         None, "Target to check: a folder, a GGUF file, or a name of the Hub.", "PATH"
@@ -46,16 +46,16 @@ class Subjects(StrictModel):
     keys: bool = option(False, "List every stored tensor and how each server uses it.")
 
     def check(self) -> None:
-        """Refuse what has nothing to be checked against, before anything is loaded."""
+        """Raise UsageError for options that have nothing to be checked against."""
         from ...core.errors import UsageError
         from ...export.servers.registry import reader_of
 
         for name in ("drafter", "vocab", "tokenizer"):
             if getattr(self, name) is not None and self.target is None:
-                raise UsageError(f"--{name} is checked against a target", expected="--target PATH beside it")
+                raise UsageError(f"--{name} is checked against a target", expected="--target PATH as well")
         for name in ("server", "prompts", "keys"):
             if getattr(self, name) and self.drafter is None:
-                raise UsageError(f"--{name} is about a drafter's folder", expected="--drafter DIR beside it")
+                raise UsageError(f"--{name} is about a drafter's folder", expected="--drafter DIR as well")
         for server in self.server:
             reader_of(server)
 
@@ -64,8 +64,8 @@ def doctor(asked: Subjects, as_json: JsonOption = False) -> None:
     """Check this machine and, with --target, a target, a drafter and a draft vocabulary.
 
     Loads a drafter the way SGLang, vLLM and llama.cpp do, key by key, and compares its logits with those
-    computed here. Every check reports what it found and, if something is wrong, what to do. Nothing is modified.
-    The exit code is 1 if any check fails.
+    computed here. Every check reports what it found and, if something is wrong, what to do. Nothing is
+    modified. The exit code is 1 if any check fails.
 
     Example: `vocabforge doctor --target model/ --drafter exported/ --server vllm`
     """
@@ -117,7 +117,7 @@ def _check_drafter(report: Report, path: Path, facts: TargetFacts | None, asked:
         if asked.server or asked.prompts:
             raise UsageError(
                 "--server and --prompts are about drafters",
-                got=f"{path}, a language model of its own",
+                got=f"{path}, a separate language model",
                 expected="a drafter that is trained for its target",
                 remedy="leave --server and --prompts out",
             )
@@ -140,7 +140,7 @@ def _server_options(facts: TargetFacts | None, asked: Subjects) -> ServerCheckOp
     if asked.prompts is None or facts is None:
         return ServerCheckOptions(asked.server)
     if facts.tokenizer is None:
-        raise UsageError("--prompts needs the target's tokenizer", expected="--tokenizer PATH beside it")
+        raise UsageError("--prompts needs the target's tokenizer", expected="--tokenizer PATH as well")
     wishes = LiveConfig(max_new_tokens=ServerCheckOptions.new)
     read = read_prompts(asked.prompts, facts.tokenizer, wishes, facts.model.config.max_positions)
     return ServerCheckOptions(asked.server, [list(prompt) for prompt in read.prompts])

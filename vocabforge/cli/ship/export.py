@@ -20,7 +20,7 @@ _FORMATS = (
 
 
 class ExportRequest(StrictModel):
-    """A drafter, and how it is to be written."""
+    """The drafter, and the format to write."""
 
     drafter: ModelPath = option(
         ..., "Drafter in any of the formats: OUTPUT/drafter of train-drafter, or one made elsewhere."
@@ -55,7 +55,7 @@ _HEAD = Annotated[
 
 
 def export(request: ExportRequest, drafting: _HEAD, ending: ResultOptions) -> None:
-    """Export a drafter to the layout of a decoder or server, with a model card and optionally a draft vocabulary.
+    """Export a drafter to the layout of a decoder or server, with a model card and optional draft vocabulary.
 
     The exported folder is loaded and tested before it is renamed to --output. `--format native` also imports
     drafters made elsewhere, for further training or another vocabulary.

@@ -1,4 +1,4 @@
-"""The model card of ``vocabforge export``: what manifests and evaluations say of a drafter."""
+"""Model card sections of ``vocabforge export`` from manifests and evaluations of a drafter."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 
 def recipe_of(artifact: Artifact | None) -> dict[str, Any]:
-    """The configuration that a drafter was trained with, as its manifest has it; empty where it has none."""
+    """Return the training configuration in a drafter's manifest; empty if there is none."""
     config = None if artifact is None else artifact.manifest.get("config")
     return dict(config) if isinstance(config, dict) else {}
 
 
 def digests_of(drafter: Path, artifact: Artifact | None) -> set[str]:
-    """Hashes that an evaluation may have recorded for a drafter: its own, and what it was exported from."""
+    """Return the hashes that an evaluation may have recorded for a drafter: its own, and its source's."""
     from ...models.heads.io import drafter_digest
 
     if artifact is None:
@@ -28,10 +28,11 @@ def digests_of(drafter: Path, artifact: Artifact | None) -> set[str]:
 
 
 def measured_sections(folders: Sequence[Path], digests: set[str], fingerprint: str) -> list[str]:
-    """A section of the card, in Markdown, for each evaluation that measured a drafter.
+    """Return a Markdown section of the card for each evaluation that measured a drafter.
 
     Args:
-        digests: see :func:`digests_of`. fingerprint: of the target.
+        digests: see :func:`digests_of`.
+        fingerprint: fingerprint of the target.
     """
     from ...core.errors import MismatchError
     from ...evaluate.results.schema import read_results

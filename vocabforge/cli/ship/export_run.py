@@ -1,4 +1,4 @@
-"""``vocabforge export`` from its checked options to the folder."""
+"""Run ``vocabforge export`` with validated options."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ from ...vocab.subset.subset import load_subset
 from .export import ExportRequest
 from .export_card import digests_of, measured_sections, recipe_of
 
-WITH_HEAD = "vllm"  # the format that holds the draft head itself
+WITH_HEAD = "vllm"  # the only format that includes a draft head
 
 
 def run_export(
     request: ExportRequest, drafting: MethodSpec, *, quiet: bool, overwrite: bool
 ) -> dict[str, Any]:
-    """Write the folder.
+    """Write the exported folder.
 
     Args:
-        drafting: how a draft head that goes with the drafter is used.
-        quiet: print nothing for people.
+        drafting: settings of a draft head that is exported with the drafter.
+        quiet: print no messages.
 
     Returns:
-        what ``--json`` prints.
+        Output of ``--json``.
     """
     layout = layout_of(request.format)
     _check(request, overwrite=overwrite)
@@ -126,12 +126,12 @@ def _check(request: ExportRequest, *, overwrite: bool) -> None:
 
 
 def _restricted(vocab: Path, target: Path, export: Export, artifact: Artifact | None) -> Export:
-    """With the draft head over a draft vocabulary alone."""
+    """Restrict the draft head to a draft vocabulary."""
     subset = load_subset(vocab)
     digest = open_artifact(vocab, "subset").content_hash
     recorded = None if artifact is None else artifact.meta.get("tokenizer_fingerprint")
     if not recorded and (target / "tokenizer.json").is_file():
-        # A drafter that does not name its tokenizer has the target's.
+        # A drafter without a recorded tokenizer uses the target's.
         subset.check_tokenizer(load_tokenizer(target), source=vocab)
     return replace(
         export,
@@ -145,7 +145,7 @@ def _restricted(vocab: Path, target: Path, export: Export, artifact: Artifact | 
 def _with_head(
     request: ExportRequest, drafting: MethodSpec, target: Path, export: Export, artifact: Artifact | None
 ) -> Export:
-    """With the draft head as it is, over a hot core if there is a draft vocabulary."""
+    """Add the draft head unchanged, with a hot core if there is a draft vocabulary."""
     loaded, trained, parents = export.drafter, None, dict(export.parents)
     tokenizer = trained_for(artifact) or load_tokenizer(target).fingerprint
     spec = drafting.model_copy(update={"head": request.head, "vocab": request.vocab})
@@ -167,12 +167,12 @@ def _with_head(
             remedy="vLLM reads --format sglang-eagle3, with --vocab for a static draft vocabulary",
         )
     served = ServedHead(*found, loaded.transform)
-    served.over(base_of(loaded))  # mistakes are found before anything is written
+    served.over(base_of(loaded))  # fail before anything is written
     return replace(export, meta={"head": served.kind}, parents=parents, head=served)
 
 
 def _known(artifact: Artifact | None, target: Path, *, fresh: bool) -> dict[str, Any]:
-    """Facts that hold for what is made from a drafter; ``fresh``: its head is chosen anew."""
+    """Return metadata that stays valid for the exported drafter; ``fresh``: its head is chosen anew."""
     stale = ("server", *(("coverage", "fallback", "heldout", "best") if fresh else ()))
     meta = (
         {} if artifact is None else {name: fact for name, fact in artifact.meta.items() if name not in stale}
@@ -201,7 +201,7 @@ def _tell(request: ExportRequest, export: Export) -> None:
 
 
 def trained_with(drafter: Path) -> Path:
-    """The target's folder as the drafter's manifest records it."""
+    """Return the target's folder that is recorded in the drafter's manifest."""
     recorded = None
     if not drafter.is_dir():
         raise DataError(

@@ -10,7 +10,7 @@ from ..options.groups import option
 
 
 class PushRequest(StrictModel):
-    """What is uploaded, and where to."""
+    """What to upload, and where."""
 
     folder: Path = option(..., "Drafter that export wrote, or draft vocabulary.", "DIR", positional=True)
     name: str = option(..., "Repository on the Hugging Face Hub.", "OWNER/NAME", positional=True)

@@ -1,4 +1,4 @@
-"""``vocabforge revocab``: another draft vocabulary for a trained drafter, without training."""
+"""``vocabforge revocab``: change a trained drafter's draft vocabulary without training."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FULL = "full"
 
 
 class RevocabRequest(StrictModel):
-    """The drafter, its new draft vocabulary, and how it is written."""
+    """The drafter, its new draft vocabulary, and the output format."""
 
     drafter: ModelPath = option(..., "Trained drafter in any layout, including others' drafters.")
     vocab: str = option(..., "Subset artefact, or full for the whole vocabulary.", "DIR|full")
@@ -28,7 +28,8 @@ class RevocabRequest(StrictModel):
 def revocab(request: RevocabRequest, ending: ResultOptions) -> None:
     """Prune, extend or re-map a trained drafter's head to another draft vocabulary, without training.
 
-    Existing rows are copied bit for bit; missing rows come from the target's head. The manifest records what changed.
+    Existing rows are copied bit for bit; missing rows come from the target's head. The manifest records what
+    changed.
 
     Example: `vocabforge revocab --drafter run/drafter --target model/ --vocab subsets/r32768 --output small/`
     """

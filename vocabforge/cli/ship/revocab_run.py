@@ -1,4 +1,4 @@
-"""What ``revocab`` reads, makes and writes."""
+"""Implementation of ``revocab``."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ _KEPT_FACTS = (
 
 
 def revocabularise(request: RevocabRequest, *, overwrite: bool) -> dict[str, Any]:
-    """Make the new drafter and write it.
+    """Build the new drafter and write it.
 
     Returns:
-        what ``--json`` prints: ``output``, ``format``, ``dtype``, ``head``, ``drift``, ``eos``.
+        Output of ``--json``: ``output``, ``format``, ``dtype``, ``head``, ``drift``, ``eos``.
     """
     _check(request, overwrite=overwrite)
     target = request.target or trained_with(request.drafter)
@@ -96,7 +96,7 @@ def revocabularise(request: RevocabRequest, *, overwrite: bool) -> dict[str, Any
 
 
 def print_made(made: Mapping[str, Any]) -> None:
-    """The result of :func:`revocabularise` for people."""
+    """Print the result of :func:`revocabularise`."""
     head, drift, eos = made["head"], made["drift"], made["eos"]
     say(f"{head['kept']:,} rows kept, {head['dropped']:,} dropped, {head['added']:,} added.")
     if not head["own_after"]:
@@ -104,13 +104,13 @@ def print_made(made: Mapping[str, Any]) -> None:
     if drift is not None and head["added"]:
         say(
             f"Added rows are the target's. The drafter's own rows differ from the target's: median cosine "
-            f"{drift['cosine']:.3f}, {drift['scale']:.2f} times as long. Far from 1 and 1, train it on: train-drafter "
-            f"drafter.init={made['output']}."
+            f"{drift['cosine']:.3f}, {drift['scale']:.2f} times as long. If either is far from 1, "
+            f"continue training: train-drafter drafter.init={made['output']}."
         )
     if eos["lost"]:
         say(
             f"Warning: the draft vocabulary no longer has the end tokens {', '.join(map(str, eos['lost']))}: the last "
-            "cycle of every answer drafts in vain. Use a draft vocabulary with them (select-vocab --target forces "
+            "cycle of every answer is wasted. Use a draft vocabulary with them (select-vocab --target forces "
             "them)."
         )
     elif eos["outside"]:
@@ -119,7 +119,7 @@ def print_made(made: Mapping[str, Any]) -> None:
 
 
 def _check(request: RevocabRequest, *, overwrite: bool) -> None:
-    """Refuse what needs no model to be refused."""
+    """Raise errors that can be detected without loading a model."""
     check_output(request.output, overwrite=overwrite)
     layout_of(request.format)
     if request.dtype is not None:
@@ -135,7 +135,7 @@ def _check(request: RevocabRequest, *, overwrite: bool) -> None:
 def _facts(
     artifact: Artifact | None, target: Path, tokenizer: TextTokenizer | None, eos: tuple[int, ...]
 ) -> dict[str, Any]:
-    """What binds the new drafter to its target and tokenizer; figures of the former vocabulary are left out."""
+    """Return metadata of target and tokenizer, without figures of the previous vocabulary."""
     if artifact is not None:
         return {name: artifact.meta[name] for name in _KEPT_FACTS if name in artifact.meta}
     facts: dict[str, Any] = dict(target_facts(target))
@@ -145,7 +145,7 @@ def _facts(
 
 
 def stored_dtype(folder: Path) -> str:
-    """The dtype of a drafter's weight files; float32, which holds all of them, if there are several."""
+    """Return the dtype of a drafter's weight files; float32 if there are several dtypes."""
     files = [folder / WEIGHTS] if (folder / WEIGHTS).is_file() else checkpoint_files(folder)
     found = {
         item.dtype for item in read_headers(files).values() if not item.dtype.startswith(("I", "U", "BOOL"))

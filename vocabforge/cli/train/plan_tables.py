@@ -1,4 +1,4 @@
-"""What ``--plan`` shows: the facts of a plan, a line for each group; ``--json`` adds the configuration."""
+"""Output of ``--plan``: the facts of a plan, one line per group; ``--json`` adds the configuration."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..app import print_json, stdout_console
 
 
 def print_plan(command: str, facts: Mapping[str, Any], *, as_json: bool) -> None:
-    """One list, or all facts as JSON; of launched processes the first one speaks."""
+    """Print one list, or all facts as JSON, from the first launched process only."""
     if rank() != 0:
         return
     if as_json:
@@ -28,7 +28,7 @@ def print_plan(command: str, facts: Mapping[str, Any], *, as_json: bool) -> None
 
 
 def _text(name: str, value: Any) -> str:
-    """A value with its parts; bytes in MB or GB, FLOP with three digits. Unset options are left out."""
+    """Format a value and its parts: bytes in MB or GB, FLOP with three digits; unset options are omitted."""
     from ...capture.writer import gigabytes
     from ...core.console import value_text
 

@@ -1,4 +1,4 @@
-"""``vocabforge report-training``: a training run as one page, at any time."""
+"""``vocabforge report-training``: write a page about a finished or running training run."""
 
 from __future__ import annotations
 

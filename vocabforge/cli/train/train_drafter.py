@@ -16,16 +16,16 @@ from .plan_tables import print_plan
 if TYPE_CHECKING:
     from ...train.config import TrainConfig
 
-IMPORTED = "init"  # of the output folder: the drafter to start from, where it came in another layout
+IMPORTED = "init"  # subfolder of the output: the initial drafter, converted from another layout
 
 
 def with_native(settings: TrainConfig, folder: Path, *, write: bool) -> TrainConfig:
-    """Settings whose ``drafter.init`` is a native artefact: another layout is converted to ``folder/init``.
+    """Return settings whose ``drafter.init`` is a native artefact; convert other layouts to ``folder/init``.
 
-    Training lies to the left of the layouts, so it is handed from here what they hold.
+    ``train`` does not import ``export``, so the conversion is done here.
 
     Args:
-        write: convert now; the other processes take what the first one made.
+        write: convert now; other processes use the result of the first one.
     """
     from ...core.console import say
     from ...export.importing import import_drafter, is_native
@@ -41,7 +41,7 @@ def with_native(settings: TrainConfig, folder: Path, *, write: bool) -> TrainCon
 
 @contextlib.contextmanager
 def briefly_native(settings: TrainConfig) -> Iterator[TrainConfig]:
-    """The same in a temporary folder, for a look at the drafter's sizes."""
+    """Yield :func:`with_native` of a temporary folder, to read the drafter's sizes."""
     with tempfile.TemporaryDirectory() as folder:
         yield with_native(settings, Path(folder), write=True)
 
@@ -59,7 +59,7 @@ _FILES = ("metrics.jsonl", "trackers.json", "report.html", "report.json")
 
 
 class TrainRequest(StrictModel):
-    """The recipe, and what differs from it."""
+    """The recipe and its overrides."""
 
     config: Path = option(..., "Recipe: a YAML file, or a name of `vocabforge recipes`.", short="-c")
     overrides: tuple[str, ...] = option(
@@ -78,20 +78,24 @@ def train_drafter(
 ) -> None:
     """Train a drafter (EAGLE-3, EAGLE-1/2, Medusa, P-EAGLE, DFlash, DSpark, MTP) and its draft heads.
 
-    EAGLE drafters are unrolled over several draft steps (training-time test); block drafters train whole blocks.
+    EAGLE drafters are unrolled over several draft steps (training-time test); block drafters train whole
+    blocks.
 
     Re-run the command to resume from the newest checkpoint. Outputs: OUTPUT/drafter (final), OUTPUT/best
-    (best so far), OUTPUT/report.html, and OUTPUT/heldout_prompts.jsonl with held-out prompts for `vocabforge eval`.
+    (best so far), OUTPUT/report.html, and OUTPUT/heldout_prompts.jsonl with held-out prompts for `vocabforge
+    eval`.
 
     drafter.init=FOLDER continues from a trained drafter in any layout that `vocabforge export` writes.
 
     Run it directly, or on several GPUs with
     `accelerate launch --config_file $(vocabforge recipes path multi_gpu) -m vocabforge train-drafter ...`.
 
-    Sections of a recipe: data (texts), capture (the target's hidden states), drafter (architecture), heads (draft
-    heads), joint (Medusa-2), ttt (loss), optim, memory, run. `vocabforge recipes keys` explains every key.
+    Sections of a recipe: data (texts), capture (the target's hidden states), drafter (architecture), heads
+    (draft heads), joint (Medusa-2), ttt (loss), optim, memory, run. `vocabforge recipes keys` explains every
+    key.
 
-    Example: `vocabforge train-drafter --config qwen3-0.6b target=Qwen/Qwen3-0.6B 'data.train=[chats.jsonl]' output=run`
+    Example: `vocabforge train-drafter --config qwen3-0.6b target=Qwen/Qwen3-0.6B 'data.train=[chats.jsonl]'
+        output=run`
     """
     from ...core.artifact import open_artifact
     from ...core.config import load_config
@@ -115,10 +119,10 @@ def train_drafter(
 
 
 def run_training(settings: TrainConfig, *, fresh: bool) -> Path | None:
-    """Run the training in this process; the finished drafter, or None where another process leads.
+    """Run the training in this process; return the drafter's path, or None in other ranks than 0.
 
     Args:
-        fresh: discard a former run, once the new one is sure to start.
+        fresh: discard an earlier run after the new run has been validated.
     """
     from ...core.lock import joined_run
     from ...train.loop import train
@@ -133,7 +137,7 @@ def run_training(settings: TrainConfig, *, fresh: bool) -> Path | None:
             _discard(settings)
         group.wait()
         path = train(trainer)
-        del trainer  # its parameters hold the process group; see ``joined``
+        del trainer  # its parameters keep the process group alive; see ``joined``
     return path if group.rank == 0 else None
 
 
@@ -149,7 +153,7 @@ def _planned(settings: TrainConfig) -> dict[str, Any]:
 
 
 def _discard(settings: TrainConfig) -> None:
-    """Remove what a former run left, once the new one is sure to start; nothing that is not a run's own."""
+    """Remove the files of an earlier run, but no other files, after the new run has been validated."""
     from ...train.checkpoint import discard_run
     from ...train.config import JOINT_TARGET
 
@@ -161,7 +165,7 @@ def _discard(settings: TrainConfig) -> None:
 
 
 def _make_live(target: Any, prompts: Path, config: TrainConfig, tokenizer: Any) -> Any:
-    """The real decoder on held-out prompts: training lies to the left of decoding and is handed it from here."""
+    """Return the real decoder on held-out prompts; ``train`` does not import ``evaluate``."""
     from ...evaluate.acceptance.live import live_acceptance
     from ...train.heads.draft_heads import configured, shortlist_of
 

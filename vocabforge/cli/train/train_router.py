@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class RouterRequest(StrictModel):
-    """The recipe, and the options that win over it."""
+    """The recipe, and options that override it."""
 
     config: Path | None = option(
         None,
@@ -32,7 +32,7 @@ class RouterRequest(StrictModel):
     )
 
     def values(self) -> dict[str, Any]:
-        """Keys of the configuration, before overrides."""
+        """Return configuration keys, before overrides."""
         from ...core.config import read_yaml
 
         values: dict[str, Any] = read_yaml(self.config) if self.config is not None else {}
@@ -87,10 +87,10 @@ def train_router(
 
 
 def _trained(settings: RouterTrainConfig, *, fresh: bool) -> Path | None:
-    """Run the training in this process; the router's folder, or None if another process leads.
+    """Run the training in this process; return the router's folder, or None in other ranks than 0.
 
     Args:
-        fresh: discard a former run, once the new one is sure to start.
+        fresh: discard an earlier run after the new run has been validated.
     """
     from ...core.lock import joined_run
     from ...export.registry import load_drafter
@@ -105,5 +105,5 @@ def _trained(settings: RouterTrainConfig, *, fresh: bool) -> Path | None:
             discard_run(settings.output, {ROUTER: "draft-head"}, ("metrics.jsonl", REPORT))
         group.wait()
         path = trainer.run()
-        del trainer  # its parameters hold the process group; see ``joined``
+        del trainer  # its parameters keep the process group alive; see ``joined``
     return path if group.rank == 0 else None

@@ -1,1 +1,1 @@
-"""Commands about vocabularies: count-freq, merge-freq, select-vocab, coverage, cluster-vocab, compare-vocab."""
+"""Vocabulary commands: count-freq, merge-freq, select-vocab, coverage, cluster-vocab, compare-vocab."""

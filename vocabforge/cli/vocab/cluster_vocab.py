@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from ...vocab.clusters.clusters import Clusters
     from ...vocab.clusters.kmeans import KMeansOptions
 
-_LARGE = 0.25  # share of the vocabulary in one cluster from which a router can save little
+_LARGE = 0.25  # warn if a cluster has this share of the vocabulary: a router can save little
 
 
 class ClusterRequest(StrictModel):
-    """How the rows of the LM head are clustered."""
+    """Settings of the clustering of the LM head's rows."""
 
     target: ModelPath = option(..., "Target: a folder, a GGUF file, or a name of the Hub.", "DIR")
     output: Path = option(..., "Folder of the clusters to write.", "DIR")

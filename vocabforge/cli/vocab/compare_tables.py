@@ -1,4 +1,4 @@
-"""The tables of ``compare-vocab``, also shown by ``inspect``."""
+"""Tables of ``compare-vocab``, also shown by ``inspect``."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _NUMBERS = {
 
 
 def overlap_tables(overlap: Overlap, sides: Vocabularies | None = None) -> list[RenderableType]:
-    """All tables of a comparison.
+    """Return all tables of a comparison.
 
     Args:
-        sides: what was compared, for token texts and lengths; an artefact does not hold them.
+        sides: the vocabularies, for token texts and lengths, which an artefact does not contain.
     """
     a, b = overlap.a, overlap.b
     heads = ["<", *(f"{letter}: {side.name}" for letter, side in (("A", a), ("B", b)))]
     sizes = [
-        ["how bytes are spelled", a.family, b.family],
+        ["how bytes are encoded", a.family, b.family],
         *([label, *(f"{getattr(side, field):,}" for side in (a, b))] for label, field in _NUMBERS.items()),
         ["spells any text", *("yes" if side.single_bytes == 256 else "no" for side in (a, b))],
     ]
@@ -59,7 +59,7 @@ def overlap_tables(overlap: Overlap, sides: Vocabularies | None = None) -> list[
 
 
 def _named(token: int, one: ComparedVocabulary | None) -> str:
-    """An id, with its text if that is known."""
+    """Return an id, with its text if known."""
     text = None if one is None else one.tokenizer.backend.id_to_token(token)
     return str(token) if text is None else f"{token} {readable(text)}"
 

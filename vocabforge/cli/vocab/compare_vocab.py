@@ -1,4 +1,4 @@
-"""``vocabforge compare-vocab``: what two tokenizers' vocabularies share."""
+"""``vocabforge compare-vocab``: find the tokens that two tokenizers share."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class CompareRequest(StrictModel):
-    """Texts to compare on, how they are read, and where the result is kept."""
+    """Texts to compare on, how they are read, and the output folder."""
 
     more_inputs: tuple[Path, ...] = option(
         (), "Texts to compare on, as with --input.", "PATH", positional=True
@@ -96,7 +96,7 @@ def compare_vocab(
 
 
 def _eos_pair(a: ComparedVocabulary, b: ComparedVocabulary, named: str) -> tuple[int, int]:
-    """``A:B``, by text or id."""
+    """Parse ``A:B``, two token texts or ids."""
     from ...core.errors import UsageError
     from ...vocab.overlap.overlap import end_token
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class CountRequest(StrictModel):
-    """What is counted, how much of it, and by what."""
+    """The tokenizer, the inputs, and how they are counted."""
 
     tokenizer: TokenizerPath = option(..., "A tokenizer.json, or the folder that contains one.", "PATH")
     output: Path = option(..., "Folder of the frequency table to write.", "DIR")
@@ -64,7 +64,7 @@ class CountRequest(StrictModel):
     strict: bool = option(False, STRICT)
 
     def options(self) -> CountOptions:
-        """The same as the counting takes it."""
+        """Return the options of the counting."""
         from ...corpus.sources.sources import SourceOptions
         from ...vocab.counts.tally import CountOptions
 
@@ -94,7 +94,7 @@ def count_freq(asked: CountRequest, ending: ResultOptions) -> None:
 
 
 def run_count(asked: CountRequest, *, overwrite: bool) -> CountRun:
-    """Count, and save the table."""
+    """Count the inputs and save the table."""
     from ...core.artifact import check_output
     from ...core.errors import UsageError
     from ...corpus.tokenizer.tokenizer import load_tokenizer

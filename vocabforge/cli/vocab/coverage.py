@@ -1,4 +1,4 @@
-"""``vocabforge coverage``: which share of which text a draft vocabulary holds, at every size."""
+"""``vocabforge coverage``: the share of each text that a draft vocabulary covers, by size."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class CoverageRequest(StrictModel):
-    """What is measured, on what, and where the figures go."""
+    """The texts and vocabularies to measure, and the output."""
 
     counts: Path = option(..., "Frequency table for the ranking, reported by domain.", "DIR")
     output: Path = option(..., "Output folder for coverage.json and coverage.html.", "DIR")
@@ -107,7 +107,7 @@ def _vocabs(given: tuple[str, ...]) -> tuple[dict[str, VocabSubset], dict[str, s
 def _ceilings(
     counts: TablePart, vocabs: Mapping[str, VocabSubset], results: Mapping[str, Any], asked: CoverageRequest
 ) -> dict[str, Any] | None:
-    """Load the target and its tokenizer, check that they belong to the table, and run; None without a target."""
+    """Load target and tokenizer, check that they match the table, and measure; None without a target."""
     if asked.target is None:
         return None
     from ...corpus.tokenizer.tokenizer import check_fingerprint, load_tokenizer

@@ -13,7 +13,7 @@ from ..options.groups import option
 
 
 class MergeRequest(StrictModel):
-    """The tables, and how they are joined."""
+    """The tables, and how they are merged."""
 
     tables: tuple[str, ...] = option(
         (),
@@ -78,7 +78,7 @@ def merge_freq(asked: MergeRequest, ending: ResultOptions) -> None:
 
 
 def _given(asked: MergeRequest) -> list[tuple[str, Path, float]]:
-    """Name, folder and weight of each table."""
+    """Return name, folder and weight of each table."""
     if bool(asked.tables) == bool(asked.weight):
         raise UsageError(
             "give the tables once: alone to add them, with weights to mix them",
@@ -89,7 +89,7 @@ def _given(asked: MergeRequest) -> list[tuple[str, Path, float]]:
         raise UsageError(
             "a mixture has no domains",
             got="--domains with --weight",
-            remedy="leave --domains out; `coverage --heldout NAME=DIR` tells the tables apart",
+            remedy="leave --domains out; `coverage --heldout NAME=DIR` compares the tables",
         )
     found = []
     for text, weight in [split_weight(one, "--weight") for one in asked.weight]:

@@ -1,4 +1,4 @@
-"""What ``select-vocab`` does with its options: draft vocabularies are made, written, and described."""
+"""Implementation of ``select-vocab``: create, write and describe draft vocabularies."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from .select_vocab import SelectRequest
 
 
 def run(asked: SelectRequest, *, overwrite: bool) -> dict[str, Any]:
-    """Make and write the draft vocabularies.
+    """Create and write the draft vocabularies.
 
     Returns:
-        what ``--json`` prints.
+        Output of ``--json``.
     """
     target, output = asked.target, asked.output
     if asked.tokenizer is None and not asked.counts and target and (target / "tokenizer.json").is_file():
@@ -49,7 +49,7 @@ def run(asked: SelectRequest, *, overwrite: bool) -> dict[str, Any]:
     places = {size: output if len(plan) == 1 else output / f"r{size}" for size in plan}
     if len(plan) > 1 and (output / MANIFEST).exists():
         raise UsageError(
-            "the output is an artefact, so the folders of several sizes cannot stand in it",
+            "the output is an artefact and cannot contain the folders of several sizes",
             got=output,
             remedy="choose another --output",
         )
@@ -74,18 +74,18 @@ def run(asked: SelectRequest, *, overwrite: bool) -> dict[str, Any]:
 
 
 def _check_source(asked: SelectRequest) -> None:
-    """Exactly one source, with the tokenizer that it needs."""
+    """Check that there is exactly one source, with a tokenizer if needed."""
     sources = {"--counts": asked.counts, "--counts-text": asked.counts_text, "--from-list": asked.from_list}
     given = [name for name, value in sources.items() if value]
     if len(given) != 1:
         raise UsageError(
-            "a draft vocabulary is made from one source",
+            "give exactly one source",
             got=" and ".join(given) or "none",
             expected=" or ".join(sources),
         )
     if len(asked.counts) > 1:
         raise UsageError(
-            "a draft vocabulary is made from one frequency table",
+            "give exactly one frequency table",
             got=f"{len(asked.counts)} times --counts",
             expected="one",
             remedy="mix them first: vocabforge merge-freq --weight DIR=0.7 --weight OTHER=0.3 --output MIXED",
@@ -94,7 +94,7 @@ def _check_source(asked: SelectRequest) -> None:
         raise UsageError(
             f"{given[0]} has no domains",
             got=f"--domain {asked.domain[0]}",
-            expected="--domain beside --counts",
+            expected="--domain with --counts",
             remedy="leave --domain out",
         )
     if not asked.counts and asked.tokenizer is None:
@@ -105,7 +105,7 @@ def _check_source(asked: SelectRequest) -> None:
 
 
 def _check_sizes(asked: SelectRequest) -> None:
-    """Sizes and coverages, or one schedule; none of them with a finished list."""
+    """Check that there are sizes and coverages, or one schedule, or none of them for an imported list."""
     sized = {"--size": sizes_in("--size", asked.size, least=1), "--coverage": asked.coverage}
     scheduled = {"--schedule": asked.schedule, "--k-max": asked.k_max, "--k-min": asked.k_min}
     given = [name for name, value in (sized | scheduled).items() if value]
@@ -128,7 +128,7 @@ def _check_sizes(asked: SelectRequest) -> None:
 
 
 def _plan(asked: SelectRequest, counts: Ids, forced: Sequence[int]) -> dict[int, str]:
-    """Size -> what was asked for, in order."""
+    """Return size -> the option that requested it, in order."""
     if asked.k_max is not None:
         return {asked.k_max: f"schedule {asked.schedule}"}
     plan = {size: f"size {size}" for size in sizes_in("--size", asked.size, least=1)}
@@ -141,7 +141,7 @@ def _plan(asked: SelectRequest, counts: Ids, forced: Sequence[int]) -> dict[int,
 def _import_list(
     asked: SelectRequest, file: Path, tokenizer: TextTokenizer, options: ForceOptions, *, overwrite: bool
 ) -> dict[str, Any]:
-    """The ids of a finished list as they are; faults that a list can have are said."""
+    """Import the ids of a list unchanged; warn about its possible faults."""
     if options != ForceOptions(target=options.target):
         raise UsageError(
             "an imported list is taken as it is, so nothing can be forced into it",
@@ -165,7 +165,7 @@ def _import_list(
 def _table(
     asked: SelectRequest, tokenizer: TextTokenizer | None
 ) -> tuple[FrequencyTable, dict[str, Any], dict[str, str]]:
-    """The table, where it is from for ``--json``, and the hash of that by role."""
+    """Return the table, its origin for ``--json``, and the origin's hash by role."""
     if asked.counts_text is not None and tokenizer is not None:
         table = read_counts_text(asked.counts_text, tokenizer)
         (digest,) = table.sources.values()
@@ -189,7 +189,7 @@ def _save(
     overwrite: bool,
 ) -> None:
     formats = tuple(dict.fromkeys(asked.export))
-    # Says what is missing before any writes.
+    # Check all exporters before writing anything.
     config = {"data": [asdict(origin_of(source)) for source in sources]}
     ready = {place: exporters(formats, one) for place, one in made.items()}
     for place, writers in ready.items():

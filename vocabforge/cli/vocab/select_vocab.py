@@ -12,7 +12,7 @@ from ..options.groups import option
 
 
 class SelectRequest(StrictModel):
-    """Where the ids come from, how many, which are forced, and how the artefacts are written."""
+    """Source, number and forced ids of the draft vocabulary, and its output formats."""
 
     counts: tuple[Path, ...] = option(
         (), "Frequency table made by count-freq or merge-freq.", "DIR", many=True

@@ -1,6 +1,6 @@
-"""A small Llama target trained on conversations, with its own or a given tokenizer. Nothing is downloaded.
+"""Train a small Llama target on conversations, with its own or a given tokenizer, without downloads.
 
-Everything follows from the configuration and the files: fixed steps, fixed seeds, no wall clock.
+The result depends only on the configuration and the files: fixed steps and seeds, no wall clock.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ CHAT_TEMPLATE = (
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
-# Letters with one character before them, single digits (arithmetic!), punctuation, line ends, spaces.
+# Letters with an optional preceding character, single digits (for arithmetic), punctuation, line ends,
+# spaces.
 _PIECES = "|".join(
     (
         r"(?i:'s|'t|'re|'ve|'m|'ll|'d)",
@@ -63,10 +64,10 @@ def make_tokenizer(texts: Iterable[str], vocab_size: int, folder: Path) -> TextT
     """Train a byte-level BPE and write ``tokenizer.json`` and ``tokenizer_config.json`` into ``folder``.
 
     Args:
-        vocab_size: entries wanted, the three special tokens and the 256 bytes included.
+        vocab_size: number of entries, including the three special tokens and 256 bytes.
 
     Raises:
-        DataError: the texts do not hold enough different material for ``vocab_size`` entries.
+        DataError: the texts are not diverse enough for ``vocab_size`` entries.
     """
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -105,7 +106,7 @@ def make_tokenizer(texts: Iterable[str], vocab_size: int, folder: Path) -> TextT
     return load_tokenizer(folder)
 
 
-# What AutoTokenizer may read of a folder; those that are there are copied.
+# Files that AutoTokenizer may read from a folder; existing ones are copied.
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -121,14 +122,14 @@ def copy_tokenizer(source: Path, folder: Path) -> TextTokenizer:
     """Copy a tokenizer's files into ``folder`` and load it from there.
 
     Raises:
-        DataError: no usable tokenizer, or none that says where an answer ends.
+        DataError: the folder has no usable tokenizer, or the tokenizer has no end token.
     """
     for path in tokenizer_files(source):
         shutil.copyfile(path, folder / path.name)
     tokenizer = load_tokenizer(folder)
     if not _end_ids(tokenizer, given=True):
         raise DataError(
-            "the tokenizer names no end token, so that the target could not end its answers",
+            "the tokenizer has no end token, so that the target could not end its answers",
             expected="eos_token in tokenizer_config.json",
             source=source,
             remedy="write eos_token into tokenizer_config.json",
@@ -137,17 +138,17 @@ def copy_tokenizer(source: Path, folder: Path) -> TextTokenizer:
 
 
 def tokenizer_files(source: Path) -> list[Path]:
-    """The files of a tokenizer's folder that belong to it.
+    """Return the tokenizer files in a tokenizer's folder.
 
     Raises:
-        DataError: there is no tokenizer.json.
+        DataError: the folder has no tokenizer.json.
     """
     folder = find_tokenizer_json(source).parent
     return [folder / name for name in TOKENIZER_FILES if (folder / name).is_file()]
 
 
 def build_model(config: TinyTargetConfig, tokenizer: TextTokenizer) -> Any:
-    """A fresh Llama, on the CPU, in fp32.
+    """Build an untrained fp32 Llama on the CPU.
 
     Raises:
         MismatchError: the tokenizer has more entries than ``config.rows``.
@@ -155,7 +156,7 @@ def build_model(config: TinyTargetConfig, tokenizer: TextTokenizer) -> Any:
     from transformers import LlamaConfig, LlamaForCausalLM
     from transformers.utils import logging as hf_logging
 
-    hf_logging.disable_progress_bar()  # a bar for one small file, in the middle of ours
+    hf_logging.disable_progress_bar()  # avoid a bar for one small file inside our own
     torch.manual_seed(config.seed)
     rows = tokenizer.vocab_size if config.rows is None else config.rows
     check_tokenizer_fits(tokenizer.vocab_size, rows, tokenizer=tokenizer.source, target="this target")
@@ -184,18 +185,21 @@ def build_model(config: TinyTargetConfig, tokenizer: TextTokenizer) -> Any:
 
 
 def _end_ids(tokenizer: TextTokenizer, *, given: bool) -> list[int]:
-    """End tokens, the one of a turn first. A tokenizer that others made may end plain texts by another one, as Qwen3's
-    does: that one ends answers, too."""
+    """Return the end tokens, the end of a turn first.
+
+    A given tokenizer may end plain texts with another token, as Qwen3's does; that token also ends answers.
+    """
     return list(dict.fromkeys([*tokenizer.eos_ids, *(usual_eos_ids(tokenizer.backend) if given else ())]))
 
 
 @torch.no_grad()
 def _start_copying(model: Any) -> None:
-    """Let attention start as copying and the MLPs as nothing.
+    """Initialise attention to copy and the MLPs to zero.
 
-    The output matrix of each head starts as the transpose of its value matrix, so that a token that is
-    attended to raises its own logit (mimetic initialisation, Trockman and Kolter 2023, with the sign for
-    copying). Answers repeat much of their prompts, and a tiny target sees few tokens to learn that from.
+    The output matrix of each head is initialised to the transpose of its value matrix, so that a token that
+    is attended to raises its own logit (mimetic initialisation, Trockman and Kolter 2023, with the sign for
+    copying). Answers repeat much of their prompts, and a tiny target sees few tokens from which it could
+    learn to copy.
     """
     config = model.config
     groups = config.num_attention_heads // config.num_key_value_heads
@@ -212,7 +216,7 @@ def _texts(path: Path) -> Iterator[str]:
 
 
 def target_inputs(config: TinyTargetConfig) -> dict[str, str]:
-    """Hashes of the files a target is made from, as its manifest records them under ``parents``.
+    """Return hashes of a target's input files, as its manifest records them under ``parents``.
 
     Raises:
         DataError: a file cannot be read.
@@ -234,7 +238,7 @@ def target_inputs(config: TinyTargetConfig) -> dict[str, str]:
 def asked_step(
     model: Any, optimizer: torch.optim.Optimizer, rows: TextRows, config: TinyTargetConfig
 ) -> Step:
-    """The step that a configuration asks for."""
+    """Return the optimiser step that a configuration selects."""
     make = layerskip_step if config.skips_layers else plain_step
     return make(model, optimizer, rows, config)
 
@@ -248,17 +252,20 @@ def train_tiny_target(
 ) -> Artifact:
     """Train a target and write it, with its tokenizer, to ``folder`` as a standard Hugging Face checkpoint.
 
-    A ``manifest.json`` (kind ``target``) records the number of parameters, the first and last training losses and the
-    held-out loss (nats a counted token). A stopped run resumes when called again, on a CPU to the same weights.
+    A ``manifest.json`` (kind ``target``) records the number of parameters, the first and last training losses
+    and the held-out loss (nats per counted token). A stopped run is resumed by the next call; on a CPU, the
+    weights are the same as without the interruption.
 
     Args:
-        make_step: makes the optimiser step.
+        make_step: builds the optimiser step.
 
     Raises:
-        DataError: unusable conversations, an unusable tokenizer, or too little text for one.
-        MismatchError: the tokenizer has more entries than the model rows, or a run was begun with other settings.
-        UsageError: ``folder`` exists and may not be replaced, or no such device.
-        KeyboardInterrupt: the run was asked to stop, and can be resumed.
+        DataError: the conversations or the tokenizer are unusable, or there is too little text for a
+            tokenizer.
+        MismatchError: the tokenizer has more entries than the model rows, or an unfinished run has other
+            settings.
+        UsageError: ``folder`` exists and must not be replaced, or the device does not exist.
+        KeyboardInterrupt: the run was stopped, and can be resumed.
     """
     check_output(folder, overwrite=overwrite)
     device = choose_device(config.device)

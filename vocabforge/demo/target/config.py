@@ -10,7 +10,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, mod
 from ...core.config import Positive, Size, StrictModel, TokenizerPath
 from ...train.config import OptimConfig
 
-# Settings that do not change the weights, and paths: the files count by their content.
+# Settings that do not affect the weights, and paths: files are compared by content.
 _APART = {"train", "heldout", "tokenizer", "threads", "device", "checkpoint_every"}
 
 _LATER = ("layer_dropout", "early_exit_loss", "early_exit_every", "weights")
@@ -20,7 +20,7 @@ class TargetTrainingConfig(StrictModel):
     """Sizes and training of a Llama with tied embeddings.
 
     Attributes:
-        rows: V, rows of the embedding; None: as many as the tokenizer has entries.
+        rows: V, rows of the embedding; None: the number of tokenizer entries.
         hidden_size: d, width of the hidden states.
         intermediate_size: width of the MLPs.
         num_layers: decoder layers.
@@ -29,11 +29,13 @@ class TargetTrainingConfig(StrictModel):
         max_position_embeddings: longest sequence.
         rope_theta: base of the rotary embedding.
         sequence_length: T, tokens of a packed training row.
-        init_std: standard deviation of the initial weights; narrow models learn sooner with more than the usual 0.02.
-        loss_on: which predictions count: those of assistant tokens, or of all tokens.
-        weights: dtype of the checkpoint that is written; training and its figures are fp32.
-        checkpoint_every: steps between checkpoints. They and the packed rows are stored in ``NAME.checkpoints`` beside
-            the output until it is finished; the same call resumes from the newest one.
+        init_std: standard deviation of the initial weights; narrow models learn faster with more than the
+            usual 0.02.
+        loss_on: predictions that count for the loss: those of assistant tokens, or of all tokens.
+        weights: dtype of the written checkpoint; training and its figures are fp32.
+        checkpoint_every: steps between checkpoints. Checkpoints and packed rows are stored in
+            ``NAME.checkpoints`` next to the output until it is finished; the same call resumes from the
+            newest checkpoint.
     """
 
     rows: Size | None = None
@@ -67,18 +69,18 @@ class TinyTargetConfig(TargetTrainingConfig):
     """Configuration of a small target.
 
     Attributes:
-        train: conversations to learn from (JSONL), also the text of a tokenizer that is made.
+        train: training conversations (JSONL), also the text for training a tokenizer.
         heldout: conversations for the held-out loss.
-        tokenizer: folder of a tokenizer with chat template, copied into the target's folder; None makes one.
-        vocab_size: entries of a tokenizer that is made, special tokens and 256 bytes included.
-        heldout_rows: packed held-out rows at most, evenly spread; None: all of them.
-        layer_dropout: how often the last layer is dropped in the last step, a share; earlier ones less often
-            (LayerSkip's p_max). 0 drops none.
-        early_exit_loss: what the losses at earlier layers count (LayerSkip's e_scale). 0: the last layer alone.
-        early_exit_every: of these losses a step takes every so many-th, in turn.
-        seed: of initial weights, the order of the rows and dropped layers.
+        tokenizer: folder of a tokenizer with chat template, copied into the target's folder; None trains one.
+        vocab_size: entries of a trained tokenizer, including special tokens and 256 bytes.
+        heldout_rows: maximum number of packed held-out rows, evenly spread; None: all of them.
+        layer_dropout: probability of dropping the last layer in the last step; lower for earlier layers and
+            steps (LayerSkip's p_max). 0 disables it.
+        early_exit_loss: weight of the losses at earlier layers (LayerSkip's e_scale). 0: only the last layer.
+        early_exit_every: a step includes every n-th of these losses, in turn.
+        seed: seed of initial weights, row order and dropped layers.
         device: ``cpu``, ``cuda`` or ``cuda:N``.
-        threads: CPU threads; None leaves torch's choice.
+        threads: CPU threads; None uses torch's default.
     """
 
     train: Path
@@ -101,7 +103,7 @@ class TinyTargetConfig(TargetTrainingConfig):
 
     @model_serializer(mode="wrap")
     def _as_before(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without later settings at their defaults: targets made before there were any are the same."""
+        """Omit newer settings at their defaults, so that older targets keep their identity."""
         fields = type(self).model_fields
         body: dict[str, Any] = dump(self)
         return {
@@ -112,14 +114,14 @@ class TinyTargetConfig(TargetTrainingConfig):
 
     @property
     def skips_layers(self) -> bool:
-        """Whether it is trained as LayerSkip's models are."""
+        """Whether LayerSkip's training is used."""
         return self.layer_dropout > 0 or self.early_exit_loss > 0
 
     @property
     def heldout_files(self) -> tuple[Path, ...]:
-        """Every held-out file."""
+        """All held-out files."""
         return (self.heldout,) if isinstance(self.heldout, Path) else self.heldout
 
     def decides(self) -> dict[str, Any]:
-        """The settings that, with the content of the files, decide the weights."""
+        """Return the settings that, with the files' content, determine the weights."""
         return self.model_dump(mode="json", exclude=_APART)

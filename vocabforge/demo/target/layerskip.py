@@ -1,7 +1,7 @@
-"""LayerSkip's training (Elhoushi et al. 2024): layers that are dropped, and a loss at every exit.
+"""LayerSkip training (Elhoushi et al. 2024): dropped layers, and a loss at every exit.
 
-A target trained so predicts from its first layers, with the one LM head and final norm that it has: it drafts for
-itself (``decode/proposers/early_exit.py``).
+The trained target can predict from its first layers with its single LM head and final norm, so it can draft
+for itself (``decode/proposers/early_exit.py``).
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from .train import Step, TextBatch, TextRows, counted_states
 
 
 def dropout_rates(layers: int, most: float, step: int, steps: int) -> list[float]:
-    """How often each layer is dropped: exponentially more often with depth and with time, ``most`` at last.
+    """Return each layer's dropout rate, which grows exponentially with depth and time up to ``most``.
 
-    The paper's p(l, t) = S(t) D(l) p_max, with D(l) = exp(l ln 2 / (L - 1)) - 1 and S(t) alike over the steps, as for
-    a model that is trained from scratch.
+    The paper's p(l, t) = S(t) D(l) p_max, with D(l) = exp(l ln 2 / (L - 1)) - 1 and an analogous S(t) over
+    steps, as for training from scratch.
     """
 
     def rising(place: int, last: int) -> float:
@@ -33,9 +33,10 @@ def dropout_rates(layers: int, most: float, step: int, steps: int) -> list[float
 
 
 def exit_weights(layers: int, scale: float, step: int, every: int) -> dict[int, float]:
-    """Layer -> weight of the loss at its exit, 1 together: the last layer, and in turn every ``every``-th before it.
+    """Return layer -> loss weight of its exit, summing to 1.
 
-    The paper's e(l) = scale (0 + 1 + .. + l), for the last layer L - 1 + scale (0 + .. + L - 2), under its rotational
+    The last layer always has an exit, earlier layers in rotation, every ``every``-th per step. The paper's
+    e(l) = scale (0 + 1 + .. + l), for the last layer L - 1 + scale (0 + .. + L - 2), with its rotational
     curriculum.
     """
     last = layers - 1
@@ -47,10 +48,10 @@ def exit_weights(layers: int, scale: float, step: int, every: int) -> dict[int, 
 
 @contextmanager
 def dropped(model: Any, stays: Tensor, wanted: set[int]) -> Iterator[dict[int, Tensor]]:
-    """Run the model's passes with layers dropped; yields the outputs (B, T, H) of the ``wanted`` ones.
+    """Run the model's passes with dropped layers; yield the outputs (B, T, H) of the ``wanted`` layers.
 
     Args:
-        stays: (B, L), 1 where a row keeps a layer and 0 where it skips it.
+        stays: (B, L), 1 if a row keeps a layer and 0 if it skips it.
     """
     outputs: dict[int, Tensor] = {}
 
@@ -77,7 +78,7 @@ def dropped(model: Any, stays: Tensor, wanted: set[int]) -> Iterator[dict[int, T
 
 
 def layerskip_loss(model: Any, batch: TextBatch, stays: Tensor, weights: dict[int, float]) -> Tensor:
-    """The weighted mean cross-entropies of the exits, over the counted predictions."""
+    """Return the weighted sum of the exits' mean cross-entropies over the counted predictions."""
     last = len(model.model.layers) - 1
     with dropped(model, stays, set(weights) - {last}) as outputs:
         states = {last: counted_states(model, batch)}
@@ -98,7 +99,7 @@ def layerskip_loss(model: Any, batch: TextBatch, stays: Tensor, weights: dict[in
 def layerskip_step(
     model: Any, optimizer: torch.optim.Optimizer, rows: TextRows, config: TinyTargetConfig
 ) -> Step:
-    """Steps on LayerSkip's loss; what step n drops follows from the seed and n."""
+    """Return a step on LayerSkip's loss; the seed and the step number determine the dropped layers."""
     layers = config.num_layers
 
     def step(number: int, batch: TextBatch) -> tuple[Tensor, Tensor]:

@@ -33,29 +33,29 @@ from .config import TinyTargetConfig
 
 METRICS = "metrics.jsonl"
 _LOG_EVERY, _KEEP, _RECENT = 10, 2, 20
-_EXACT_BYTES = 128 << 20  # logits of held-out text at once
+_EXACT_BYTES = 128 << 20  # maximum logits of held-out text held at once
 _CPU = torch.device("cpu")
 
 
 class TextBatch(RowBatch):
-    """Packed rows; ``loss_mask`` says which tokens are learnt."""
+    """Packed rows; ``loss_mask`` marks the trained tokens."""
 
     @property
     def keep(self) -> Tensor:
-        """Bool (B, T - 1): which predictions of the next token count."""
+        """Bool (B, T - 1): predictions of the next token that count for the loss."""
         document = self.document
         follows = (document[:, 1:] == document[:, :-1]) & (document[:, 1:] > 0)
         return self.loss_mask[:, 1:] & follows
 
     @property
     def labels(self) -> Tensor:
-        """(n,) the counted next tokens."""
+        """(n,) next tokens that count for the loss."""
         return self.input_ids[:, 1:][self.keep]
 
 
 @dataclass(frozen=True)
 class TextRows:
-    """Packed rows, maybe memory-mapped, and which of their tokens are learnt."""
+    """Packed rows, possibly memory-mapped, with their loss mask."""
 
     packed: PackedRows
     loss_on: str
@@ -64,32 +64,34 @@ class TextRows:
         return len(self.packed)
 
     def batch(self, chosen: Tensor, device: torch.device = _CPU) -> TextBatch:
-        """The rows of these numbers."""
+        """Return the rows with these numbers."""
         read = to_tensors(self.packed, chosen.tolist(), device)
         learnt = read.loss_mask if self.loss_on == "assistant" else read.document > 0
         return TextBatch(read.input_ids, learnt, read.document, read.position)
 
 
-# One optimiser step: its number and its batch -> loss and norm of the gradient.
+# An optimiser step: step number and batch -> loss and gradient norm.
 Step = Callable[[int, TextBatch], tuple[Tensor, Tensor]]
-# Makes the step from model, optimizer, training rows and settings.
+# Builds the step from model, optimizer, training rows and settings.
 MakeStep = Callable[[Any, torch.optim.Optimizer, TextRows, TinyTargetConfig], Step]
 
 
 def prepared_rows(folder: Path, tokenizer: TextTokenizer, config: TinyTargetConfig) -> PreparedData:
-    """Training and held-out rows, made once in ``folder`` and memory-mapped; longer conversations are split.
+    """Return training and held-out rows, created once in ``folder`` and memory-mapped.
+
+    Long conversations are split.
 
     Raises:
-        DataError: no conversation; empty held-out files are reported here, before training.
+        DataError: the files have no conversations, or the held-out files are empty (checked before training).
     """
     options = PrepareOptions(config.sequence_length, overlong="split", heldout=HeldoutOptions(prompts=0))
-    # Without a held-out file, the last documents of the training file would be set aside.
+    # Without a held-out file, prepared data would hold out the last training documents.
     heldout = list(config.heldout_files) or [config.train]
     return prepare_in(folder, tokenizer, [config.train], heldout, options)
 
 
 def batches(count: int, config: OptimConfig, seed: int) -> Iterator[Tensor]:
-    """Row numbers of each step's batch: epoch after epoch, each shuffled."""
+    """Yield the row numbers of each step's batch; every epoch is shuffled."""
     generator = torch.Generator().manual_seed(seed)
     waiting = torch.empty(0, dtype=torch.int64)
     for _ in range(config.steps):
@@ -100,7 +102,7 @@ def batches(count: int, config: OptimConfig, seed: int) -> Iterator[Tensor]:
 
 
 def counted_states(model: Any, batch: TextBatch) -> Tensor:
-    """(n, H): states behind the final norm where a prediction counts."""
+    """Return the (n, H) states after the final norm at counted predictions."""
     output = model.model(
         input_ids=batch.input_ids,
         attention_mask=document_mask(batch.document),
@@ -111,19 +113,19 @@ def counted_states(model: Any, batch: TextBatch) -> Tensor:
 
 
 def batch_loss(model: Any, batch: TextBatch) -> tuple[Tensor, int]:
-    """Mean cross-entropy over the counted predictions of a batch, and their number.
+    """Return the mean cross-entropy over the counted predictions of a batch, and their number.
 
-    Only the counted positions go through the LM head: it is a third of a tiny model's work.
+    Only counted positions go through the LM head, which is a third of a tiny model's work.
     """
     logits = model.lm_head(counted_states(model, batch)).float()  # (n, V)
-    # A batch of rows cut before their answer has nothing to count: its loss is 0, not NaN.
+    # A batch without counted positions (answers cut off) has loss 0, not NaN.
     return F.cross_entropy(logits, batch.labels, reduction="sum") / max(len(logits), 1), len(logits)
 
 
 def plain_step(
     model: Any, optimizer: torch.optim.Optimizer, rows: TextRows, config: TinyTargetConfig
 ) -> Step:
-    """Steps on the exact loss, in fp32 unless the caller autocasts."""
+    """Return a step on the exact loss, in fp32 unless the caller uses autocast."""
 
     def step(_number: int, batch: TextBatch) -> tuple[Tensor, Tensor]:
         loss, _ = batch_loss(model, batch)
@@ -138,7 +140,7 @@ def plain_step(
 
 @torch.no_grad()
 def heldout_loss(model: Any, rows: TextRows, chosen: Tensor, batch_size: int = 8) -> tuple[float, int]:
-    """Sum of the exact cross-entropy (nats) over the counted predictions of the chosen rows, and their number."""
+    """Return the summed cross-entropy (nats) over counted predictions of some rows, and their number."""
     head = model.lm_head.weight
     size = max(1, _EXACT_BYTES // (4 * len(head)))
     total, count = 0.0, 0
@@ -152,14 +154,14 @@ def heldout_loss(model: Any, rows: TextRows, chosen: Tensor, batch_size: int = 8
 
 
 class WorkFolder:
-    """The folder beside an output in which an unfinished run stores packed rows, checkpoints and figures."""
+    """Folder next to an output in which an unfinished run stores packed rows, checkpoints and figures."""
 
     def __init__(self, output: Path) -> None:
         self.path = output.with_name(f"{output.name}.checkpoints")
         self.rows, self.steps, self.metrics = self.path / "rows", self.path / "steps", self.path / METRICS
 
     def remove(self) -> None:
-        """Remove it; its run is finished."""
+        """Remove the folder after the run is finished."""
         shutil.rmtree(self.path, ignore_errors=True)
 
 
@@ -171,17 +173,17 @@ def train_model(
     identity: dict[str, Any],
     make_step: MakeStep = plain_step,
 ) -> tuple[float, float]:
-    """Run all steps in place, from the newest checkpoint of ``work`` if there is one.
+    """Run all steps in place, starting from the newest checkpoint in ``work`` if there is one.
 
     Args:
-        identity: settings and input hashes that a resumed run must share.
+        identity: settings and input hashes that must match on resume.
 
     Returns:
-        The first loss and the mean of the last 20, in nats a counted token.
+        The first loss and the mean of the last 20, in nats per counted token.
 
     Raises:
-        DataError: a loss that is not finite.
-        KeyboardInterrupt: the run was asked to stop; it can be resumed.
+        DataError: a loss is not finite.
+        KeyboardInterrupt: the run was stopped; it can be resumed.
     """
     optim = config.optim
     optimizer = make_optimizer(dict(model.named_parameters()), optim)

@@ -1,1 +1,1 @@
-"""Synthetic texts of several kinds, from a seed."""
+"""Synthetic texts of several kinds, generated from a seed."""

@@ -1,6 +1,6 @@
-"""Three families of sample conversations in Spec-Bench's categories: the encyclopaedia, exact tasks, translations.
+"""Three families of sample conversations in Spec-Bench's categories: facts, exact tasks, translations.
 
-A text of the encyclopaedia is a template over the fields of :func:`~.sample_world.scene`.
+Texts of the encyclopaedia are templates over the fields of :func:`~.sample_world.scene`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .world import OBJECTS, WEATHER, Entry, pick, scene, words
 
 @dataclass(frozen=True)
 class Exchange:
-    """A prompt with its answer; ``reference`` is what a grader would search for, if there is one."""
+    """A prompt with its answer; ``reference`` is the text that a grader would search for, if any."""
 
     prompt: str
     answer: str
@@ -30,7 +30,7 @@ class SampleConversation:
     exchanges: tuple[Exchange, ...]
 
     def messages(self) -> list[dict[str, str]]:
-        """The conversation in the OpenAI ``messages`` form."""
+        """Return the conversation in the OpenAI ``messages`` format."""
         return [
             {"role": role, "content": content}
             for exchange in self.exchanges
@@ -40,7 +40,7 @@ class SampleConversation:
 
 Family = Callable[[random.Random], SampleConversation]
 
-# The encyclopaedia: (question, answer, reference). The first half of PASSAGES[i] answers FACTS[i].
+# Encyclopaedia: (question, answer, reference). The first half of PASSAGES[i] answers FACTS[i].
 _TOWN = (
     "{town} is a town in {region}, in the {direction} of the country. It lies on the river {river} and was founded in "
     "{founded}.",
@@ -141,14 +141,14 @@ def _filled(templates: tuple[str, ...], fields: Entry) -> list[str]:
 
 
 def question(rng: random.Random) -> SampleConversation:
-    """A question to be answered from memory; frequent names are asked often."""
+    """Return a question to answer from memory; frequent names are asked more often."""
     opening = rng.choice(("", "", "", "Please answer: ", "A short question: ", "For my homework: "))
     prompt, answer, reference = _filled(rng.choice(_QUESTIONS), scene(rng, 2.5))
     return SampleConversation("qa", (Exchange(opening + prompt, answer, reference),))
 
 
 def retrieval(rng: random.Random) -> SampleConversation:
-    """Passages, then a question about one of them; the answer cites its passage."""
+    """Return passages and a question about one of them; the answer cites its passage."""
     fields = [scene(rng, 1.6) for _ in _PASSAGES]
     order = rng.sample(range(3), rng.choice((2, 3)))
     asked = rng.choice(order)
@@ -160,13 +160,13 @@ def retrieval(rng: random.Random) -> SampleConversation:
 
 
 def summary(rng: random.Random) -> SampleConversation:
-    """A report to be summed up in one or two sentences."""
+    """Return a report to summarise in one or two sentences."""
     text, short = _filled(rng.choice(_REPORTS), scene(rng))
     return SampleConversation("summarization", (Exchange(f"Summarize: {text}", short, short),))
 
 
 def writing(rng: random.Random) -> SampleConversation:
-    """A short story to order, then the same with other weather or another mood."""
+    """Return a request for a short story, then for another weather or mood."""
     fields = scene(rng)
     other = rng.choice([row for row in WEATHER if row != fields["weather"]])
     first = _STORY.format(**fields | {"feeling": "happy"})
@@ -187,14 +187,14 @@ def writing(rng: random.Random) -> SampleConversation:
 
 
 def roleplay(rng: random.Random) -> SampleConversation:
-    """Somebody with a trade speaks about the day's work, then about tool, town or language."""
+    """Return a role play: a craftsperson describes the day's work, then tool, town or language."""
     fields = scene(rng)
     first, second = (rng.choice(_ROLE_PROMPTS), _ROLE), rng.choice(_ROLE_SECOND)
     return SampleConversation("roleplay", tuple(Exchange(*_filled(pair, fields)) for pair in (first, second)))
 
 
 def extraction(rng: random.Random) -> SampleConversation:
-    """Orders in running text to be turned into JSON, then a question about them."""
+    """Return orders in running text to convert to JSON, then a question about them."""
     orders = [scene(rng) for _ in range(rng.choice((2, 3, 3)))]
     lines = " ".join(rng.choice(_ORDERS).format(**order) for order in orders)
     keys = ("name", "town", "amount", "goods")
@@ -215,7 +215,8 @@ def extraction(rng: random.Random) -> SampleConversation:
     return SampleConversation("extraction", (first, Exchange(prompt, answer, answer)))
 
 
-# Exact tasks: problem, steps, result. {n} and {m} are names, {t} things; a to d are numbers, e to g follow from them.
+# Exact tasks: problem, steps, result. {n} and {m} are names, {t} things, a to d numbers, and e to g derived
+# numbers.
 _SUMS = (
     ("{n} has {a} {t}. {m} gives {n} {b} more {t}, and then {n} sells {c} {t}. How many {t} does {n} have now?",
      "{n} has {a} + {b} = {e} {t} after the gift.\nAfter the sale {n} has {e} - {c} = {f} {t}.",
@@ -233,7 +234,7 @@ _SUMS = (
 
 
 def arithmetic(rng: random.Random) -> SampleConversation:
-    """A problem in two steps; the answer shows both and ends with ``#### result``, as GSM8K's references do."""
+    """Return a two-step problem; the answer shows both steps and ends with ``#### result``, as in GSM8K."""
     text, steps, compute = rng.choice(_SUMS)
     first, second = scene(rng, 1.5)["first"], scene(rng, 1.5)["first"]
     second = second if second != first else "Xaver"
@@ -245,7 +246,7 @@ def arithmetic(rng: random.Random) -> SampleConversation:
 
 
 _ITEMS = words("numbers values scores prices ages weights lengths heights points sizes")
-# (word in the name, phrase, code)
+# (word in the function name, phrase, code)
 _TESTS = (
     ("even", "the even {i}", "{x} % 2 == 0"),
     ("odd", "the odd {i}", "{x} % 2 == 1"),
@@ -281,7 +282,7 @@ _CODE_SECOND = (
 
 
 def coding(rng: random.Random) -> SampleConversation:
-    """A Python function over a list to be written, then a change to it."""
+    """Return a request for a Python function over a list, then for a change to it."""
     items, number = pick(rng, _ITEMS, 1.5), rng.randrange(2, 12)
     test, change, result = rng.choice(_TESTS), pick(rng, _CHANGES, 1.8), pick(rng, _RESULTS, 1.3)
     fields = {"i": items, "x": items[:-1], "n": number, "start": result[2]}
@@ -303,7 +304,7 @@ def _pairs(text: str) -> tuple[tuple[str, ...], ...]:
     return tuple(tuple(row.split("=")) for row in text.split())
 
 
-# Translation: German with its gender where it has one, and English.
+# Translation: German, with the gender of nouns, and English.
 PERSONS = _pairs(
     "m=Mann=man f=Frau=woman n=Kind=child m=Lehrer=teacher m=Bauer=farmer f=Ärztin=doctor f=Königin=queen "
     "m=König=king f=Nachbarin=neighbour m=Freund=friend f=Schwester=sister m=Bruder=brother f=Mutter=mother "
@@ -317,7 +318,7 @@ THINGS = _pairs(
     "f=Decke=blanket m=Spiegel=mirror f=Kerze=candle m=Fisch=fish f=Suppe=soup m=Kuchen=cake f=Birne=pear "
     "f=Münze=coin m=Stein=stone f=Glocke=bell f=Geige=violin f=Trommel=drum n=Zelt=tent m=Krug=jug m=Löffel=spoon"
 )
-# German stems: the ending is -e, of an accusative masculine -en.
+# German stems; the ending is -e, or -en for the masculine accusative.
 ADJECTIVES = _pairs(
     "alt=old neu=new klein=small groß=big rot=red schön=beautiful jung=young schwer=heavy arm=poor reich=rich "
     "grün=green kalt=cold warm=warm still=quiet stark=strong schwarz=black weiß=white klug=clever lang=long kurz=short "
@@ -354,7 +355,7 @@ def _noun_phrase(
 
 
 def _sentence(rng: random.Random) -> tuple[str, str]:
-    """Subject, verb, object; behind a time the German verb precedes its subject."""
+    """Return subject, verb, object; after an expression of time, the German verb precedes its subject."""
     subject, verb = _noun_phrase(rng, PERSONS, accusative=False), pick(rng, VERBS, 2.2)
     object_ = _noun_phrase(rng, THINGS, accusative=True)
     german, english = f"{subject[0]} {verb[0]} {object_[0]}", f"{subject[1]} {verb[1]} {object_[1]}"
@@ -365,7 +366,7 @@ def _sentence(rng: random.Random) -> tuple[str, str]:
 
 
 def translation(rng: random.Random) -> SampleConversation:
-    """One to three German sentences to put into English."""
+    """Return one to three German sentences to translate into English."""
     german, english = zip(*(_sentence(rng) for _ in range(rng.choice((1, 2, 2, 3)))))
     answer = " ".join(english)
     return SampleConversation(

@@ -1,7 +1,8 @@
-"""A small invented encyclopaedia, the source of the sample texts.
+"""A small fictional encyclopaedia, the source of the sample texts.
 
-The world is fixed and does not depend on the sample's seed. Parts of a name are regular (the end of a town's name gives
-its region, the end of an animal's name its kind). The rest (rivers, jobs, years) must be learnt or read.
+The world is fixed and does not depend on the sample's seed. Parts of names are regular: the end of a town's
+name gives its region, the end of an animal's name its kind. Other facts (rivers, jobs, years) must be
+memorised or looked up.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ NUM_TOWNS, NUM_PEOPLE, NUM_ANIMALS, NUM_RIVERS, NUM_SURNAMES = 900, 900, 500, 16
 
 
 def words(text: str) -> tuple[str, ...]:
-    """The words of a text, in order."""
+    """Split a text into its words."""
     return tuple(text.split())
 
 
 def _table(keys: str, rows: str) -> tuple[Entry, ...]:
-    """``a=b=c; ...`` as records with these keys."""
+    """Parse ``a=b=c; ...`` into records with these keys."""
     return tuple(
         dict(zip(keys.split(), map(str.strip, row.split("=")), strict=True)) for row in rows.split(";")
     )
@@ -75,7 +76,7 @@ _ONSETS = words("b d f g h k l m n p r s t v w br dr gr kl pl st tr sh fl")
 _INNER = words("b d g k l m n r s t v nd rt lm st")
 _VOWELS = words("a e i o u")
 _CODAS = ("", "", *words("l n r s m t"))
-# Women's and men's names by turns.
+# Women's and men's names alternate.
 _FIRST = words(
     "Anna Ben Clara David Emma Felix Greta Hugo Ida Jonas Karla Leo Mara Nils Olga Paul Rosa Simon Tilda Viktor Alma "
     "Anton Berta Conrad Dora Emil Frida Georg Hanna Igor Julia Kaspar Lena Max Nora Oskar Petra Quentin Rita Sven Thea "
@@ -84,17 +85,17 @@ _FIRST = words(
 
 
 def pick(rng: random.Random, rows: Sequence[T], skew: float = 2.0) -> T:
-    """A row drawn with a Zipf-like skew: with ``skew`` s, P(rank < r) is about (r / n) ** (1 / s)."""
+    """Draw a row with a Zipf-like skew: with ``skew`` s, P(rank < r) is about (r / n) ** (1 / s)."""
     return rows[int(len(rows) * rng.random() ** skew)]
 
 
 def article(word: str) -> str:
-    """The word with its indefinite article."""
+    """Return the word with its indefinite article."""
     return f"{'an' if word[0].lower() in 'aeiou' else 'a'} {word}"
 
 
 def _stems(rng: random.Random, count: int, syllables: tuple[int, ...]) -> list[str]:
-    """``count`` different invented word stems."""
+    """Return ``count`` different fictional word stems."""
     found: dict[str, None] = {}
     while len(found) < count:
         onsets = [rng.choice(_ONSETS)] + [rng.choice(_INNER) for _ in range(rng.choice(syllables) - 1)]
@@ -104,7 +105,7 @@ def _stems(rng: random.Random, count: int, syllables: tuple[int, ...]) -> list[s
 
 @lru_cache(maxsize=1)
 def build_world() -> tuple[tuple[Entry, ...], tuple[Entry, ...]]:
-    """People (each with the facts of a trade and a home town) and animals, in order of fame."""
+    """Return people (each with the facts of a trade and a home town) and animals, most famous first."""
     rng = random.Random(WORLD_SEED)
     rivers = [stem.capitalize() for stem in _stems(rng, NUM_RIVERS, (1, 2, 2))]
     towns = []
@@ -155,7 +156,7 @@ def build_world() -> tuple[tuple[Entry, ...], tuple[Entry, ...]]:
 
 
 def scene(rng: random.Random, skew: float = 2.0) -> Entry:
-    """A person with trade and town, an animal, and what varies from text to text, as fields of a template."""
+    """Return template fields: a person with trade and town, an animal, and varying details."""
     people, animals = build_world()
     return {
         **pick(rng, animals, skew),

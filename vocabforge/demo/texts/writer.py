@@ -1,4 +1,4 @@
-"""Writes the sample: conversations for training and for checking, and questions in Spec-Bench's format."""
+"""Write the sample: training and held-out conversations, and questions in Spec-Bench's format."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TRAIN, HELDOUT, QUESTIONS = "train.jsonl", "heldout.jsonl", "question.jsonl"
 
 
 class SampleSizes(StrictModel):
-    """How many conversations to write, and how many questions of each category."""
+    """Number of conversations to write, and of questions per category."""
 
     train: Count = 4200
     heldout: Count = 240
@@ -28,7 +28,7 @@ class SampleSizes(StrictModel):
 
 
 def _stream(seed: int, split: str, family: str) -> Iterator[SampleConversation]:
-    """The endless stream of a family's conversations for one split; equal arguments give equal streams."""
+    """Yield an infinite, reproducible stream of a family's conversations for one split."""
     rng = random.Random(f"{seed}/{split}/{family}")
     make = FAMILIES[family][0]
     while True:
@@ -38,7 +38,7 @@ def _stream(seed: int, split: str, family: str) -> Iterator[SampleConversation]:
 def _take(
     stream: Iterator[SampleConversation], count: int, taken: set[str], blocked: set[str]
 ) -> list[SampleConversation]:
-    """The next ``count`` conversations whose first prompt is neither blocked nor taken."""
+    """Return the next ``count`` conversations whose first prompt is neither blocked nor used."""
     found: list[SampleConversation] = []
     for conversation in stream:
         key = conversation.exchanges[0].prompt
@@ -52,7 +52,7 @@ def _take(
 
 
 def _mixed(seed: int, split: str, count: int, blocked: set[str], *, unique: bool) -> list[SampleConversation]:
-    """``count`` conversations over all families by their shares, in an order drawn from the seed."""
+    """Return ``count`` conversations of all families by their shares, in a seeded random order."""
     rng = random.Random(f"{seed}/{split}/order")
     names, shares = list(FAMILIES), [share for _, share in FAMILIES.values()]
     order = rng.choices(names, shares, k=count)
@@ -69,7 +69,7 @@ def _jsonl(rows: list[dict[str, object]]) -> str:
 
 
 def spec_bench_rows(conversations: list[SampleConversation]) -> list[dict[str, object]]:
-    """Rows of ``question.jsonl`` as Spec-Bench writes them; ``reference`` only where every turn has one."""
+    """Return rows of ``question.jsonl`` in Spec-Bench's format; ``reference`` only if every turn has one."""
     rows: list[dict[str, object]] = []
     for number, conversation in enumerate(conversations, FIRST_QUESTION_ID):
         row: dict[str, object] = {
@@ -85,7 +85,7 @@ def spec_bench_rows(conversations: list[SampleConversation]) -> list[dict[str, o
 
 
 def sample_questions(seed: int = 0, per_category: int = 5) -> list[SampleConversation]:
-    """The conversations whose prompts ``write_sample`` puts into ``question.jsonl``."""
+    """Return the conversations whose prompts ``write_sample`` writes to ``question.jsonl``."""
     taken: set[str] = set()
     questions: list[SampleConversation] = []
     for name in FAMILIES:
@@ -94,10 +94,10 @@ def sample_questions(seed: int = 0, per_category: int = 5) -> list[SampleConvers
 
 
 def write_sample(folder: Path, seed: int = 0, sizes: SampleSizes | None = None) -> dict[str, Path]:
-    """Write ``train.jsonl``, ``heldout.jsonl`` (OpenAI ``messages``), ``question.jsonl`` (Spec-Bench); paths by name.
+    """Write ``train.jsonl``, ``heldout.jsonl`` and ``question.jsonl``; return their paths by name.
 
-    The bytes depend on the arguments alone. No first prompt of the questions or of the held-out set stands in the
-    training set. Prompts may repeat within the training set: what is frequent is seen often.
+    The bytes depend only on the arguments. First prompts of the questions and the held-out set never occur in
+    the training set. Prompts may repeat within the training set, so that frequent facts are seen often.
     """
     sizes = sizes or SampleSizes()
     questions = sample_questions(seed, sizes.questions_per_category)

@@ -1,1 +1,1 @@
-"""Accepted lengths: measured on prompts, while training, and their ceilings."""
+"""Accepted lengths on prompts and during training, and their upper bounds."""

@@ -1,9 +1,9 @@
-"""How much a draft vocabulary can accept at best, from the target's own distributions (DynaSpec, lemmas 1 and 2).
+"""Upper bounds on a draft vocabulary's acceptance from the target's distributions (DynaSpec, lemmas 1 and 2).
 
-Lemma 1: over a support S the best possible acceptance is the target's mass of S, ``sum_{v in S} p(v)``; a
-drafter that proposes ``p`` restricted to S reaches it. Lemma 2: among supports of size k the best one, chosen
-anew at each position, is the top-k of p. The first is the static ceiling of a draft vocabulary, the second the
-oracle ceiling that any dynamic draft head of size k stays below.
+Lemma 1: over a support S the best possible acceptance is the target's mass of S, ``sum_{v in S} p(v)``. A
+drafter that proposes ``p`` restricted to S reaches it. Lemma 2: among supports of size k chosen per position,
+the best is the top-k of p. The first bound is the static ceiling of a draft vocabulary, the second the oracle
+ceiling of any dynamic draft head of size k.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from ...vocab.subset.subset import VocabSubset
 from ..identity.rounding import whole_pass
 
 ROW_BUDGET = 1 << 24
-"""Most logits held at once, in numbers: 64 MiB a copy in fp32, whatever V is."""
+"""Maximum number of logits held at once, for any V: 64 MiB per copy in fp32."""
 _BATCH_TOKENS = 2048
 
 
 def masses(p: Tensor) -> Tensor:
-    """Sums over the rows of (N, V) probabilities, from which all ceilings follow: (3, V) float64.
+    """Sum (N, V) probabilities over rows to the (3, V) float64 statistics from which all ceilings follow.
 
-    The mass of each id (lemma 1), the mass of the row's n-th best id (lemma 2), and the rows of which each id is the
-    argmax: under greedy decoding only the argmax is ever accepted.
+    Per id its mass (lemma 1); per n the mass of a row's n-th likeliest id (lemma 2); per id the number of
+    rows with this argmax, the only token that greedy decoding accepts.
     """
     if p.device.type == "cpu":
-        ascending = torch.from_numpy(np.sort(p.numpy(), axis=-1))  # ten times as fast as torch's sort
+        ascending = torch.from_numpy(np.sort(p.numpy(), axis=-1))  # ten times faster than torch's sort
     else:
         ascending = p.sort(dim=-1).values
     best = torch.bincount(p.argmax(-1), minlength=p.shape[-1])
@@ -47,7 +47,7 @@ def masses(p: Tensor) -> Tensor:
 
 
 def of_first(mass: Tensor, sizes: Tensor) -> Tensor:
-    """Mass of the first k: (R,), (K,) -> (K,)."""
+    """Return the mass of the first k: (R,), (K,) -> (K,)."""
     return mass.cumsum(0)[sizes - 1]
 
 
@@ -63,11 +63,11 @@ def measure_ceilings(
     """Run the target over token windows and average the ceilings of all its next-token distributions.
 
     Args:
-        rankings: name -> (R,) int64 ids in rank order; sizes beyond R are left out for it.
+        rankings: name -> (R,) int64 ids in rank order; sizes beyond R are omitted.
 
     Returns:
-        ``positions``; ``oracle``: size -> top-k mass; ``static`` and ``greedy``: ranking -> size -> mass of its first
-        k ids, and share of positions whose argmax is among them.
+        ``positions``; ``oracle``: size -> top-k mass; ``static``: ranking -> size -> mass of its first k ids;
+        ``greedy``: ranking -> size -> share of positions whose argmax is among these ids.
     """
     rows = model.config.vocab_size
     longest = max((len(window) for window in windows), default=0)
@@ -86,7 +86,7 @@ def measure_ceilings(
     def means(mass: Tensor) -> dict[int, float]:
         fitting = ks[ks <= len(mass)]
         found = of_first(mass, fitting) / positions
-        # Sums of rounded probabilities can end a little above 1.
+        # Sums of rounded probabilities can slightly exceed 1.
         return dict(zip(fitting.tolist(), found.clamp(max=1.0).tolist()))
 
     by_id, by_place, best = totals
@@ -100,9 +100,9 @@ def measure_ceilings(
 
 @torch.inference_mode()
 def final_states(model: Target, windows: Sequence[Sequence[int]]) -> Tensor:
-    """(N, H) final hidden states of all tokens of a few windows, padding left out."""
+    """Return the (N, H) final hidden states of all tokens of a few windows, without padding."""
     longest = max(len(window) for window in windows)
-    ids = torch.zeros(len(windows), longest, dtype=torch.int64)  # (B, T), padded at the end with id 0
+    ids = torch.zeros(len(windows), longest, dtype=torch.int64)  # (B, T), right-padded with id 0
     for row, window in enumerate(windows):
         ids[row, : len(window)] = torch.tensor(list(window))
     hidden = whole_pass(model, ids).hidden
@@ -110,7 +110,7 @@ def final_states(model: Target, windows: Sequence[Sequence[int]]) -> Tensor:
 
 
 _PIECE_CHARACTERS = 1 << 16
-_POOL = 16  # windows looked at for each one taken
+_POOL = 16  # windows read for each window kept
 
 
 def measure_target(
@@ -124,15 +124,17 @@ def measure_target(
     context: int,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """The ``ceilings`` of ``coverage.json``.
+    """Measure the ``ceilings`` of ``coverage.json``.
 
     Args:
         texts: domain -> files.
-        rankings: (V,) all ids in rank order, and draft vocabularies by name; their own sizes are added to ``sizes``.
-        tokens, context: about so many positions a domain; longest window, at most what the target allows.
+        rankings: all (V,) ids in rank order, and draft vocabularies by name, whose sizes are added to
+            ``sizes``.
+        tokens: approximate number of positions per domain.
+        context: maximum length of a window, further limited by the target.
 
     Raises:
-        DataError: a domain without text.
+        DataError: a domain has no text.
     """
     ranked, vocabs = rankings
     rows = model.config.vocab_size
@@ -147,7 +149,7 @@ def measure_target(
     domains = {}
     with ProgressBar("target", total, "positions") as bar:
         for name, some in windows.items():
-            # Numbers as keys, so that no vocabulary's name can hide another ranking.
+            # Key by number so that a vocabulary's name cannot shadow another ranking.
             named = {"counted": ranked} | {
                 str(at): subset.ranked for at, subset in enumerate(vocabs.values())
             }
@@ -185,10 +187,11 @@ def _facts(
 def sample_windows(
     tokenizer: TextTokenizer, files: Sequence[Path], *, tokens: int, context: int, seed: int = 0
 ) -> list[list[int]]:
-    """About ``tokens`` tokens in windows of at most ``context``, each with the tokenizer's prefix (BOS).
+    """Sample about ``tokens`` tokens in windows of at most ``context``, each with the tokenizer's BOS prefix.
 
-    Windows are drawn without repetition from the beginning of the files (16 times as many as are needed), in the
-    order of the files; documents are kept apart. Conversations are read as their contents, one under the other.
+    Windows are drawn without replacement from the beginning of the files (16 times the needed amount) and
+    kept in file order; no window spans two documents. Conversations are reduced to their contents, one per
+    line.
 
     Raises:
         DataError: the files hold no text.
@@ -205,7 +208,7 @@ def sample_windows(
                 break
         if len(pool) >= wanted * _POOL:
             break
-    # The remainder of a document is often a few tokens: take it only where there is nothing longer.
+    # The remainder of a document is often only a few tokens: use it only if there is nothing longer.
     whole = [window for window in pool if len(window) == room]
     pool = whole if len(whole) >= wanted else [window for window in pool if window]
     if not pool:

@@ -1,7 +1,7 @@
-"""Live acceptance: the real decoder on held-out prompts while a drafter is trained.
+"""Live acceptance: run the real decoder on held-out prompts during training.
 
-The drafter decodes with the weights it has at that moment, through the same engine that ``eval`` and ``generate``
-use. Outputs are greedy, so they must be those of plain decoding, which are fixed and made once.
+The drafter decodes with its current weights through the engine that ``eval`` and ``generate`` use. Outputs
+are greedy, so they must equal those of plain decoding, which are generated once.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from ..identity.rounding import next_logits
 from .meter import AcceptanceMeter, pooled, share_of
 from .prompts import LivePrompts, read_prompts
 
-_NEAR_TIE = 1e-3  # share of the largest logit
+_NEAR_TIE = 1e-3  # relative to the largest logit
 
 
 def live_acceptance(
@@ -46,14 +46,15 @@ def live_acceptance(
     shortlists: Mapping[str, int] | None = None,
     folder: Path | None = None,
 ) -> LiveAcceptance | None:
-    """Live acceptance for a run, or None if it is off; why it cannot be on is said once.
+    """Return live acceptance for a run, or None if it is off; print the reason if it cannot be enabled.
 
     Args:
-        target: the training process's target, whose weights are shared; or a lean one. With a capture cache or server
-            it is the head only: ``config.load_target`` then decides whether the rest is loaded from ``folder``.
+        target: the training process's target, whose weights are shared; or a lean target. With a capture
+            cache or server only its head is loaded; ``config.load_target`` then loads the rest from
+            ``folder``.
         prompts_file: held-out prompts in Spec-Bench format.
         chain_steps: K of the training-time test.
-        shortlists: candidates of a ranker, by name of the head.
+        shortlists: head name -> number of candidates of a ranker.
     """
     if rank() != 0 or not config.prompts:
         return None
@@ -81,7 +82,7 @@ def _decoder_of(target: HFTarget | TargetHead | Target, folder: Path | None) -> 
         return target
     if folder is None:
         raise UsageError(
-            "training from a cache or a server holds the target's head only",
+            "training from a cache or a server loads the target's head only",
             got="no layers",
             remedy="run.live.load_target=true loads the rest",
         )
@@ -89,10 +90,10 @@ def _decoder_of(target: HFTarget | TargetHead | Target, folder: Path | None) -> 
 
 
 class LiveAcceptance:
-    """Decodes the prompts with a drafter as it is now; call it with the drafter and its draft heads.
+    """Decodes the prompts with the drafter's current weights. Call it with the drafter and its draft heads.
 
-    It leaves the drafter and its mode as they were, and draws no random number. ``chain_steps`` are the drafts of the
-    chain that is decoded beside the tree; 0 for none.
+    It does not change the drafter or its mode, and draws no random numbers. ``chain_steps`` is the length of
+    the chain that is decoded in addition to the tree; 0 for none.
     """
 
     def __init__(
@@ -116,14 +117,15 @@ class LiveAcceptance:
         """Decode every prompt with the drafter's tree, its chain, and each draft head.
 
         Args:
-            drafter: whole, not divided over processes; its weights may be of another dtype than the target's.
-            heads: low-rank scorers by name (``ranker``, ``low_rank``: keys under ``heads`` of the configuration).
-            step: for messages.
+            drafter: a complete drafter, not sharded over processes; its dtype may differ from the target's.
+            heads: name -> low-rank scorer (``ranker``, ``low_rank``: keys under ``heads`` of the
+                configuration).
+            step: training step, for messages.
 
         Returns:
-            figures of the tree (see :func:`pooled`), ``chain_accepted_length``, and ``heads``: the same by name
-            with ``share_of_full``, their accepted length as a share of the exact head's. Empty, with one
-            message, if the drafter cannot decode in this process.
+            Metrics of the tree (see :func:`pooled`), ``chain_accepted_length``, and ``heads``: the same
+            metrics by name with ``share_of_full``, the accepted length relative to the exact head's. Empty,
+            with a single message, if the drafter cannot decode in this process.
         """
         if divided(drafter, heads or {}):
             self._tell("off", "Live acceptance is off: the drafter's weights are divided over processes.")
@@ -153,9 +155,9 @@ class LiveAcceptance:
         return build_head(kind, base_of(drafter), for_decoding(module, self.model.dtype), options)
 
     def _tree(self, drafter: Any, head: DraftHead) -> TreeSettings:
-        """The configured tree, as far as the drafter's steps and the draft vocabulary can fill it."""
+        """Return the configured tree, limited by the drafter's steps and the draft vocabulary."""
         topk, depth = min(self.config.topk, head.size), _depth(drafter, self.config.depth)
-        topk = 1 if self.model.config.recurrent else topk  # such targets verify chains
+        topk = 1 if self.model.config.recurrent else topk  # recurrent targets verify chains only
         return TreeSettings(topk, depth, max(depth + 2, min(self.config.total, topk + depth * topk**2 + 1)))
 
     def _measure(self, drafter: Any, head: DraftHead, settings: TreeSettings, what: str) -> dict[str, Any]:
@@ -177,37 +179,41 @@ class LiveAcceptance:
 
     @torch.inference_mode()
     def _report(self, text: str, index: int, place: int, got: Sequence[int]) -> None:
-        """Tell what differs first, and whether two logits of the target are so close that rounding decides."""
+        """Print the first difference, and whether rounding decides between two of the target's logits."""
         plain = self.meter.plain()[index].token_ids
         if place == min(len(plain), len(got)):
-            self._tell("loss", text + ": it ends elsewhere. Decoding is NOT lossless here: please report it.")
+            self._tell(
+                "loss", text + ": its length differs. Decoding is NOT lossless here: please report it."
+            )
             return
         logits = next_logits(self.model, [*self.prompts.prompts[index], *plain[:place]]).float()
         gap = float((logits[plain[place]] - logits[got[place]]).abs())
         if gap <= _NEAR_TIE * float(logits.abs().max()):
-            self._tell("tie", f"{text}. There two logits lie {gap:.2g} apart: rounding decides between them.")
+            self._tell(
+                "tie", f"{text}. Two logits differ by only {gap:.2g} there: rounding decides between them."
+            )
         else:
             self._tell(
                 "loss", f"{text}, by {gap:.3g} of a logit. Decoding is NOT lossless here: please report it."
             )
 
     def _tell(self, what: str, message: str) -> None:
-        """Each kind of message once."""
+        """Print each kind of message once."""
         if what not in self._told:
             self._told.add(what)
             say(message)
 
 
 def _depth(drafter: Any, depth: int) -> int:
-    """At most what the drafter can fill (Medusa: its heads)."""
+    """Limit the depth to what the drafter supports (Medusa: its number of heads)."""
     return depth if drafter.max_steps is None else min(depth, drafter.max_steps - 1)
 
 
 def for_decoding(module: Any, dtype: torch.dtype) -> Any:
-    """A copy to decode with, in evaluation mode: the original keeps its mode, its tables and its gradients.
+    """Return a copy for decoding in evaluation mode; the original keeps its mode, tables and gradients.
 
-    All tensors are shared, but for trained parameters of another dtype: those are converted, as loading the saved
-    drafter onto the target would.
+    Tensors are shared, except trained parameters of another dtype: these are converted as when loading the
+    saved drafter.
     """
     parameters = dict(module.named_parameters())
     shared = {id(tensor): tensor for tensor in (*module.buffers(), *parameters.values())}
@@ -225,7 +231,7 @@ def for_decoding(module: Any, dtype: torch.dtype) -> Any:
 
 
 def divided(drafter: Any, heads: Mapping[str, nn.Module]) -> bool:
-    """Whether weights of these modules are divided over processes."""
+    """Return whether weights of these modules are sharded over processes."""
     from torch.distributed.tensor import DTensor
 
     tensors = [*drafter.parameters(), *(p for head in heads.values() for p in head.parameters())]

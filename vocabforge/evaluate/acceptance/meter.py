@@ -1,6 +1,6 @@
-"""Accepted length of several ways of drafting on the same prompts, beside plain decoding's outputs.
+"""Compare the accepted length of several drafting methods on the same prompts with plain decoding.
 
-Greedy, through the engine that serves.
+Decoding is greedy and uses the production engine.
 """
 
 from __future__ import annotations
@@ -22,12 +22,11 @@ from .prompts import LivePrompts
 
 @dataclass(frozen=True)
 class Accepted:
-    """What one way of drafting did on the prompts.
+    """Result of one drafting method on the prompts.
 
     Attributes:
-        length: mean tokens of the output that a cycle commits, the target's own included, with its interval over
-            prompts.
-        identical: prompts whose output is plain decoding's.
+        length: mean output tokens per cycle, including the target's own, with an interval over prompts.
+        identical: number of prompts whose output equals plain decoding's.
     """
 
     length: Figure
@@ -36,12 +35,12 @@ class Accepted:
 
     @property
     def prompts(self) -> int:
-        """How many were decoded."""
+        """Number of prompts decoded."""
         return len(self.made)
 
 
 class AcceptanceMeter:
-    """Decodes the same prompts again and again, each to ``new`` tokens."""
+    """Decodes the same prompts repeatedly, each to ``new`` tokens."""
 
     def __init__(self, model: Target, prompts: LivePrompts, new: int) -> None:
         self.model, self.prompts, self.new = model, prompts, new
@@ -50,7 +49,7 @@ class AcceptanceMeter:
         self._plain: tuple[Generation, ...] | None = None
 
     def plain(self) -> tuple[Generation, ...]:
-        """Plain decoding's generations, made once."""
+        """Return plain decoding's generations, computed once."""
         if self._plain is None:
             self._plain = tuple(self.decode(None))
         return self._plain
@@ -64,7 +63,7 @@ class AcceptanceMeter:
         return Accepted(estimate(columns, ratio, pooled=True), same, tuple(made))
 
     def decode(self, proposer: Proposer | None, temperature: float = 0.0) -> list[Generation]:
-        """Every prompt's generation, its number the seed; None decodes plainly."""
+        """Return the generation of every prompt, seeded by its number; None decodes plainly."""
         decoder, stops = Decoder(self.model, proposer, context=self._context), self.prompts.stop_ids
         return [
             decoder.generate(
@@ -75,14 +74,14 @@ class AcceptanceMeter:
 
 
 def pooled(made: Sequence[Generation]) -> dict[str, Any]:
-    """Figures over all prompts' verification cycles.
+    """Compute metrics over all prompts' verification cycles.
 
     Returns:
-        ``accepted_length``: mean tokens of the output that a cycle commits, the target's own included; 1 without a
-        cycle.
-        ``reached_by_position``: share of cycles that accept draft token 1, 2, …, here and below also behind an end.
-        ``conditional_by_position``: the same as a share of the cycles that accepted the token before.
-        ``drafted``, ``accepted``: draft tokens verified, and accepted. ``cycles``, ``tokens``, ``prompts``.
+        ``accepted_length``: mean output tokens per cycle, including the target's own; 1 without a cycle.
+        ``reached_by_position``: share of cycles that accept draft token 1, 2, ...; like all keys below, this
+        includes tokens after a stop token. ``conditional_by_position``: the same, relative to the cycles that
+        accepted the previous token. ``drafted``, ``accepted``: number of draft tokens verified and accepted.
+        ``cycles``, ``tokens``, ``prompts``.
     """
     cycles = sum(len(one.accept_lengths) for one in made)
     committed = sum(sum(one.accept_lengths) for one in made)
@@ -106,5 +105,5 @@ def pooled(made: Sequence[Generation]) -> dict[str, Any]:
 
 
 def share_of(part: float | None, whole: float | None) -> float | None:
-    """Their ratio; None where there is none."""
+    """Return the ratio; None if it is undefined."""
     return None if part is None or not whole else part / whole

@@ -1,4 +1,4 @@
-"""What the target computes for a few texts: the states that servers would hand to a drafter, and its own choices."""
+"""Run the target on a few texts to get the states that servers pass to a drafter, and its own choices."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _PROMPTS = (
 
 @dataclass(frozen=True)
 class ProbedText:
-    """One text and what the target computes for it.
+    """A text and the target's outputs for it.
 
     Attributes:
         ids: (T,) prompt and the target's own greedy continuation.
-        start: tokens of the prompt.
-        hidden: (T, H) after the final norm.
-        outputs: layer (0-based) -> (T, H) its output.
+        start: number of prompt tokens.
+        hidden: (T, H) states after the final norm.
+        outputs: layer (0-based) -> (T, H) output.
         choices: (T,) the target's next token at each position.
     """
 
@@ -43,12 +43,12 @@ class ProbedText:
     choices: Tensor
 
     def features(self, layers: Sequence[int]) -> Tensor:
-        """(T, n * H) of some layers, or (T, H) the final hidden states where there are none."""
+        """Return the (T, n * H) outputs of some layers; the (T, H) final hidden states if there are none."""
         return torch.cat([self.outputs[layer] for layer in layers], -1) if layers else self.hidden
 
 
 def default_prompts(encode: Callable[[str], Sequence[int]]) -> list[list[int]]:
-    """Prompts for when none are given."""
+    """Return the default prompts as token ids."""
     return [ids for text in _PROMPTS if (ids := list(encode(text)))]
 
 
@@ -56,7 +56,7 @@ def default_prompts(encode: Callable[[str], Sequence[int]]) -> list[list[int]]:
 def probe(
     model: Target, prompts: Sequence[Sequence[int]], new: int, layers: Sequence[int]
 ) -> list[ProbedText]:
-    """Continue every prompt greedily by ``new`` tokens and run the whole once more for the states of ``layers``."""
+    """Continue every prompt greedily by ``new`` tokens; run the whole text for the states of ``layers``."""
     wanted = tuple(sorted(set(layers)))
     return [_text(model, list(prompt), new, wanted) for prompt in prompts]
 

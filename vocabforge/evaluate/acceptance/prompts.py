@@ -16,18 +16,18 @@ from ..run.prompts import PromptBuilder
 
 @dataclass(frozen=True)
 class LivePrompts:
-    """Token ids of held-out prompts, and the tokens that end an answer."""
+    """Token ids of held-out prompts, and the stop tokens of an answer."""
 
     prompts: Sequence[Sequence[int]]
     stop_ids: tuple[int, ...]
 
 
 def read_prompts(path: Path, tokenizer: TextTokenizer, config: LiveConfig, context: int) -> LivePrompts:
-    """The first turns of a question file, as many as are asked for, evenly spread over those that fit.
+    """Read the first turns of a question file, evenly sampled from those that fit the context.
 
     Raises:
         DataError: the file cannot be read.
-        UsageError: a chat format without a template, or not one prompt is short enough.
+        UsageError: a chat format has no template, or no prompt is short enough.
     """
     form = resolve_format(tokenizer, config.prompt_format)
     questions = read_questions(path)

@@ -1,4 +1,4 @@
-"""Benchmarks are data: a table of known ones, where their files are found, and readers of their formats."""
+"""Benchmarks as data: a table of known benchmarks, file lookup, and readers of their formats."""
 
 from .load import load_benchmark, spread
 from .readers import read_questions

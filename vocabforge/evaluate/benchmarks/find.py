@@ -1,4 +1,4 @@
-"""Where a named benchmark's file is: in a data folder, in the cache, or to be fetched."""
+"""Find the file of a named benchmark in a data folder or the cache, or fetch it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def cache_folder() -> Path:
 
 
 def folders(data: Path | None) -> list[Path]:
-    """Data folders in the order in which they are searched, the cache last; UsageError if ``data`` is no folder."""
+    """Return data folders in search order, the cache last; raise UsageError if ``data`` is not a folder."""
     if data is not None and not os.path.isdir(data):
         raise UsageError("the data folder is missing", expected=data, source="--data")
     named = os.environ.get(DATA_VARIABLE)
@@ -33,13 +33,13 @@ def folders(data: Path | None) -> list[Path]:
 
 
 def find_file(name: str, row: BenchmarkRow, *, data: Path | None = None, offline: bool = False) -> Path:
-    """The benchmark's file; fetched into the cache if it is nowhere.
+    """Return the path of the benchmark's file; fetch it into the cache if it is not found.
 
     Nothing is fetched with ``offline`` or ``HF_HUB_OFFLINE=1``.
 
     Raises:
-        DataError: it is nowhere and could not, or must not, be fetched.
-        UsageError: ``data``, the folder to search first, is none.
+        DataError: the file was not found and could not, or must not, be fetched.
+        UsageError: ``data`` is not a folder.
     """
     for place in (folder / file for folder in folders(data) for file in row.files):
         if os.path.isfile(place):
@@ -60,7 +60,7 @@ def find_file(name: str, row: BenchmarkRow, *, data: Path | None = None, offline
 
 
 def offline_switch(offline: bool) -> str | None:
-    """What forbids fetching, None where nothing does."""
+    """Return the setting that forbids fetching, or None."""
     if offline:
         return "--offline"
     if os.environ.get(HUB_OFFLINE, "").upper() in _TRUE:
@@ -69,13 +69,13 @@ def offline_switch(offline: bool) -> str | None:
 
 
 def file_of(row: BenchmarkRow, source: Source) -> str:
-    """Which of the benchmark's files an address gives."""
+    """Return the benchmark file that an address provides."""
     name = source.url.rsplit("/", 1)[-1]
     return next(file for file in row.files if Path(file).name == name)
 
 
 def _absent(name: str, row: BenchmarkRow, data: Path | None, why: str) -> DataError:
-    gap = "\n" + " " * 12  # under the value of the line above
+    gap = "\n" + " " * 12  # aligned with the value of the line above
     looked = [str(folder / file) for folder in folders(data) for file in row.files]
     ways = [f"{source.about}{gap}{source.url}{gap}sha256 {source.sha256}" for source in row.sources]
     first = data or Path(os.environ.get(DATA_VARIABLE) or "data")
@@ -90,20 +90,20 @@ def _absent(name: str, row: BenchmarkRow, data: Path | None, why: str) -> DataEr
 
 
 class NotFetched(Exception):
-    """The file did not come; the message says why."""
+    """The file was not fetched; the message gives the reason."""
 
 
 def fetch(source: Source, path: Path) -> None:
-    """Fetch a published file to ``path``, which is written in one step, and only with the published bytes.
+    """Fetch a published file to ``path`` atomically, and only if its hash is the published one.
 
     Raises:
-        NotFetched: no connection, no answer, an error status, cut short, or of another hash.
-        VocabForgeError: no HTTP client is installed, or the folder cannot be written to.
+        NotFetched: no connection, no answer, an error status, a truncated file, or another hash.
+        VocabForgeError: no HTTP client is installed, or the folder is not writable.
     """
     from ...corpus.regenerate.server import http_library
 
     library = http_library()
-    # The stored bytes are wanted, packed ones as they are.
+    # Store the bytes as published, without decompressing them.
     how = {"follow_redirects": True, "timeout": _TIMEOUT_S, "headers": {"Accept-Encoding": "identity"}}
     try:
         with library.stream("GET", source.url, **how) as reply:

@@ -1,4 +1,4 @@
-"""A benchmark by its name or by the path of a file."""
+"""Load a benchmark by its name or the path of a file."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def load_benchmark(
     """Read a benchmark by its table name or by the path of a question file.
 
     Args:
-        limit: keep this many questions, evenly spread over the file so that every category is met.
-        data: folder that is searched for a named benchmark before all others.
-        offline: a named benchmark that is not on this machine is not fetched.
+        limit: keep this many questions, evenly spread over the file so that every category is covered.
+        data: folder that is searched first for a named benchmark.
+        offline: do not fetch a named benchmark that is missing on this machine.
 
     Raises:
         UsageError: neither a known name nor a file, or ``limit`` is not positive.
-        DataError: the named benchmark's file is absent, a row is wrong, or the format cannot be told.
+        DataError: the benchmark's file is missing, a row is invalid, or the format is unknown.
     """
     if limit is not None and limit < 1:
         raise UsageError("the limit must be at least 1", got=limit, source="--limit", expected="1 or more")
@@ -49,7 +49,7 @@ def load_benchmark(
 
 
 def spread(items: Sequence[ItemT], count: int) -> list[ItemT]:
-    """``count`` items (questions, prompts) at even distances, first one included; all of them if there are fewer."""
+    """Return ``count`` evenly spaced items including the first, or all items if there are fewer."""
     if count >= len(items):
         return list(items)
     return [items[index * len(items) // count] for index in range(count)]
@@ -93,7 +93,7 @@ def _from_path(name: str) -> Benchmark:
 
 
 def _stem(path: Path) -> str:
-    """The file's name without what says how it is written."""
+    """Return the file's name without the suffixes of format and compression."""
     kind, packed = split_suffix(path)
     name = path.name[: len(path.name) - len(packed)]
     return (name[: len(name) - len(kind)] if kind else Path(name).stem) or path.name

@@ -1,7 +1,7 @@
 """Readers of question files: Spec-Bench (MT-bench's format), HumanEval, GSM8K, and conversations.
 
-A chat model reads how to answer in the system message; a turn is the benchmark's own text and nothing else, so that a
-base model can continue it.
+Instructions on how to answer are put in the system message of chat models. A turn contains only the
+benchmark's own text, so that a base model can continue it.
 """
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ if TYPE_CHECKING:
     from ...corpus.sources.bytes import Problems
     from ...corpus.sources.document import Document
 
-# FR-Spec's words, so that its figures and ours are of the same prompts.
+# FR-Spec's wording, so that its results and ours use the same prompts.
 HUMAN_EVAL_SYSTEM = (
     "Please complete the following Python code "
     "without providing any additional tasks such as testing or explanations."
 )
-# Chat models reason without being shown how, but close in many ways; this form is the benchmark's, which is scored
-# exactly.
+# Chat models reason without examples but end in many ways; this is the benchmark's format, which can be
+# scored exactly.
 GSM8K_SYSTEM = (
     "Solve the problem step by step. "
     'Then write "#### " and the result on a line of its own, as a number without units, and nothing after it.'
 )
-NO_CATEGORY = "none"  # public sets leave it empty
+NO_CATEGORY = "none"  # public data sets omit it
 _TASK_ID = re.compile(r"[^/]+/(\d{1,9})")
 _SYSTEM_ROLES = ("system", "developer")
 
 
 def read_questions(path: Path) -> list[Question]:
-    """Read Spec-Bench's rows of ``{"question_id", "category", "turns"[, "reference"]}``; other keys are ignored.
+    """Read Spec-Bench's rows of ``{"question_id", "category", "turns"[, "reference"]}``; ignore other keys.
 
     Raises:
-        DataError: unreadable file, bad JSON, a missing or mistyped key, an id given twice (with file:line),
-            or no question at all.
+        DataError: the file is unreadable or has no question; or a row is not JSON, lacks a key, has a wrong
+            type, or repeats an id (with file:line).
     """
     return _questions(path, lambda row, source, _: question_of(row, source))
 
 
 def _questions(path: Path, read: Callable[[Row, str, int], Question]) -> list[Question]:
-    """A question for each row; ``read`` is given the row, its place, and its number from 0."""
+    """Read a question from each row; ``read`` receives the row, its place, and its number from 0."""
     questions: list[Question] = []
     seen: dict[int, str] = {}
     for number, (source, row) in enumerate(iter_rows(path)):
@@ -58,7 +58,7 @@ def _questions(path: Path, read: Callable[[Row, str, int], Question]) -> list[Qu
 
 
 def question_of(row: Row, source: str) -> Question:
-    """One row of Spec-Bench; DataError for a missing or mistyped key."""
+    """Parse one row of Spec-Bench; raise DataError if a key is missing or has a wrong type."""
     number, turns = value_of(row, "question_id", source), value_of(row, "turns", source)
     require(isinstance(number, int) and not isinstance(number, bool), "question_id", number, "int", source)
     require(-(2**63) <= number < 2**63, "question_id", number, "a number from -2^63 to 2^63 - 1", source)
@@ -78,13 +78,13 @@ def question_of(row: Row, source: str) -> Question:
 
 
 def _references(value: Any) -> tuple[str, ...]:
-    """References as texts; they are never scored here, so any JSON value will do."""
+    """Return references as strings; they are not scored, so any JSON value is accepted."""
     entries = value if isinstance(value, list) else [value]
     return tuple(entry if isinstance(entry, str) else json.dumps(entry) for entry in entries)
 
 
 def make_sample() -> list[Question]:
-    """The questions of ``vocabforge demo``: none of them is in its drafter's training data."""
+    """Return the questions of ``vocabforge demo``; its drafter's training data contains none of them."""
     from ...demo.texts.writer import sample_questions, spec_bench_rows
 
     rows = spec_bench_rows(sample_questions())
@@ -94,10 +94,11 @@ def make_sample() -> list[Question]:
 def read_human_eval(path: Path) -> list[Question]:
     """Read rows of ``{"task_id", "prompt", "entry_point", "test"[, "canonical_solution"]}``.
 
-    The question id is the number behind the task id's slash.
+    The question id is the number after the task id's slash.
 
     Raises:
-        DataError: unreadable file, bad row, a number given twice (with file:line), or no question at all.
+        DataError: the file is unreadable or has no question, or a row is invalid or repeats a number (with
+            file:line).
     """
 
     def read(row: Row, source: str, _: int) -> Question:
@@ -127,13 +128,14 @@ def read_gsm8k(path: Path) -> list[Question]:
     """Read rows of ``{"question", "answer"}``; the question id is the row's number from 0.
 
     Raises:
-        DataError: unreadable file, bad row, an answer without ``#### number`` (with file:line), or no question at all.
+        DataError: the file is unreadable or has no question, or a row is invalid or its answer lacks ``####
+            number`` (with file:line).
     """
-    from ..quality.gsm8k import marked_number  # that package imports this one
+    from ..quality.gsm8k import marked_number  # circular import
 
     def read(row: Row, source: str, number: int) -> Question:
         question, answer = text_of(row, "question", source), text_of(row, "answer", source)
-        if marked_number(answer) is None:  # the scorer would only say so after all questions were asked
+        if marked_number(answer) is None:  # fail before asking instead of when scoring
             raise DataError(
                 "an answer holds no result",
                 got=repr(answer[-80:]),
@@ -148,15 +150,15 @@ def read_gsm8k(path: Path) -> list[Question]:
 
 
 def read_chats(path: Path) -> list[Question]:
-    """Read ShareGPT, OpenAI messages, Alpaca and pairs of prompt and response, in JSON, JSON lines or Parquet.
+    """Read ShareGPT, OpenAI messages, Alpaca and prompt/response pairs as JSON, JSON lines or Parquet.
 
-    The user's turns are asked; a system message before the first of them is kept. Answers, tool lists, calls and
-    results are left out. Rows without a user's text are skipped and reported. The question id is the conversation's
-    number from 0.
+    Only the user's turns are asked, with a system message that precedes the first of them. Answers, tool
+    lists, calls and results are dropped. Rows without user text are skipped and reported. The question id is
+    the conversation's number from 0.
 
     Raises:
-        DataError: unreadable or damaged file, an unsupported kind of file, or no conversation in it.
-        VocabForgeError: a package is missing that this kind of file needs.
+        DataError: the file is unreadable, damaged, of an unsupported format, or has no conversation.
+        VocabForgeError: a package for this file format is missing.
     """
 
     from ...core.console import say

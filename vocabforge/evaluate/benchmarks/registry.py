@@ -1,4 +1,4 @@
-"""The named benchmarks: one row each. Hashes and commits are those of the published files."""
+"""Table of named benchmarks. Hashes and commits are those of the published files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .readers import read_chats, read_gsm8k, read_human_eval, read_questions
 from .rows import iter_rows, no_question
 from .types import BenchmarkRow, Question, Scorer, Source
 
-# The two-turn categories that Spec-Bench takes over from MT-bench and also reports as one task.
+# The two-turn categories that Spec-Bench takes from MT-bench and also reports as one task.
 MT_BENCH = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
 
 _RAW = "https://raw.githubusercontent.com"
@@ -28,7 +28,7 @@ def _source(repository: str, commit: str, path: str, sha256: str, unpacked: str 
     return Source(url, sha256, unpacked, f"{path} of github.com/{repository} at commit {commit[:12]}")
 
 
-# name -> row; adding a benchmark in a known format is a row.
+# name -> row. To add a benchmark in a known format, add a row.
 BENCHMARKS = ExtensionTable(
     "vocabforge.benchmarks",
     {
@@ -92,7 +92,7 @@ BENCHMARKS = ExtensionTable(
             about="Sums in words for school children (test split): exact match of the result.",
             questions=1319,
         ),
-        # The demo's questions, which its training texts never hold: numbers of each category and seed are its own.
+        # Not part of the demo's training texts: each category uses its own numbers and seed.
         "sample": BenchmarkRow(
             files=(),
             format="sample",
@@ -107,7 +107,7 @@ BENCHMARKS = ExtensionTable(
 
 
 class Format(NamedTuple):
-    """How a file's rows (with these ``keys``) are read, asked with this limit for one turn, and scored."""
+    """Reader, keys, default limit of new tokens per turn, and scorer of a question format."""
 
     reader: Callable[[Path], list[Question]]
     keys: tuple[str, ...]
@@ -115,7 +115,7 @@ class Format(NamedTuple):
     scorer: Scorer | None
 
 
-# name -> format; the first whose keys a file's first row holds is taken.
+# name -> format. The first format whose keys are in a file's first row is used.
 FORMATS = ExtensionTable(
     "vocabforge.question_formats",
     {
@@ -130,15 +130,16 @@ FORMATS = ExtensionTable(
 
 
 def read_format(name: str, path: Path) -> list[Question]:
-    """The questions of a file in a named format; errors are those of its reader."""
+    """Read a file's questions in a named format; raises the errors of its reader."""
     return FORMATS[name].reader(path)
 
 
 def detect_format(path: Path) -> str:
-    """The format's name by what the first row holds.
+    """Return the name of the format that matches the first row.
 
     Raises:
-        DataError: unreadable, empty, no JSON object, or a row of none of the formats.
+        DataError: the file is unreadable or empty, or its first row is not a JSON object or matches no
+            format.
     """
     _, row = next(iter_rows(path), ("", None))
     if row is None:
@@ -158,10 +159,10 @@ def detect_format(path: Path) -> str:
 def _is_of(name: str, row: Mapping[str, Any], path: Path) -> bool:
     if name == "chat":
         return _is_chat(row, path)
-    if name == "spec-bench":  # a first row that lacks its category is one of these, and wrong
+    if name == "spec-bench":  # a first row without a category is an invalid row of this format
         return row.keys() >= {"question_id", "turns"}
     holds = row.keys() >= set(FORMATS[name].keys)
-    # Other questions and answers are a conversation.
+    # A row with other answers is a conversation.
     return holds and (name != "gsm8k" or (isinstance(row["answer"], str) and "####" in row["answer"]))
 
 

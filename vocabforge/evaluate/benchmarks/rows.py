@@ -1,4 +1,4 @@
-"""Rows of question files: JSON lines, a JSON list, Parquet, plain or compressed; the first bad row is an error."""
+"""Read rows of question files: JSON lines, a JSON list or Parquet, optionally compressed."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from ...corpus.sources.parquet import damaged_parquet, opened_parquet
 Row = Mapping[str, Any]
 
 MAX_BYTES = 256 << 20
-"""Longest content of a question file that is read: a packed file of a few KiB can hold any number of GiB."""
+"""Maximum decompressed size of a question file: a few KiB can decompress to many GiB."""
 _BATCH_ROWS = 64
 
 
 def iter_rows(path: Path) -> Iterator[tuple[str, Row]]:
-    """(``file:number``, row) of each row; the number is the line's, in lists and tables the row's, from 1.
+    """Yield (``file:number``, row) for each row, numbered by line, or by row in lists and tables.
 
     Raises:
-        DataError: unreadable, damaged, longer than ``MAX_BYTES``, not UTF-8, not JSON, or a row that is no object
-            (with its place).
-        VocabForgeError: a package is missing that this kind of file needs.
+        DataError: the file is unreadable, damaged, longer than ``MAX_BYTES``, not UTF-8 or not JSON, or a row
+            is not an object (with its place).
+        VocabForgeError: a package for this file format is missing.
     """
     kind, _ = split_suffix(path)
     if kind in PARQUET_SUFFIXES:
@@ -65,7 +65,7 @@ def _parsed(content: bytes, source: str) -> Any:
     except (
         ValueError,
         RecursionError,
-    ) as error:  # also numbers of thousands of digits, thousands of brackets
+    ) as error:  # includes numbers with thousands of digits and deeply nested brackets
         utf8 = isinstance(error, UnicodeDecodeError)
         raise DataError(
             "a question is not UTF-8 text" if utf8 else "a question is not valid JSON",
@@ -88,31 +88,31 @@ def _object(value: Any, source: str) -> Row:
 
 
 def _table_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Rows of a Parquet file, a few held at a time."""
+    """Yield the rows of a Parquet file in small batches."""
     with opened_parquet(path) as file:
         try:
             for batch in file.iter_batches(_BATCH_ROWS, use_threads=False):
                 yield from batch.to_pylist()
-        except UnicodeDecodeError as error:  # Arrow does not check texts
+        except UnicodeDecodeError as error:  # Arrow does not validate strings
             raise damaged_parquet(path, error) from error
 
 
 def value_of(row: Row, key: str, source: str) -> Any:
-    """A value of a row; DataError if the key is absent."""
+    """Return a value of a row; raise DataError if the key is missing."""
     if key not in row:
         raise DataError("a question lacks a key", got=sorted(map(str, row)), expected=key, source=source)
     return row[key]
 
 
 def text_of(row: Row, key: str, source: str) -> str:
-    """A text of a row that is not empty; DataError if it is absent, something else, or holds half a character."""
+    """Return a non-empty string of a row; raise DataError if it is missing or invalid."""
     value = value_of(row, key, source)
     require(isinstance(value, str) and value != "", key, value, "a non-empty text", source)
     return whole(value, key, source)
 
 
 def require(fits: bool, key: str, value: Any, expected: str, source: str) -> None:
-    """Raise DataError unless a value of a row fits."""
+    """Raise DataError if a value of a row is invalid."""
     if not fits:
         raise DataError(f"{key} is not valid", got=_short(value), expected=expected, source=source)
 
@@ -122,7 +122,7 @@ def _short(value: Any) -> str:
 
 
 def whole(text: str, key: str, source: str) -> str:
-    """The text; DataError if it holds half a character (a lone surrogate), which JSON can write and UTF-8 cannot."""
+    """Return the text; raise DataError for a lone surrogate, which JSON can express but UTF-8 cannot."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -136,7 +136,7 @@ def whole(text: str, key: str, source: str) -> str:
 
 
 def no_question(path: Path) -> NoReturn:
-    """Refuse a file without a row."""
+    """Raise the error for a file without rows."""
     raise DataError(
         "the question file holds no question",
         source=path,
@@ -145,7 +145,7 @@ def no_question(path: Path) -> NoReturn:
 
 
 def add_id(seen: dict[int, str], question_id: int, source: str) -> None:
-    """Record a question id; DataError if it was given before."""
+    """Record a question id; raise DataError if it is a duplicate."""
     first = seen.setdefault(question_id, source)
     if first is not source:
         raise DataError(

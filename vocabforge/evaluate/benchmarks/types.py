@@ -1,4 +1,4 @@
-"""What a benchmark is: rows of data, and the questions read from a file."""
+"""Data types of benchmarks: rows of the table, and questions read from a file."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-# What scores the answers beside speed; None: nothing does.
+# Scorer of the answers; None: only speed is measured.
 Scorer = Literal["gsm8k", "human-eval"]
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where a question file is published; ``about`` names repository and commit for messages.
+    """Published location of a question file.
 
     Attributes:
-        sha256, unpacked: hash of what the address gives, and of the same file unpacked (None if it comes unpacked).
+        about: repository and commit, for messages.
+        sha256: hash of the published file.
+        unpacked: hash of the decompressed file; None if it is published uncompressed.
     """
 
     url: str
@@ -29,13 +31,13 @@ class Source:
 
 @dataclass(frozen=True)
 class BenchmarkRow:
-    """What is known about a named benchmark.
+    """Description of a named benchmark.
 
     Attributes:
-        files: names that its question file may have below a data folder; the first that is found is read. Empty if
-            it is made here.
-        sources: tried in order; the address ends with the name of one of ``files``.
-        max_new_tokens: its own limit for one turn.
+        files: possible names of the question file in a data folder; the first one found is read. Empty if the
+            questions are generated.
+        sources: tried in order; each address ends with the name of one of ``files``.
+        max_new_tokens: the benchmark's limit per turn.
     """
 
     files: tuple[str, ...]
@@ -49,13 +51,14 @@ class BenchmarkRow:
 
 @dataclass(frozen=True)
 class Question:
-    """One benchmark question.
+    """A benchmark question.
 
     Attributes:
-        turns: the user's messages in order. reference: reference answers by turn.
-        task_id: the benchmark's own name of the question if that is a text (``HumanEval/0``).
-        system: system message of its conversation.
-        check: what the scorer needs (``HumanEval``: prompt, entry_point, test; GSM8K: answer).
+        turns: the user's messages in order.
+        reference: reference answers by turn.
+        task_id: the benchmark's name of the question if it is a string (``HumanEval/0``).
+        system: system message of the conversation.
+        check: data for the scorer (``HumanEval``: prompt, entry_point, test; GSM8K: answer).
     """
 
     question_id: int
@@ -68,19 +71,21 @@ class Question:
 
     @property
     def name(self) -> str:
-        """The benchmark's own name of the question, else its number."""
+        """The benchmark's own name of the question, or its number."""
         return str(self.question_id) if self.task_id is None else self.task_id
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """Questions of one file and what identifies them.
+    """Questions of a file and their identity.
 
     Attributes:
-        path: None if the questions are made in memory. sha256: of that file, or of the questions.
-        max_new_tokens: the benchmark's own limit for one turn.
-        questions, of: those that are asked, in file order; how many the file has.
-        published: whether the file is the published one, byte for byte; None if none is known.
+        path: None if the questions are generated.
+        sha256: hash of the file, or of the generated questions.
+        max_new_tokens: the benchmark's limit per turn.
+        questions: the selected questions in file order.
+        of: number of questions in the file.
+        published: whether the file is byte for byte the published one; None if no hash is known.
     """
 
     name: str
@@ -95,11 +100,11 @@ class Benchmark:
 
     @property
     def file(self) -> str:
-        """Name of the file read."""
+        """Name of the file."""
         return "made here" if self.path is None else self.path.name
 
 
 def asked_sha256(questions: Iterable[Question]) -> str:
-    """Hash of what is asked: ids, system messages and turns, in order. Two equal ones were asked the same."""
+    """Return the hash of ids, system messages and turns in order; equal hashes mean equal requests."""
     rows = [[question.question_id, question.system, list(question.turns)] for question in questions]
     return hashlib.sha256(json.dumps(rows).encode("ascii")).hexdigest()

@@ -1,1 +1,1 @@
-"""``vocabforge report A B C``: evaluations held against each other, where they can be."""
+"""``vocabforge report A B C``: compare evaluations if they are comparable."""

@@ -1,8 +1,8 @@
-"""Several evaluations side by side: the same questions, each method as a ratio to a reference, what is sure.
+"""Compare evaluations over the same questions: each method as a ratio to a reference, with its uncertainty.
 
-The ratio of two figures is a figure of its own: the questions are drawn with replacement, both methods get the same
-draw, and their figures are divided (``results/intervals.py``). Runs with other random numbers are not paired: each
-gets its own draw.
+A ratio's interval is bootstrapped: questions are drawn with replacement, the same draw is used for both
+methods, and their figures are divided (``results/intervals.py``). Runs with different random numbers are not
+paired: each uses its own draw.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ..results.schema import Figure, MethodResults, Strict
 from ..results.summary import FORMULAS, OVERALL, QuestionTable, task_groups
 from .runs import EvaluationRun, is_greedy, machine_facts, refuse_incomparable, run_notes, same_streams
 
-# Of all figures more is better.
+# Larger is better for all figures.
 FIGURES = ("accepted_length", "speedup", "tokens_per_s")
 COMPARED = ("accepted_length", "speedup")
 
@@ -50,14 +50,15 @@ class RunRow(Strict):
 
 
 class MethodRow(Strict):
-    """One method of one run over the compared questions.
+    """A method of a run over the compared questions.
 
     Attributes:
         name: ``RUN:METHOD``.
-        baseline: whether it is its run's plain decoding.
+        baseline: whether it is the run's plain decoding.
         figures: group (``overall``, then tasks) -> figure -> value with spread and interval.
-        ratios: group -> figure -> this method's over the reference's, with its 95% interval over questions; without a
-            value where times of different machines would be divided. Empty for the reference and for plain decoding.
+        ratios: group -> figure -> ratio to the reference, with its 95% interval over questions. It has no
+            value if it would compare times of different machines. Empty for the reference and for plain
+            decoding.
     """
 
     name: str
@@ -70,14 +71,14 @@ class MethodRow(Strict):
 
 
 class RunComparison(Strict):
-    """The result of ``vocabforge report A B``, as ``--json`` prints it.
+    """Result of ``vocabforge report A B``, as printed by ``--json``.
 
     Attributes:
-        settings: what is the same in all runs.
-        questions: answered by every method of every run; all figures count only these.
-        groups: group -> questions in it.
+        settings: settings that all runs share.
+        questions: number of questions answered by every method of every run; all figures use only these.
+        groups: group -> number of questions.
         reference: ``RUN:METHOD`` that the others are compared with.
-        notes: what differs between the runs and matters, one sentence each.
+        notes: relevant differences between the runs, one sentence each.
     """
 
     schema_version: Literal[2] = 2
@@ -95,7 +96,7 @@ class RunComparison(Strict):
 
 @dataclass(frozen=True, eq=False)
 class _Side:
-    """One method of one run: its rows, and per figure what each shared question contributes, (Q, R, C)."""
+    """A method of a run: its rows, and per figure the contribution (Q, R, C) of each shared question."""
 
     name: str
     run: EvaluationRun
@@ -112,12 +113,12 @@ def compare_runs(runs: Sequence[EvaluationRun], *, reference: str | None = None)
     """Compare evaluations over the questions that all of them answered.
 
     Args:
-        reference: ``RUN:METHOD``; None: the method of the first run with the largest speed-up.
+        reference: ``RUN:METHOD``; None selects the first run's method with the largest speed-up.
 
     Raises:
-        MismatchError: they differ in what decides the figures, or share no answered question.
-        UsageError: no such reference.
-        DataError: rows that cannot be read.
+        MismatchError: the runs differ in a setting that affects the figures, or share no answered question.
+        UsageError: the reference does not exist.
+        DataError: a row cannot be read.
     """
     settings = refuse_incomparable(runs)
     names = [run.name_of(method) for run in runs for method in run.results.methods]
@@ -153,7 +154,7 @@ def compare_runs(runs: Sequence[EvaluationRun], *, reference: str | None = None)
 
 
 def _load(runs: Sequence[EvaluationRun]) -> tuple[list[_Side], dict[str, NDArray[np.bool_]]]:
-    """All methods, each run's plain decoding first, and the groups of the questions that all of them answered."""
+    """Load all methods, each run's plain decoding first, and group the questions answered by all of them."""
     rows = {run.name_of(method): run.rows(method) for run in runs for method in run.results.methods}
     answered = [
         {row["question_id"] for row in kind}
@@ -166,7 +167,7 @@ def _load(runs: Sequence[EvaluationRun]) -> tuple[list[_Side], dict[str, NDArray
         raise MismatchError(
             "the runs share no question that all their methods answered",
             got="; ".join(f"{run.label}: {run.results.answered} answered" for run in runs),
-            remedy="failures.jsonl in each folder says what was left out, and why",
+            remedy="see failures.jsonl in each folder for the questions left out, and why",
         )
     categories = {row["question_id"]: row["category"] for row in next(iter(rows.values()))[0].answers}
     names = np.array([str(categories[number]) for number in ids])
@@ -183,7 +184,7 @@ def _load(runs: Sequence[EvaluationRun]) -> tuple[list[_Side], dict[str, NDArray
 
 
 def _reference(sides: Sequence[_Side], first: EvaluationRun, wanted: str | None) -> _Side:
-    """The method asked for, else the first run's largest speed-up; its plain decoding if it has nothing else."""
+    """Return the requested method, or the first run's largest speed-up, or its plain decoding if alone."""
     if wanted is not None:
         return next(one for one in sides if one.name == wanted)
     own = [one for one in sides if one.run is first]
@@ -222,9 +223,9 @@ def _ratio(one: _Side, base: _Side, name: str, members: NDArray[np.bool_]) -> Fi
 
 
 def ratio_of(first: Array, second: Array, name: str, *, paired: bool) -> Figure:
-    """``first`` over ``second``, (Q, R, C) columns over the same questions, with its 95% interval.
+    """Return ``first`` over ``second``, (Q, R, C) columns over the same questions, with its 95% interval.
 
-    ``paired``: draw the questions once for both; otherwise once for each.
+    ``paired`` uses the same draws of questions for both; otherwise the draws are independent.
     """
     mine, theirs = (figure_value(columns, **FORMULAS[name]) for columns in (first, second))
     if mine is None or not theirs:
@@ -232,13 +233,13 @@ def ratio_of(first: Array, second: Array, name: str, *, paired: bool) -> Figure:
     if len(first) < 2:
         return Figure(value=mine / theirs)
     one, two = (figure_samples(columns, **FORMULAS[name]) for columns in (first, second))
-    # The draws are the same on every call and independent of each other: any other one is a new one.
+    # Draws are deterministic and mutually independent, so shifting them by one makes them unpaired.
     low, high = percentile_interval(ratio(np.stack([one, two if paired else np.roll(two, 1)], axis=-1)))
     return Figure(value=mine / theirs, low=low, high=high)
 
 
 def _plain_notes(plain: Mapping[str, _Side], home: _Side) -> list[str]:
-    """Where plain decoding itself differs from the reference's run: in speed on the same machine, or in output."""
+    """Describe how plain decoding differs from the reference's run: speed on the same machine, or output."""
     found = []
     for label, other in plain.items():
         if other is home:
@@ -253,7 +254,7 @@ def _plain_notes(plain: Mapping[str, _Side], home: _Side) -> list[str]:
                     f"compared with {home.run.label}; compare the speed-ups, not the tokens/s"
                 )
         if is_greedy(results[0]):
-            # Greedy runs of one evaluation differ in time alone: the first stands for all.
+            # Greedy runs of one evaluation differ only in time, so compare the first.
             same = compare_outputs(home.rows[0].details, other.rows[0].details)
             if same.divergences:
                 first = same.divergences[0]

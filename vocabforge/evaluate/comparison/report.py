@@ -1,4 +1,4 @@
-"""A comparison of evaluations: its table, on a terminal and on a page."""
+"""Table of a comparison of evaluations, for a terminal and an HTML page."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..results.schema import Figure
 from ..results.summary import OVERALL
 from .compare import FIGURES, MethodRow, RunComparison
 
-# Verdict -> mark and tone in the table, words of the headline.
+# Verdict -> mark and tone in the table, wording of the headline.
 _WORDS: dict[Verdict, tuple[str, str, str]] = {
     "better": (" ▲", "good", "faster"),
     "worse": (" ▼", "bad", "slower"),
@@ -20,7 +20,7 @@ _WORDS: dict[Verdict, tuple[str, str, str]] = {
 
 
 def comparison_table(comparison: RunComparison) -> DataTable:
-    """Every method by task: its figures, and under them their ratio to the reference with its 95% interval."""
+    """Return a table of every method by task: figures and ratios to the reference with 95% intervals."""
     rows: list[list[object]] = []
     for group, questions in comparison.groups.items():
         for look, row in enumerate(comparison.methods):
@@ -30,8 +30,8 @@ def comparison_table(comparison: RunComparison) -> DataTable:
             rows.append([DataCell(row.name, look=look), DataCell(group, f"{questions:,} asked"), *cells])
     note = (
         "Under a figure: its ratio to the reference with the 95% interval over questions, paired. ▲ more, ▼ less: the "
-        "interval excludes 1; = it does not. Intervals do not include what a machine does from one run to the next; of "
-        "twenty rows without any true difference about one shows one by chance. A speed-up is over the plain decoding "
+        "interval excludes 1; = it does not. Intervals do not include the machine's variation between runs; of "
+        "twenty rows without a true difference, about one shows one by chance. A speed-up is over the plain decoding "
         "of its own run."
     )
     return DataTable(
@@ -53,7 +53,7 @@ def _cell(row: MethodRow, group: str, name: str) -> DataCell:
 
 
 def _ratio(found: Figure) -> str:
-    """``×1.08 [1.02–1.13]``; a dash without one."""
+    """Format as ``×1.08 [1.02–1.13]``, or a dash without a value."""
     if found.value is None:
         return "–"
     between = interval(found)
@@ -61,7 +61,7 @@ def _ratio(found: Figure) -> str:
 
 
 def headline(comparison: RunComparison) -> str:
-    """The comparison in one sentence: what is faster than the reference, and whether that is sure."""
+    """Summarise the comparison in a sentence: methods faster than the reference, and how certain that is."""
     said: dict[Verdict, list[str]] = {}
     for row in comparison.methods:
         if row.ratios:
@@ -76,7 +76,7 @@ def headline(comparison: RunComparison) -> str:
 
 
 def render_comparison(comparison: RunComparison) -> str:
-    """HTML text of a comparison; loads nothing from anywhere."""
+    """Render a comparison as a self-contained HTML page."""
     how: list[Block] = [FactList(comparison.settings, "The same in all runs")]
     for run in comparison.runs:
         facts = {"folder": run.folder, "hash": run.hash[:16], "measured": run.created, **run.machine}

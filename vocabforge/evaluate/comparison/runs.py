@@ -1,4 +1,4 @@
-"""Evaluations to be compared: opened under labels, whether they can be, and what a reader must know beforehand."""
+"""Open evaluations for a comparison, check that they are comparable, and list what readers should know."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from ..results.schema import ARTIFACT_KIND, RESULTS, MethodResults, Results, rea
 
 # Separates run and method in a name such as "A:eagle3".
 SEPARATOR = ":"
-# Facts of the environment that decide how long a pass takes, and that may move a logit's last bit.
+# Facts of the environment that affect the time of a pass, and possibly the last bit of a logit.
 MACHINE = ("processor", "cpu_count", "gpu", "device", "threads", "torch", "cuda")
 _SHOWN = 44
 
 
 @dataclass(frozen=True)
 class EvaluationRun:
-    """One evaluation artefact under a label."""
+    """An evaluation artefact under a label."""
 
     label: str
     folder: Path
@@ -31,14 +31,14 @@ class EvaluationRun:
     content_hash: str
 
     def name_of(self, method: MethodResults) -> str:
-        """``RUN:METHOD``."""
+        """Return ``RUN:METHOD``."""
         return f"{self.label}{SEPARATOR}{method.name}"
 
     def rows(self, method: MethodResults) -> list[MethodRows]:
-        """The method's answer and detail rows, run by run.
+        """Read the method's answer and detail rows, run by run.
 
         Raises:
-            DataError: a row that cannot be read.
+            DataError: a row cannot be read.
         """
         return read_method(self.folder, method.answers, method.details)
 
@@ -47,8 +47,8 @@ def open_runs(given: Sequence[str]) -> tuple[EvaluationRun, ...]:
     """Open evaluations given as ``DIR`` or ``LABEL=DIR``.
 
     Raises:
-        ArtifactError: no evaluation there, or one that was changed, or whose results name other files.
-        UsageError: a label or a folder twice, or a label that cannot be one.
+        ArtifactError: the folder is not an evaluation, was modified, or its results name other files.
+        UsageError: a label or folder is repeated, or a label is invalid.
     """
     named = [_split(text) for text in given]
     folders = [path.resolve() for _, path in named]
@@ -65,7 +65,7 @@ def open_runs(given: Sequence[str]) -> tuple[EvaluationRun, ...]:
 
 
 def _check(results: Results, artifact: Artifact) -> None:
-    """Results name the rows of the same folder, as many for each method; nothing else is read."""
+    """Check that the results name equally many answer and detail files of this folder for each method."""
     files = [(*method.answers, *method.details) for method in results.methods]
     counts = {len(part) for method in results.methods for part in (method.answers, method.details)}
     names = {method.name for method in results.methods}
@@ -80,7 +80,7 @@ def _check(results: Results, artifact: Artifact) -> None:
 
 
 def _split(text: str) -> tuple[str | None, Path]:
-    """``LABEL=DIR``; what exists as a path is never split."""
+    """Split ``LABEL=DIR``, unless the text is an existing path."""
     label, separator, folder = text.partition("=")
     if not separator or os.path.exists(text):
         return None, Path(text)
@@ -95,7 +95,7 @@ def _split(text: str) -> tuple[str | None, Path]:
 
 
 def _labels(named: Sequence[tuple[str | None, Path]]) -> list[str]:
-    """Labels as given; other runs take their folder's name, with its parent's if that is not enough."""
+    """Return the given labels; for other runs the folder's name, with its parent's if needed to be unique."""
     for depth in (1, 2):
         labels = [
             label or "/".join(path.resolve().parts[-depth:]).replace(SEPARATOR, "-") for label, path in named
@@ -107,10 +107,10 @@ def _labels(named: Sequence[tuple[str | None, Path]]) -> list[str]:
 
 
 def deciding_facts(runs: Sequence[EvaluationRun]) -> list[dict[str, str]]:
-    """The facts of each run that must be the same: name -> text.
+    """Return the facts of each run that must be equal for a comparison: name -> text.
 
-    A target is known by the hash of its weights, by its name only if a run has no hash; a tokenizer whose hash a run
-    did not record is left out.
+    A target is identified by the hash of its weights, or by its name if a run has no hash. A tokenizer is
+    omitted if a run did not record its hash.
     """
     results = [run.results for run in runs]
     hashed = all(one.target.fingerprint for one in results)
@@ -129,7 +129,7 @@ def deciding_facts(runs: Sequence[EvaluationRun]) -> list[dict[str, str]]:
         if known_tokenizer:
             facts["tokenizer and template"] = _digest(one.target.tokenizer)
         for name in transforms:
-            # A run that knew nothing of a transform did without it.
+            # Runs from before a transform existed did not use it.
             value = one.settings.sampling.get(name, getattr(SamplingParams(), name, None))
             facts[name.replace("_", " ")] = "none" if value is None else f"{value:g}"
         found.append(facts)
@@ -137,10 +137,10 @@ def deciding_facts(runs: Sequence[EvaluationRun]) -> list[dict[str, str]]:
 
 
 def refuse_incomparable(runs: Sequence[EvaluationRun]) -> dict[str, str]:
-    """The deciding facts, which are the same in all runs.
+    """Return the deciding facts, which must be equal in all runs.
 
     Raises:
-        MismatchError: they are not; with a table, one line a fact and one column a run.
+        MismatchError: they differ; the message has a table with a row per fact and a column per run.
     """
     facts = deciding_facts(runs)
     wrong = [name for name in facts[0] if len({one[name] for one in facts}) > 1]
@@ -172,26 +172,26 @@ def _digest(value: str | None) -> str:
 
 
 def machine_facts(results: Results) -> dict[str, str]:
-    """What decides how fast the machine is."""
+    """Return the facts that determine the machine's speed."""
     return {name: str(results.environment.get(name)) for name in MACHINE}
 
 
 def is_greedy(results: Results) -> bool:
-    """Whether nothing was drawn."""
+    """Return whether decoding was greedy."""
     return results.settings.sampling.get("temperature", 0.0) == 0
 
 
 def same_streams(first: Results, second: Results) -> bool:
-    """Whether both drew the same random numbers: greedy, or the same seeds."""
+    """Return whether both runs drew the same random numbers: greedy, or equal seeds."""
     return is_greedy(first) or set(first.settings.seeds) == set(second.settings.seeds)
 
 
 def run_notes(runs: Sequence[EvaluationRun], home: EvaluationRun, questions: int) -> list[str]:
-    """What differs between the runs and matters, one sentence each.
+    """Return notes on relevant differences between the runs, one sentence each.
 
     Args:
         home: the run that the others are compared with.
-        questions: how many are compared.
+        questions: number of compared questions.
     """
     results = [run.results for run in runs]
     found = [line for run in runs if run is not home for line in _differences(home, run)]
@@ -229,11 +229,11 @@ def _differences(home: EvaluationRun, other: EvaluationRun) -> list[str]:
         )
     how = [{"passes": one.run_facts.get("passes", "unknown"), "VocabForge": one.vocabforge} for one in sides]
     if apart := _parted(*how):
-        found.append(f"{home.label} and {other.label} also differ in {apart}: times may differ by that, too")
+        found.append(f"{home.label} and {other.label} also differ in {apart}: this may affect times")
     if not same_streams(*sides):
         found.append(
-            f"{home.label} and {other.label} drew other random numbers (other seeds): comparable in distribution, but "
-            "not paired; the intervals are wider for it"
+            f"{home.label} and {other.label} drew different random numbers (other seeds): comparable in distribution, "
+            "but not paired; the intervals are wider for it"
         )
     return found
 

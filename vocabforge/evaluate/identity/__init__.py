@@ -1,1 +1,1 @@
-"""Whether outputs equal plain decoding's, and whether rounding explains a difference."""
+"""Compare outputs with plain decoding, and judge whether rounding explains a difference."""

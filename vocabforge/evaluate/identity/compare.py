@@ -1,4 +1,4 @@
-"""Is the output the same? Token ids of a method against plain decoding."""
+"""Compare the token ids of a method with those of plain decoding."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ def compare_outputs(
 ) -> Outputs:
     """Compare detail rows of a method with those of plain decoding by token id.
 
-    Turns whose token ids a server did not tell are compared by the ``texts`` of the two sides' answer rows.
-
-    Questions that only one of them has are left out. The result holds the first divergence of each question, in order
-    of question id, not judged yet.
+    If a server did not return token ids, the ``texts`` of the answer rows are compared instead. Questions
+    that only one side has are skipped. The result lists the first divergence of each question by question id,
+    not yet judged.
     """
     expected = {row["question_id"]: row["choices"][0] for row in baseline}
     want_texts, have_texts = (
@@ -67,14 +66,14 @@ def compare_outputs(
 
 
 def first_difference(one: Sequence[int] | str, other: Sequence[int] | str) -> int | None:
-    """Where two outputs part first, from 0: the end of the shorter one if it begins the other; None: they are equal."""
+    """Return the first position where two outputs differ (the length of a prefix); None if they are equal."""
     shared = min(len(one), len(other))
     place = next((at for at in range(shared) if one[at] != other[at]), shared)
     return None if place == len(one) == len(other) else place
 
 
 def _first_divergence(expected: Row, got: Row) -> tuple[tuple[int, int, int | None, int | None] | None, bool]:
-    """Turn, position and the two tokens (None: its output had ended); and whether a cache cut the comparison."""
+    """Return turn, position and tokens (None: output ended), and whether a full cache cut it short."""
     turns = zip(expected["token_ids"], got["token_ids"], expected["finish"], got["finish"], strict=True)
     for turn, (want, have, want_finish, have_finish) in enumerate(turns):
         if want is None or have is None:
@@ -84,8 +83,8 @@ def _first_divergence(expected: Row, got: Row) -> tuple[tuple[int, int, int | No
             continue
         if position < min(len(want), len(have)):
             return (turn, position, want[position], have[position]), False
-        # An output that met the end of its cache says nothing about what would have followed, and the
-        # next turn's prompt differs by it: the comparison ends here.
+        # Stop at an output that filled its cache: its continuation is unknown, and the prompt of the
+        # next turn differs because of it.
         if (want_finish if len(want) < len(have) else have_finish) == "cache":
             return None, True
         ended = (want[position], None) if len(want) > position else (None, have[position])
@@ -101,7 +100,7 @@ def _first_character(want: Sequence[str], have: Sequence[str]) -> tuple[int, int
 
 
 def outputs_of(runs: Sequence[Outputs]) -> Outputs:
-    """The comparisons of all runs of one method in one, counted by the judgements that divergences have by now."""
+    """Merge the comparisons of all runs of a method, counting the current judgements of divergences."""
     divergences = [row for run in runs for row in run.divergences]
     judged = Counter(row.judgement for row in divergences)
     return Outputs(

@@ -1,6 +1,6 @@
-"""Why an output differs from plain decoding: the target's rounding, or a fault.
+"""Judge why an output differs from plain decoding: the target's rounding, or a fault.
 
-The target itself is asked for its logits where two outputs part; see ``rounding.py``.
+The target's logits are computed at the position where two outputs diverge; see ``rounding.py``.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ if TYPE_CHECKING:
     from ...corpus.tokenizer.tokenizer import TextTokenizer
     from ..results.answers import MethodRows
 
-MOST_JUDGED = 50  # each costs as much as generating up to the divergence again
-# Two logits, each moved by the noise, come this near; twice that, because another cut may move them further.
+MOST_JUDGED = 50  # judging costs as much as generating up to the divergence again
+# Two logits that each move by the noise can differ by twice the noise; doubled, since other cuts may add
+# more.
 TOLERANCE = 4
 
-# Place and tokens -> the fields of the row that judging fills.
+# Position and tokens -> the row's fields that judging fills.
 Verdicts = dict[tuple[OutputPosition, int | None, int | None], dict[str, Any]]
 
 
@@ -43,15 +44,15 @@ def judge(
     most: int = MOST_JUDGED,
     known: Verdicts | None = None,
 ) -> list[DivergenceRow]:
-    """The divergences of one method in one run with texts, judgements and their evidence.
+    """Return the divergences of a method in one run with texts, judgements and evidence.
 
-    Sampled outputs are not judged. What the judgements mean: ``results.schema.DivergenceRow``.
+    Sampled outputs are not judged. For the meaning of judgements see ``results.schema.DivergenceRow``.
 
     Args:
-        baseline: what plain decoding wrote in that run.
-        target: as it decoded: same weights, dtype and device.
-        most: the target is asked about this many, those in ``known`` counted; the others stay ``not judged``.
-        known: verdicts by place, read and extended: repeats of a greedy run part at the same places.
+        baseline: plain decoding's rows of that run.
+        target: the target with the weights, dtype and device it decoded with.
+        most: maximum number of judgements, including those in ``known``; the others stay ``not judged``.
+        known: verdicts by position, read and extended: repeated greedy runs diverge at the same positions.
     """
     asked = {question.question_id: question for question in questions}
     answers = {row["question_id"]: row["choices"][0] for row in baseline.answers}
@@ -69,7 +70,7 @@ def judge(
                 if key not in known and len(known) < most:
                     known[key] = _verdict(row, place, tokenizer.eos_ids, settings, target)
                 found = known.get(key, {"reason": f"only {most} divergences of a method are judged"})
-            except (VocabForgeError, RuntimeError) as error:  # such as a device without memory left
+            except (VocabForgeError, RuntimeError) as error:  # such as out of memory
                 first, *_ = (str(error) or type(error).__name__).splitlines()
                 found = {"reason": f"the target could not be asked: {first}"}
             judged.append(row.model_copy(update=found))
@@ -78,13 +79,13 @@ def judge(
 
 
 def _described(row: DivergenceRow, details: Mapping[str, Any], tokenizer: TextTokenizer) -> DivergenceRow:
-    """The row with its tokens' texts; special tokens by name."""
+    """Return the row with the texts of its tokens; special tokens are given by name."""
     before = details["token_ids"][row.turn][: row.position][-1:]
 
     def text(token: int | None) -> str | None:
         if token is None:
             return None
-        # Behind the token before it: some decoders strip the first space of a text.
+        # Decode with the preceding tokens: some decoders strip the first space of a text.
         start = tokenizer.decode(before, skip_special=False)
         whole = tokenizer.decode([*before, token], skip_special=False)
         alone = tokenizer.decode([token], skip_special=False)
@@ -101,10 +102,10 @@ def _place(
     tokenizer: TextTokenizer,
     settings: RunSettings,
 ) -> OutputPosition:
-    """The prompt as it was, from plain decoding's earlier answers, which the method's equal up to here.
+    """Rebuild the prompt from plain decoding's earlier answers, which equal the method's up to here.
 
     Raises:
-        DataError: it is not as long as it was.
+        DataError: its length differs from the recorded one.
     """
     conversation = PromptBuilder(tokenizer, settings.prompt_format, system_of(question, settings.system))
     prompt = conversation.ask(question.turns[0])
@@ -127,7 +128,7 @@ def _verdict(
     settings: RunSettings,
     target: Target,
 ) -> dict[str, Any]:
-    """Judgement, reason and evidence; where an output had ended, its likeliest stop token stands for it."""
+    """Return judgement, reason and evidence; for an output that ended, use its likeliest stop token."""
     size = target.config.vocab_size
     stops = [token for token in stop_ids if token < size]
     if any(token is not None and not 0 <= token < size for token in (row.expected, row.got)):
@@ -147,10 +148,10 @@ def _verdict(
 
 
 def _ended(row: DivergenceRow, place: OutputPosition, stop_ids: Collection[int], limit: int) -> str | None:
-    """What is wrong where only one output goes on; None where both do.
+    """Return the error if only one output continues; None if both do.
 
-    Two outputs that stop where they must cannot part like this: the stop token itself is part of an output, and the
-    limit is the same for both. The end of a cache is no divergence.
+    Two correctly stopped outputs cannot differ like this: the stop token is part of the output, and both have
+    the same limit. A full cache is not a divergence.
     """
     if row.expected is not None and row.got is not None:
         return None
@@ -167,7 +168,7 @@ def _ended(row: DivergenceRow, place: OutputPosition, stop_ids: Collection[int],
 
 
 def _weigh(expected: float | None, got: float | None, evidence: Evidence) -> dict[str, Any]:
-    """Evidence and judgement of two tokens' logits (None: there is no such token)."""
+    """Return evidence and judgement for the logits of two tokens (None: no token to score)."""
     largest, noise = float(evidence.scores.max()), evidence.noise
     allowed = TOLERANCE * noise
     found: dict[str, Any] = {
@@ -195,7 +196,7 @@ def _weigh(expected: float | None, got: float | None, evidence: Evidence) -> dic
 
 
 def _distance(one: float, other: float) -> float:
-    return 0.0 if one == other else abs(one - other)  # infinities, too
+    return 0.0 if one == other else abs(one - other)  # handles infinities
 
 
 def _finite(value: float | None) -> float | None:

@@ -1,9 +1,9 @@
-"""What a target says after a text, and how far its own rounding moves that.
+"""Compute a target's logits at a position and the noise that its rounding adds.
 
-A target reads the same tokens several times, cut into passes of different sizes: as plain decoding cuts them, all at
-once, and in blocks as verification does. In exact arithmetic the logits are the same each time, so how far they are
-apart is what rounding does at this position. All passes are of the kinds that plain decoding is made of, so that a
-mistake in the passes over trees cannot excuse itself as noise.
+Identical tokens are run in several ways, split into passes of different sizes: as in plain decoding, all at
+once, and in blocks as in verification. In exact arithmetic the logits are equal, so their differences measure
+rounding at this position. Only kinds of passes that plain decoding uses are included, so that a bug in tree
+passes is not mistaken for noise.
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ from ...decode.target_side import TargetSide
 from ...models.kv_cache import causal_mask, near_rule
 from ...models.target.interface import Target, TargetOutput
 
-BLOCK = 8  # tokens of a pass in blocks
+BLOCK = 8  # tokens per pass in blocks
 
 Scores = np.ndarray[Any, np.dtype[np.float32]]
 
 
 @dataclass(frozen=True)
 class OutputPosition:
-    """A position of an output: it follows the ``prompt`` and the output's ``common`` first tokens."""
+    """A position of an output, after the ``prompt`` and the output's first tokens ``common``."""
 
     prompt: tuple[int, ...]
     common: tuple[int, ...]
 
     @property
     def length(self) -> int:
-        """Tokens before the position."""
+        """Number of tokens before the position."""
         return len(self.prompt) + len(self.common)
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What the target says at a place.
+    """The target's logits at a position.
 
     Attributes:
-        scores: (V,) logits from passes cut as plain decoding's, after penalties where there are any. Captured or
-            compiled passes may round otherwise.
-        noise: how far rounding moves them.
-        sound: the passes differ by no more than rounding explains.
+        scores: (V,) logits from passes split as in plain decoding, after penalties if any. Captured or
+            compiled passes may round differently.
+        noise: effect of rounding on the logits.
+        sound: whether the passes differ by no more than rounding explains.
     """
 
     scores: Scores
@@ -57,13 +57,13 @@ class Evidence:
 
 
 def ask_target(target: Target, place: OutputPosition, sampling: SamplingParams) -> Evidence:
-    """The logits of the token at a place, and how far rounding moves them. Run it under ``torch.inference_mode()``.
+    """Return the logits at a position and their rounding noise. Call it under ``torch.inference_mode()``.
 
-    The noise is the largest difference between two ways over the vocabulary, and never below a unit or so in the last
-    place of the largest logit: ways may agree by luck.
+    The noise is the largest difference between any two ways over the vocabulary, but at least about one unit
+    in the last place of the largest logit, because ways may agree by chance.
 
     Raises:
-        DataError: the logits hold no largest number.
+        DataError: the logits have no largest value.
     """
     side = TargetSide(target, (), 1)
     side.allocate(place.length, 0)
@@ -75,7 +75,7 @@ def ask_target(target: Target, place: OutputPosition, sampling: SamplingParams) 
 
     ways = [_read(side, pieces) for pieces in _ways(place)]
     plain, scores = ways[0], penalised(ways[0])
-    if not scores[int(scores.argmax())] > -np.inf:  # NaN is the largest
+    if not scores[int(scores.argmax())] > -np.inf:  # argmax selects NaN
         raise no_distribution("target", place.length)
     size = float(np.abs(plain[np.isfinite(plain)]).max(initial=0))
     floor, ceiling = (size * bound for bound in _bounds(target.dtype))
@@ -84,27 +84,27 @@ def ask_target(target: Target, place: OutputPosition, sampling: SamplingParams) 
 
 
 def _bounds(dtype: torch.dtype) -> tuple[float, float]:
-    """The least noise, and the most that is still rounding, in units of the largest logit.
+    """Return the minimum noise, and the maximum that rounding explains, relative to the largest logit.
 
-    Sums run in fp32 or wider: a narrow dtype rounds only what is stored, and its noise is a unit or two in the last
-    place. A wide dtype's is some more of its far smaller ones.
+    Sums are accumulated in fp32 or wider. A narrow dtype therefore only rounds stored values, with a noise of
+    one or two units in the last place. A wide dtype has a few more, but far smaller, units.
     """
     eps = float(torch.finfo(dtype).eps)
     return (4 * eps, 4096 * eps) if eps < 1e-6 else (eps, 1 / 8)
 
 
 def _apart(ways: Sequence[Scores]) -> float:
-    """The largest difference between any two ways; infinite where one is not a number and another is."""
+    """Return the largest difference between any two ways; infinite if only some have NaN at a place."""
     most, least = np.max(ways, 0), np.min(ways, 0)
-    with np.errstate(invalid="ignore"):  # infinities that are equal
+    with np.errstate(invalid="ignore"):  # inf - inf
         moved = np.where(most == least, np.float32(0), most - least)
     return float(np.nan_to_num(moved, nan=np.inf, posinf=np.inf).max())
 
 
 def _ways(place: OutputPosition) -> list[tuple[tuple[int, ...], ...]]:
-    """Different cuts of the same tokens into passes; the first is plain decoding's."""
+    """Return different splits of the same tokens into passes; the first is plain decoding's."""
     prompt, common = place.prompt, place.common
-    rest = prompt[-1:] + common  # with the prompt's last token: a block remains without common tokens, too
+    rest = prompt[-1:] + common  # starts at the prompt's last token, so it is never empty
     blocks = [rest[start : start + BLOCK] for start in range(0, len(rest), BLOCK)]
     ways = [
         (prompt, *((token,) for token in common)),
@@ -115,7 +115,7 @@ def _ways(place: OutputPosition) -> list[tuple[tuple[int, ...], ...]]:
 
 
 def _read(side: TargetSide, pieces: Iterable[Sequence[int]]) -> Scores:
-    """(V,) fp32 logits after the last token of all pieces, each read in a pass of its own (long ones in chunks)."""
+    """Return (V,) fp32 logits after the last token; every piece gets its own pass, in chunks if long."""
     side.set_length(0, 0)
     logits: Tensor | None = None
     for piece in pieces:
@@ -126,12 +126,12 @@ def _read(side: TargetSide, pieces: Iterable[Sequence[int]]) -> Scores:
 
 
 def whole_pass(model: Target, ids: Tensor, aux_layers: tuple[int, ...] = ()) -> TargetOutput:
-    """Every position of some texts, each seeing what stands before it. Run it under ``torch.inference_mode()``.
+    """Run texts in one causal pass and return every position. Call it under ``torch.inference_mode()``.
 
     Args:
         model: the target.
-        ids: (B, T) int64; shorter texts are padded at their ends, where no other token looks.
-        aux_layers: 0-based layers whose outputs are wanted, too.
+        ids: (B, T) int64, right-padded.
+        aux_layers: 0-based layers whose outputs are also returned.
     """
     rows, length = ids.shape
     places = torch.arange(length, device=model.device)
@@ -149,5 +149,5 @@ def whole_pass(model: Target, ids: Tensor, aux_layers: tuple[int, ...] = ()) -> 
 
 
 def next_logits(model: Target, ids: Sequence[int]) -> Tensor:
-    """(V,) logits behind some tokens, in the model's dtype."""
+    """Return the (V,) logits after some tokens, in the model's dtype."""
     return model.logits(whole_pass(model, torch.tensor([list(ids)])).hidden[0, -1])

@@ -1,4 +1,4 @@
-"""Output quality: GSM8K's exact match, and HumanEval's tests in a sandbox."""
+"""Output quality: exact match on GSM8K, and HumanEval's tests in a sandbox."""
 
 from .scoring import require_sandbox, score_answers
 

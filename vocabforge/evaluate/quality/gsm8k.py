@@ -1,9 +1,9 @@
-"""GSM8K: is the number that an answer ends with the reference's?
+"""GSM8K: compare the final number of an answer with the reference.
 
-The benchmark's own form is a line ``#### 18``; the first such line of an answer counts (base models go on with a
-question of their own after it). An answer without one is judged by its last number. Numbers are compared as numbers:
-``$1,234.50``, ``1234.5`` and ``1,234.50.`` are the same, signs of currency and percent are dropped. Numbers in words
-are none. What a model wrote up to ``</think>`` is not its answer.
+The benchmark's format is a line ``#### 18``. The first such line of an answer counts, because base models
+continue with another question. Without such a line the last number counts. Numbers are compared by value:
+``$1,234.50``, ``1234.5`` and ``1,234.50.`` are equal, and currency and percent signs are dropped. Numbers in
+words are not recognised. Text up to ``</think>`` is not part of the answer.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from decimal import Decimal
 from ...core.errors import DataError
 from ..results.schema import Figure
 
-# A minus after a letter, a number or a bracket is an operator or a dash: "10-3", "5-day".
+# A minus after a letter, digit or bracket is an operator or a dash: "10-3", "5-day".
 _NUMBER = (
     r"(?:(?<![\w)\]}%])(?P<sign>[-−])\$?|\$(?P<inner>[-−]))?"
     r"(?P<digits>[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])(?:\.[0-9]+)?|[0-9]+(?:\.[0-9]+)?|\.[0-9]+)"
 )
 _ANY = re.compile(_NUMBER)
-# The line ends with it: "#### 1. First step" is a heading.
+# The number must end the line: "#### 1. First step" is a heading.
 _MARKED = re.compile(r"(?<!#)####[ \t]*\$?" + _NUMBER + r"[ \t]*[%$]?\.?[ \t]*$", re.MULTILINE)
 _THOUGHT_END = "</think>"
 
@@ -34,7 +34,7 @@ INTERVAL = "95% Wilson score interval over questions; further runs of a question
 
 @dataclass(frozen=True)
 class Score:
-    """One answer's verdict: the ``number`` judged, and the ``marked`` one in the benchmark's own form (None: none)."""
+    """Score of an answer: the ``number`` judged, and the ``marked`` one in the benchmark's format."""
 
     marked: Decimal | None
     number: Decimal | None
@@ -43,24 +43,24 @@ class Score:
 
 
 def marked_number(text: str) -> Decimal | None:
-    """The number of the first line ``#### n``."""
+    """Return the number of the first line ``#### n``."""
     match = _MARKED.search(_final(text))
     return None if match is None else _value(match)
 
 
 def last_number(text: str) -> Decimal | None:
-    """The last number in a text."""
+    """Return the last number in a text."""
     match = None
-    for match in _ANY.finditer(_final(text)):  # noqa: B007 (the last one is wanted)
+    for match in _ANY.finditer(_final(text)):  # noqa: B007 (uses the last match)
         pass
     return None if match is None else _value(match)
 
 
 def reference_number(answer: object, source: str = "GSM8K") -> Decimal:
-    """The number of a reference answer: a whole solution ending in ``#### n``, or the number alone.
+    """Return the number of a reference answer: a solution ending in ``#### n``, or the number alone.
 
     Raises:
-        DataError: there is none.
+        DataError: the answer has no number.
     """
     text = str(answer)
     number = marked_number(text)
@@ -74,7 +74,7 @@ def reference_number(answer: object, source: str = "GSM8K") -> Decimal:
 
 
 def score(text: str, reference: Decimal) -> Score:
-    """Judge one answer."""
+    """Score one answer."""
     marked = marked_number(text)
     number = last_number(text) if marked is None else marked
     return Score(marked, number, number == reference, marked == reference)
@@ -86,13 +86,13 @@ def _final(text: str) -> str:
 
 def _value(match: re.Match[str]) -> Decimal:
     number = Decimal(match["digits"].replace(",", ""))
-    return number.copy_negate() if match["sign"] or match["inner"] else number  # minus would round
+    return number.copy_negate() if match["sign"] or match["inner"] else number  # unary minus would round
 
 
 def wilson(share: float, count: int) -> tuple[float, float]:
-    """Wilson's score interval (JASA 22, 1927) of a share seen in ``count`` independent trials.
+    """Return Wilson's score interval (JASA 22, 1927) of a share of ``count`` independent trials.
 
-    Unlike a bootstrap, it is not empty where all or none are right.
+    Unlike a bootstrap interval, it is not empty if all or none succeed.
     """
     centre = share + Z95**2 / (2 * count)
     half = Z95 * math.sqrt(share * (1 - share) / count + Z95**2 / (4 * count**2))
@@ -101,7 +101,7 @@ def wilson(share: float, count: int) -> tuple[float, float]:
 
 
 def rate(verdicts: Sequence[Sequence[bool]]) -> Figure:
-    """Share of right answers in (runs, questions): mean and deviation over runs, interval over questions."""
+    """Return the share of right answers in (runs, questions) with deviation over runs and interval."""
     questions = len(verdicts[0]) if verdicts else 0
     if questions == 0:
         return Figure()

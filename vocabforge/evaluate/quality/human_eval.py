@@ -1,12 +1,12 @@
-"""HumanEval: from an answer to the text that completes the prompt, and to the program that tests it.
+"""HumanEval: extract a completion from an answer, and build the program that tests it.
 
-Two forms of answers. A chat model answers with a code block: the first one that defines the function counts, whole;
-it follows the prompt, and its definition replaces the prompt's. A base model goes on where the prompt ended: its text
-is cut at the first line that begins, without indentation, with one of the benchmark's stop words
-(Chen et al. 2021, arXiv:2107.03374, section 3, and a code fence). Answers are kept stripped, so the first line's
-indentation is put back.
+Chat answers contain code blocks. The first block that defines the function is used completely: it is appended
+to the prompt, and its definition replaces the prompt's. Raw answers of base models continue the prompt. They
+are cut at the first unindented line that starts with a stop word of the benchmark (Chen et al. 2021,
+arXiv:2107.03374, section 3) or a code fence. Answers are stored stripped, so the indentation of the first
+line is restored.
 
-Nothing is lost by cutting: the whole answers are in the answer files.
+The answer files keep the complete answers.
 """
 
 from __future__ import annotations
@@ -23,19 +23,20 @@ _FENCE = re.compile(
     r"^(?P<indent>[ \t]*)(?P<fence>`{3,}|~{3,})[^\n`]*\n(?P<code>.*?)(?:^[ \t]*(?P=fence)[ \t]*$|\Z)",
     re.MULTILINE | re.DOTALL,
 )
-# What a module's first line can begin with, where prose stands before it.
+# Possible beginnings of a module after leading prose.
 _MODULE_START = re.compile(r"^(?:import |from |def |class |@|async def )", re.MULTILINE)
 _THOUGHT_END = "</think>"
 CHECK_KEYS = ("prompt", "entry_point", "test")
 
 
 def completion_of(answer: str, check: Mapping[str, Any], form: Literal["chat", "raw"]) -> str:
-    """The text that is put behind the prompt.
+    """Return the text to append to the prompt.
 
     Args:
         answer: the model's answer, stripped or not.
         check: a HumanEval row: ``prompt``, ``entry_point``, ``test``.
-        form: how the model was asked; a ``raw`` answer that begins with a code block is read as a chat answer.
+        form: format of the prompt; a ``raw`` answer that begins with a code block is treated as a chat
+            answer.
     """
     prompt, name = check["prompt"], check["entry_point"]
     text = answer.replace("\r\n", "\n")
@@ -51,7 +52,7 @@ def completion_of(answer: str, check: Mapping[str, Any], form: Literal["chat", "
     if whole is not None:
         return _module(whole)
     start = _MODULE_START.search(text)
-    # Outside of any fence, or before one that the prompt opened.
+    # The function is outside any fence, or before a fence that the prompt opened.
     if start is not None and _defines(text, name):
         return _module(_cut_after_definition(text[start.start() :], name))
     if blocks:
@@ -60,15 +61,15 @@ def completion_of(answer: str, check: Mapping[str, Any], form: Literal["chat", "
 
 
 def program(check: Mapping[str, Any], completion: str) -> str:
-    """Prompt, completion, tests, and the call that runs them, joined as the public scorer joins them."""
+    """Join prompt, completion, tests and the call that runs them, as the public scorer does."""
     return f"{check['prompt']}{completion}\n{check['test']}\ncheck({check['entry_point']})"
 
 
 def require_check(check: Mapping[str, Any] | None, source: str) -> Mapping[str, Any]:
-    """A question's row of HumanEval.
+    """Return the HumanEval row of a question.
 
     Raises:
-        DataError: it lacks what the scorer needs.
+        DataError: a field that the scorer needs is missing.
     """
     if check is None or any(not isinstance(check.get(key), str) for key in CHECK_KEYS):
         raise DataError(
@@ -85,12 +86,12 @@ def _defines(text: str, name: str) -> bool:
 
 
 def _module(code: str) -> str:
-    # The prompt ends behind its function's docstring: a whole program begins on a line of its own.
+    # The prompt ends after the docstring, so a whole program must start on a new line.
     return "\n" + code.strip("\n") + "\n"
 
 
 def _cut_after_definition(text: str, name: str) -> str:
-    """A program without a fence: up to the first stop word behind the function, the function's own line aside."""
+    """Cut an unfenced program at the first stop word after the function's ``def`` line."""
     match = re.search(rf"^(?:async )?def {re.escape(name)}\b", text, re.MULTILINE)
     start = match.end() if match else 0
     return text[:start] + _cut(text[start:])
@@ -102,9 +103,9 @@ def _cut(text: str) -> str:
 
 
 def _body(text: str, prompt: str, name: str) -> str:
-    """The continuation of a prompt, up to the first stop word, its first line indented again."""
+    """Cut a continuation of the prompt at the first stop word and restore its first line's indentation."""
     first = text.lstrip("\n")
-    if _defines(first, name) and _MODULE_START.match(first):  # it began again
+    if _defines(first, name) and _MODULE_START.match(first):  # the answer repeats the definition
         return _module(_cut_after_definition(first, name))
     if first and not first[0].isspace():
         text = _indentation(prompt, name) + first
@@ -112,11 +113,11 @@ def _body(text: str, prompt: str, name: str) -> str:
 
 
 def _indented(code: str, prompt: str, name: str) -> str:
-    """A body that stands in a block of its own, at any indentation."""
+    """Indent a function body from a code block as the prompt requires."""
     return textwrap.indent(textwrap.dedent(code).strip("\n"), _indentation(prompt, name)) + "\n"
 
 
 def _indentation(prompt: str, name: str) -> str:
-    """That of the function's docstring, the line after its ``def``."""
+    """Return the indentation of the line after the function's ``def``."""
     match = re.search(rf"^def {re.escape(name)}\b.*\n(?:[ \t]*\n)*([ \t]+)\S", prompt, re.MULTILINE)
     return match[1] if match else "    "

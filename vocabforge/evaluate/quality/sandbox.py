@@ -1,10 +1,11 @@
-"""Runs generated programs, each in a separate process, and says whether they passed.
+"""Run generated programs, each in a separate process, and report whether they passed.
 
-A program gets resource limits, an empty environment and an empty temporary folder as its working folder. If bubblewrap
-(``bwrap``) is installed, it also gets namespaces of its own: no network, no other processes, and no files except the
-system's and Python's libraries, read-only. Without bubblewrap it can do what the user can, and ``facts`` says so.
+A program has resource limits, an empty environment, and an empty temporary folder as its working directory.
+If bubblewrap (``bwrap``) is installed, it also runs in separate namespaces: no network, no other processes,
+and read-only access to the system's and Python's libraries only. Without bubblewrap it has the user's
+permissions, which ``facts`` reports.
 
-A program shares a process with its tests, as in the public scorer, so one that means to deceive them can.
+As in the public scorer, a program shares its process with the tests, so a malicious program can fake a pass.
 """
 
 from __future__ import annotations
@@ -29,22 +30,22 @@ from ...core.progress import ProgressBar
 
 PASSED, TIMED_OUT = "passed", "timed out"
 _CHILD = Path(__file__).with_name("sandbox_child.py")
-_REPORT_LIMIT = 1 << 16  # bytes that a program can write to one file, its report included
+_REPORT_LIMIT = 1 << 16  # maximum bytes that a program can write to a file, including its report
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one program may use: seconds, including the start of its interpreter, and address space."""
+    """Limits of a program: wall time in seconds, including interpreter start, and address space."""
 
     wall_s: float = 10.0
     memory_mib: int = 1024
 
     def resources(self) -> dict[str, int]:
-        """Names in the module ``resource`` and their values; the address space last, so that nothing else fails."""
+        """Return resource names and values; the address space is last so that the others can still be set."""
         return {
             "RLIMIT_CORE": 0,
             "RLIMIT_FSIZE": _REPORT_LIMIT,
-            "RLIMIT_NPROC": 0,  # no new processes or threads; root is exempt from it
+            "RLIMIT_NPROC": 0,  # no new processes or threads; root is exempt
             "RLIMIT_NOFILE": 32,
             "RLIMIT_STACK": 8 << 20,
             "RLIMIT_CPU": math.ceil(self.wall_s) + 1,
@@ -56,7 +57,7 @@ class Sandbox:
     """Runs programs under ``limits``.
 
     Raises:
-        VocabForgeError: not Linux, or programs cannot be started.
+        VocabForgeError: the system is not Linux, or programs cannot be started.
     """
 
     def __init__(self, limits: Limits | None = None) -> None:
@@ -74,11 +75,11 @@ class Sandbox:
         if bwrap is not None:
             self._wrap = _bubblewrap(bwrap)
             verdict = self.run("")
-            if verdict != PASSED:  # containers may forbid namespaces
+            if verdict != PASSED:  # namespaces may be forbidden in containers
                 self._wrap, self._without = [], f"bubblewrap does not work here ({verdict})"
 
     def facts(self) -> dict[str, str]:
-        """How programs are run here, in words."""
+        """Describe how programs are run on this machine."""
         isolated = (
             "yes (bubblewrap): no network, no other processes, no files except system and Python libraries"
             if self._wrap
@@ -92,7 +93,7 @@ class Sandbox:
         }
 
     def run_all(self, programs: Sequence[str], description: str) -> list[str]:
-        """Results in order, as many programs at once as this process has processors."""
+        """Return results in order; run as many programs in parallel as there are processors."""
         results = []
         pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)))
         with ProgressBar(description, len(programs), "programs") as bar:
@@ -108,7 +109,7 @@ class Sandbox:
         """Run one program.
 
         Returns:
-            ``passed``: it ran to its end without an error; ``timed out``; or ``failed: <why>``.
+            ``passed`` if it finished without an error, ``timed out``, or ``failed: <why>``.
 
         Raises:
             VocabForgeError: the process could not be started.
@@ -126,7 +127,7 @@ class Sandbox:
                     stdin=subprocess.PIPE,
                     stdout=report,
                     stderr=subprocess.DEVNULL,
-                    # The same verdict each time, even if a program relies on the order of a set.
+                    # Makes the result deterministic even if a program depends on set order.
                     env={"PYTHONHASHSEED": "0"},
                     cwd=folder,
                     start_new_session=True,
@@ -138,7 +139,7 @@ class Sandbox:
             except subprocess.TimeoutExpired:
                 return TIMED_OUT
             finally:
-                if process.returncode is None:  # not waited for: its number is still its own
+                if process.returncode is None:  # not reaped yet, so its pid is still valid
                     os.killpg(process.pid, signal.SIGKILL)
                     process.wait()
             report.seek(0)
@@ -146,7 +147,7 @@ class Sandbox:
 
 
 def _bubblewrap(bwrap: str) -> list[str]:
-    """The command that shuts in what follows it."""
+    """Return the bubblewrap command that isolates the command appended to it."""
     words = [bwrap, "--unshare-all", "--die-with-parent", "--proc", "/proc", "--dev", "/dev"]
     python = [os.path.realpath(sys.base_prefix), os.path.dirname(sys.executable), f"{sys.prefix}/pyvenv.cfg"]
     for path in ("/usr", "/lib", "/lib64", "/etc/ld.so.cache", *python, str(_CHILD)):
@@ -155,12 +156,12 @@ def _bubblewrap(bwrap: str) -> list[str]:
 
 
 def _verdict(report: str, token: str, code: int) -> str:
-    """Only a report that begins with the token can say ``passed``."""
+    """Parse a report; only a report that begins with the token counts as ``passed``."""
     kind, _, message = report.removeprefix(token).partition(":")
     if report.startswith(token) and kind == "passed":
         return PASSED
     if report.startswith(token) and kind == "failed":
-        # The program makes the message: nothing in it may steer a terminal.
+        # The message is untrusted: remove terminal control sequences.
         return "failed: " + "".join(letter if letter.isprintable() else " " for letter in message)
     if code < 0:
         return f"failed: the process was ended by {signal.strsignal(-code)}"

@@ -1,7 +1,7 @@
-"""The process that runs one program: started as a script, imported by nothing, standard library only.
+"""Child process that runs one program: executed as a script, never imported, standard library only.
 
-It reads the job from standard input and reports on what was its standard output. A report begins with a random token,
-so a program that ends early, or writes something itself, has not passed.
+It reads the job from standard input and reports on its original standard output. A report begins with a
+random token, so a program that exits early or writes its own output does not pass.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ def main() -> None:
         hard = resource.getrlimit(which)[1]
         limit = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(which, (limit, limit))
-    # The program may replace any function; what runs after it is bound before.
+    # The program may replace any function, so bind those used after it.
     write, leave, token = os.write, os._exit, job.pop("token")
     try:
         _run(job.pop("program"))
         verdict = "passed:"
-    except BaseException as error:  # noqa: BLE001 (SystemExit is no pass, either)
+    except BaseException as error:  # noqa: BLE001 (SystemExit is a failure as well)
         verdict = f"failed:{_describe(error)[:_MESSAGE_LIMIT]}"
     write(report, (token + verdict).encode("utf-8", "replace"))
     leave(0)
 
 
 def _run(program: str) -> None:
-    """Run a program as its own module, so that it neither sees this file's names nor is ``__main__``."""
+    """Run a program as a separate module that cannot access this file's names and is not ``__main__``."""
     module = type(sys)("candidate")
     sys.modules["candidate"] = module
     exec(compile(program, "<candidate>", "exec", dont_inherit=True), module.__dict__)
@@ -45,7 +45,7 @@ def _run(program: str) -> None:
 def _describe(error: BaseException) -> str:
     try:
         text = str(error)
-    except BaseException:  # noqa: BLE001 (the program's own code made it)
+    except BaseException:  # noqa: BLE001 (the exception is the program's own)
         text = ""
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 

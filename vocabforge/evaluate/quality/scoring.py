@@ -1,4 +1,4 @@
-"""Scores the answers of all methods and runs, and writes the verdicts beside them."""
+"""Score the answers of all methods and runs, and write the verdicts next to them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .sandbox import PASSED, Sandbox
 RESULTS_SUFFIX = "_results.jsonl"
 NO_ANSWER = "failed: no answer"
 
-# method -> run -> question id -> answer; method -> run -> rows in the order of the questions
+# method -> run -> question id -> answer; method -> run -> rows in question order
 Texts = Mapping[str, Sequence[Mapping[int, str]]]
 Rows = dict[str, list[list[dict[str, Any]]]]
 
@@ -33,18 +33,17 @@ def score_answers(
 ) -> dict[str, Quality]:
     """Score every answer of a benchmark that has a scorer; a question without an answer is wrong.
 
-    Args:
-        answers: method -> run -> answer rows; plain decoding first.
-        folder: gets files of verdicts: ``gsm8k/``, or ``human-eval/`` with the samples.
-        allow_code: run generated code; without it, HumanEval's samples are written and not scored.
+        answers: method -> run -> answer rows, plain decoding first.
+        folder: folder for the verdicts: ``gsm8k/``, or ``human-eval/`` with the samples.
+        allow_code: run generated code; otherwise HumanEval's samples are written but not scored.
 
     Raises:
-        DataError: a question lacks what its scorer needs.
-        VocabForgeError: code cannot be run here (``require_sandbox`` says so beforehand).
+        DataError: a question lacks data that its scorer needs.
+        VocabForgeError: code cannot be run here (check with ``require_sandbox`` first).
     """
     if not answers or benchmark.scorer is None:
         return {}
-    # These benchmarks have one turn.
+    # These benchmarks have a single turn.
     texts = {
         method: [{row["question_id"]: row["choices"][0]["turns"][-1] for row in rows} for rows in runs]
         for method, runs in answers.items()
@@ -70,16 +69,16 @@ def score_answers(
 
 
 def require_sandbox() -> dict[str, str]:
-    """How generated code would be run here, in words; called before an evaluation begins.
+    """Describe how generated code would be run; call this before an evaluation.
 
     Raises:
-        VocabForgeError: it cannot be run here.
+        VocabForgeError: code cannot be run here.
     """
     return Sandbox().facts()
 
 
 def _samples(benchmark: Benchmark, texts: Texts, prompt_format: PromptFormat) -> Rows:
-    """Rows ``{"task_id", "completion"}`` for every question of the benchmark."""
+    """Return rows ``{"task_id", "completion"}`` for every question of the benchmark."""
     checks = {one.question_id: human_eval.require_check(one.check, one.name) for one in benchmark.questions}
 
     def completion(answers: Mapping[int, str], number: int) -> str:
@@ -104,7 +103,7 @@ def _score_human_eval(benchmark: Benchmark, samples: Rows, texts: Texts, sandbox
     def program(row: Row) -> str:
         return human_eval.program(checks[row["task_id"]], row["completion"])
 
-    # Greedy runs and lossless methods mostly agree: each distinct program runs once, and gets one verdict.
+    # Greedy runs and lossless methods mostly agree, so each distinct program runs only once.
     programs = list(dict.fromkeys(program(row) for runs in samples.values() for rows in runs for row in rows))
     results = dict(zip(programs, sandbox.run_all(programs, "HumanEval programs"), strict=True))
     scored: Rows = {}
@@ -153,7 +152,7 @@ def _qualities(
     folder: Path,
     suffix: str = "",
 ) -> dict[str, Quality]:
-    """The figures of all methods; their verdicts are written."""
+    """Compute the figures of all methods and write their verdicts."""
     baseline, qualities = next(iter(scored.values())), {}
     for method, files in _files(benchmark, texts).items():
         runs, files = scored[method], [file + suffix for file in files]

@@ -1,6 +1,6 @@
-"""Answers of an evaluation, token by token: which came from a draft, from which draft step, and what the target said.
+"""Show answers of an evaluation token by token: draft step, accepted length, and plain decoding's answer.
 
-What is shown is read from the side files (``details/METHOD.jsonl``); the tokenizer writes it.
+Token ids are read from the side files (``details/METHOD.jsonl``) and decoded with the tokenizer.
 """
 
 from __future__ import annotations
@@ -20,28 +20,29 @@ if TYPE_CHECKING:
     from ...corpus.tokenizer.tokenizer import TextTokenizer
     from ..benchmarks import Question
 
-SHOWN = 160  # tokens of an answer
-_OPEN = 3  # categories that are not folded
-_QUESTION = 240  # characters
+SHOWN = 160  # tokens per answer
+_OPEN = 3  # categories that start unfolded
+_QUESTION = 240  # characters of the question
 
 
 def answer_blocks(
     results: Results, folder: Path, tokenizer: TextTokenizer | None, questions: Sequence[Question]
 ) -> list[Block]:
-    """The first answer of each category beside plain decoding's: first run, first turn.
+    """Return the first answer of each category next to plain decoding's: first run, first turn.
 
-    The method is the one with the largest accepted length, which the machine's noise does not change.
+    The method with the largest accepted length is shown, because that does not depend on timing noise.
 
     Args:
-        folder: of the evaluation.
-        tokenizer: None if none is known.
-        questions: those that were asked.
+        folder: folder of the evaluation.
+        tokenizer: None if unknown.
+        questions: the questions that were asked.
 
     Returns:
-        nothing if single cycles are not known, as of a server, or nothing was compared with plain decoding.
+        Blocks of the page; empty if single cycles are unknown (as with servers) or nothing was compared with
+        plain decoding.
 
     Raises:
-        DataError: a side file that cannot be read.
+        DataError: a side file cannot be read.
     """
     if tokenizer is None or not results.baseline or len(results.methods) < 2:
         return []
@@ -80,7 +81,7 @@ def answer_blocks(
         )
     head: list[Block] = [
         f"The first question of each category, first turn. Shown is {method.name}, which has the largest accepted "
-        "length. Rest the pointer on a token for its draft step and the accepted length of its cycle.",
+        "length. Hover over a token to see its draft step and the accepted length of its cycle.",
         StepLegend(deepest),
     ]
     more = pairs[_OPEN:]
@@ -89,17 +90,17 @@ def answer_blocks(
 
 
 def draft_steps(accept_lengths: Sequence[int]) -> list[tuple[int, int]]:
-    """Draft step and accepted length of the cycle, of each token that an answer's cycles committed.
+    """Return the draft step and the cycle's accepted length for each token of an answer.
 
-    The first token is that of the prompt's pass, (0, 0). A cycle of accepted length n commits the draft tokens of steps
-    1 to n - 1 and then the target's own token, step 0. An answer may end within its last cycle.
+    The first token is from the prompt's pass, (0, 0). A cycle of accepted length n commits the draft tokens
+    of steps 1 to n - 1 and then the target's own token, step 0. An answer may end within its last cycle.
     """
     cycles = [[(step, length) for step in (*range(1, length), 0)] for length in accept_lengths]
     return [(0, 0), *(place for cycle in cycles for place in cycle)]
 
 
 def token_texts(tokenizer: TextTokenizer, ids: Sequence[int]) -> list[str]:
-    """The text of each token, special ones by name; a character of several tokens is the last one's."""
+    """Return the text of each token, special tokens by name; a split character belongs to its last token."""
     texts, said = [], ""
     for end in range(1, len(ids) + 1):
         whole = tokenizer.decode(ids[:end], skip_special=False)

@@ -1,4 +1,4 @@
-"""A coverage study's page, and the tables that end it on a terminal."""
+"""HTML page of a coverage study, and its tables for a terminal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SIGNS = {"◆": "D", "●": "o", "■": "s"}
 
 
 def render_coverage(results: CoverageResults) -> str:
-    """HTML text of ``coverage.json``; it loads nothing from anywhere."""
+    """Render ``coverage.json`` as a self-contained HTML page."""
     table, counted = results["table"], results["texts"][0]
     about = (
         "A weighted mixture of frequency tables"
@@ -46,13 +46,13 @@ def render_coverage(results: CoverageResults) -> str:
 
 
 def _heads(results: CoverageResults) -> list[str]:
-    """Column headings of the texts; the first is all that was counted."""
+    """Return the column headings of the texts; the first is for all counted tokens."""
     names = [text["name"] + ("\n(held out)" if text["role"] == HELD_OUT else "") for text in results["texts"]]
     return ["all", *names[1:]]
 
 
 def coverage_table(results: CoverageResults) -> DataTable:
-    """Share of each text's tokens inside, by size."""
+    """Return a table of each text's covered share of tokens by size."""
     rows = [
         [
             f"{size:,}",
@@ -66,7 +66,7 @@ def coverage_table(results: CoverageResults) -> DataTable:
     ]
     note = (
         "Among the first ids of the ranking made from all counted tokens. In brackets: the most that any ids in this "
-        "number could hold of the text."
+        "number could cover."
     )
     return DataTable("Tokens inside, %", ["size", "of V", *_heads(results)], rows, note)
 
@@ -105,7 +105,7 @@ def _text_table(results: CoverageResults) -> DataTable:
 
 
 def vocabulary_table(results: CoverageResults) -> DataTable:
-    """Draft vocabularies by texts, each with the best that so many ids could do, and its schedule."""
+    """Return a table of draft vocabularies by text, with the best share for their size, and schedules."""
     rows: list[list[object]] = []
     names = [text["name"] for text in results["texts"]]
     for one in results["vocabularies"]:
@@ -116,13 +116,13 @@ def vocabulary_table(results: CoverageResults) -> DataTable:
         for step, size in enumerate(one["schedule"]):
             inside = [_inside(one["by_step"][name][step]) for name in names]
             rows.append([f"  draft step {step}", f"{size:,}", *inside])
-    note = "In brackets: the most that so many ids could hold of the text."
+    note = "In brackets: the most that so many ids could cover."
     columns = ["vocabulary<", "size", *_heads(results)]
     return DataTable("Draft vocabularies: tokens inside, %", columns, rows, note)
 
 
 def ceiling_table(results: CoverageResults) -> DataTable:
-    """Static, oracle and greedy ceiling by size and domain."""
+    """Return a table of static, oracle and greedy ceilings by size and domain."""
     ceilings = results["ceilings"]
     domains = ceilings["domains"].values()
 
@@ -143,7 +143,7 @@ def ceiling_table(results: CoverageResults) -> DataTable:
 
 
 def coverage_tables(results: CoverageResults) -> list[DataTable]:
-    """Coverage by size and text, draft vocabularies, and ceilings with a target."""
+    """Return the tables of coverage by size and text, draft vocabularies, and ceilings with a target."""
     tables = [coverage_table(results)]
     tables += [vocabulary_table(results)] if results["vocabularies"] else []
     return [*tables, ceiling_table(results)] if results["ceilings"] else tables
@@ -167,7 +167,7 @@ def _ceiling_blocks(results: CoverageResults) -> list[Block]:
 
 
 def summary_lines(results: CoverageResults) -> list[str]:
-    """Sentences on the counted table, the held-out ones, and padded rows."""
+    """Return sentences on the counted table, the held-out tables, and padded rows."""
     counted = results["texts"][0]
     carrying = ", ".join(
         f"{row['share']:.0%} of them by {row['size']:,} ids ({row['of_vocabulary']:.1%})"
@@ -190,7 +190,7 @@ def summary_lines(results: CoverageResults) -> list[str]:
 
 def _knee_lines(results: CoverageResults) -> list[str]:
     text = _knee_text(results)
-    if (knee := text.get("knee")) is None:  # a file of an earlier version
+    if (knee := text.get("knee")) is None:  # written by an older version
         return []
     return [
         f"Knee of {text['name']}: {knee['size']:,} ids hold {_inside(knee['coverage'])}% of its tokens. The knee is "
@@ -203,12 +203,12 @@ def _knee_lines(results: CoverageResults) -> list[str]:
 def _inside(value: float | None) -> str:
     if value is None:
         return "–"
-    # Never 100 where a token is missing.
+    # Do not round up to 100 if a token is missing.
     return f"{100 * value:.2f}" if value < 0.99995 or value == 1.0 else ">99.99"
 
 
 def _chart(results: CoverageResults) -> list[PageChart]:
-    """Share of each text inside, over sizes."""
+    """Return a chart of the covered share of each text over sizes."""
     sizes, traces = results["curve_sizes"], []
     first = max(16, sizes[-1] >> 10)
     kept = [index for index, size in enumerate(sizes) if size >= first] or list(range(len(sizes)))
@@ -229,13 +229,13 @@ def _chart(results: CoverageResults) -> list[PageChart]:
 
 
 def _knee_text(results: CoverageResults) -> Mapping[str, Any]:
-    """The text whose knee is marked: the first held-out one, else all that was counted."""
+    """Return the text whose knee is marked: the first held-out text, or all counted tokens."""
     whole = [text for text in results["texts"] if not text["domain"]]
     return next((text for text in whole if text["role"] == HELD_OUT), whole[0])
 
 
 def _marked(results: CoverageResults) -> list[tuple[int, float, str, str]]:
-    """Size, share of that text inside, sign and name: of its knee, the sizes asked for, and draft vocabularies."""
+    """Return size, covered share, sign and name of the knee, the chosen sizes, and the draft vocabularies."""
     text, sizes = _knee_text(results), results["sizes"]
     found = []
     if knee := text.get("knee"):
@@ -250,6 +250,6 @@ def _marked(results: CoverageResults) -> list[tuple[int, float, str, str]]:
 
 
 def text_look(index: int) -> int:
-    """Grey for all that was counted, then the six colours again and again, with another dash each time."""
+    """Return grey for all counted tokens, then cycle through six colours, each time with a new dash."""
     again, place = divmod(index - 1, METHOD_COLOURS - 1)
     return 0 if index == 0 else 1 + place + METHOD_COLOURS * again

@@ -1,4 +1,4 @@
-"""The figures of a coverage study: which share of which text which ranking holds, at which size."""
+"""Compute the figures of a coverage study: the share of each text that a ranking covers, by size."""
 
 from __future__ import annotations
 
@@ -31,11 +31,13 @@ COUNTED, HELD_OUT = "counted", "held out"
 
 @dataclass(frozen=True, eq=False)
 class Text:
-    """Counts (V,) that coverage is measured over.
+    """Counts (V,) over which coverage is measured.
 
     Attributes:
-        role: ``counted`` (the ranking was made from it, or from a table that holds it) or ``held out``.
-        part: it is a domain of a table. mixed: the counts are a mixture's.
+        role: ``counted`` (the ranking was made from these counts, or from a table that includes them) or
+            ``held out``.
+        part: whether it is a domain of a table.
+        mixed: whether the counts are those of a mixture.
     """
 
     name: str
@@ -52,16 +54,17 @@ def measure_coverage(
     *,
     sizes: Sequence[int] = (),
 ) -> dict[str, Any]:
-    """``coverage.json`` without ceilings and provenance.
+    """Compute ``coverage.json`` without ceilings and provenance.
 
     Args:
-        counts: the ranking is made from its table, with end and control tokens first, as ``select-vocab`` does.
+        counts: table from which the ranking is made, with end and control tokens first, as in
+            ``select-vocab``.
         sizes: rows of the tables; by default powers of two and the steps between.
 
     Raises:
-        MismatchError: a table or a draft vocabulary of another tokenizer.
-        DataError: an empty table.
-        UsageError: two texts of one name, or a size outside the vocabulary.
+        MismatchError: a table or draft vocabulary has another tokenizer.
+        DataError: a table is empty.
+        UsageError: two texts have the same name, or a size exceeds the vocabulary.
     """
     vocabs = vocabs or {}
     table = counts.table
@@ -106,7 +109,7 @@ def measure_coverage(
 
 
 def texts_of(counts: TablePart, heldout: Sequence[TablePart]) -> list[Text]:
-    """The counted table, its domains, and the same of each held-out table; empty domains are left out."""
+    """Return the counted table, the held-out tables, and the domains of each; empty domains are omitted."""
     texts = []
     for part, role in [(counts, COUNTED), *((one, HELD_OUT) for one in heldout)]:
         if part.table.tokens == 0:
@@ -114,7 +117,7 @@ def texts_of(counts: TablePart, heldout: Sequence[TablePart]) -> list[Text]:
                 "the frequency table has no tokens, so there is no coverage",
                 got=part.name,
                 expected="a table with tokens",
-                remedy="check what it was counted from",
+                remedy="check the texts that it was counted from",
             )
         mixed = part.table.mode == "mixture"
         whole = "all counted" if role == COUNTED else part.name

@@ -1,4 +1,4 @@
-"""The page of an evaluation: headline, charts, tables, evidence, how to run it again."""
+"""HTML page of an evaluation: headline, charts, tables, evidence, and how to reproduce it."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ _MEANINGS = {
 
 
 def render_report(results: Results, answers: Sequence[Block] = ()) -> str:
-    """HTML text of the results; it loads nothing from anywhere and runs no script.
+    """Render the results as a self-contained HTML page without scripts.
 
     Args:
-        answers: of ``answers.answer_blocks``.
+        answers: blocks from ``answers.answer_blocks``.
     """
     methods = results.methods
     described = {
@@ -70,7 +70,7 @@ def render_report(results: Results, answers: Sequence[Block] = ()) -> str:
     if not results.baseline:
         sections = [one for one in sections if one.key not in ("tasks", "outputs")]
     faults = [
-        f"Fault. {divergence_line(method)}. Its speed means nothing until that is explained: see Outputs."
+        f"Fault. {divergence_line(method)}. Its speed is meaningless until this is explained: see Outputs."
         for method in methods[1:]
         if method.summary.outputs and method.summary.outputs.faults
     ]
@@ -93,7 +93,7 @@ def render_report(results: Results, answers: Sequence[Block] = ()) -> str:
 
 
 def _meanings(results: Results) -> dict[str, str]:
-    """What the terms on this page mean."""
+    """Return the explanations of the terms on this page."""
     outputs = [one.summary.outputs for one in results.methods if one.summary.outputs]
     figures = [one.summary.overall for one in results.methods]
     shown = {
@@ -220,7 +220,7 @@ def _time_chart(results: Results) -> list[PageChart]:
     shown = [part for part in parts if any(columns[part])]
     if not shown:
         return []
-    # Colour 0 is grey: it goes to what is neither draft nor target.
+    # Colour 0 is grey, used for time that is neither drafting nor the target's.
     named = [part for part in shown if part != "other"]
     colours = {"other": 0} | {part: place for place, part in enumerate(named, start=1)}
     svg = stacked_rows("time", "ms for one new token", rows, [(colours[one], columns[one]) for one in shown])
@@ -229,7 +229,7 @@ def _time_chart(results: Results) -> list[PageChart]:
 
 
 def _load(results: Results) -> list[Block]:
-    """Speed against the questions under way at once."""
+    """Return charts of speed by the number of concurrent questions."""
     if not results.load:
         return []
     chart: list[PageChart] = []
@@ -248,7 +248,7 @@ def _load(results: Results) -> list[Block]:
 
 
 def _acceptance(results: Results) -> list[PageChart]:
-    """Acceptance by position of the draft token."""
+    """Return charts of acceptance by position of the draft token."""
     traces = []
     for index, method in list(enumerate(results.methods))[int(results.baseline) :]:
         depths = method.summary.depths
@@ -257,7 +257,7 @@ def _acceptance(results: Results) -> list[PageChart]:
     note = "Share of all verifications that accept this position"
     if results.servers:
         note += (
-            ", by the servers' own counters, which include tokens behind the end of an answer; accepted lengths of "
+            ", by the servers' own counters, which include tokens after the end of an answer; accepted lengths of "
             "single cycles are not known"
         )
     labels = ("position of the draft token", "accepted, %")

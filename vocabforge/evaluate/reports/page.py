@@ -1,4 +1,4 @@
-"""Self-contained HTML pages: one look for all reports; they load nothing and run no script."""
+"""Self-contained HTML pages without scripts, with a common style for all reports."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 
-# Background and text colour by draft step, the last for all later ones: matplotlib's viridis at six places. Each is
-# darker than the one before (by 10 L* or so), so that no hue has to be told apart, in light or dark mode.
+# Background and text colour by draft step, the last for all later steps: matplotlib's viridis at six places.
+# Each is about 10 L* darker than the previous one, so steps are distinct without hue, in light and dark mode.
 STEP_COLOURS = (
     ("#fde725", "#000"),
     ("#8ed645", "#000"),
@@ -32,7 +32,7 @@ STEP_COLOURS = (
 
 @dataclass(frozen=True)
 class PageCard:
-    """A headline figure; ``tone`` is ``good``, ``bad`` or nothing."""
+    """A headline figure; ``tone`` is ``good``, ``bad`` or empty."""
 
     what: str
     value: str
@@ -42,7 +42,7 @@ class PageCard:
 
 @dataclass(frozen=True)
 class PageChart:
-    """A chart of ``plots.py`` with its words; ``legend`` has colour numbers and names."""
+    """A chart of ``plots.py`` with title and note; ``legend`` holds colour numbers and names."""
 
     title: str
     note: str
@@ -60,14 +60,14 @@ class CodeBlock:
 
 @dataclass(frozen=True)
 class Folded:
-    """Blocks behind a line that unfolds them."""
+    """Blocks that are initially collapsed under a title."""
 
     title: str
     blocks: Sequence[Block]
 
 
 class AnswerToken(NamedTuple):
-    """Text, draft step (0: the target's own token) and accepted length of its cycle (0: of the prompt's pass)."""
+    """A token's text, draft step (0: the target's own) and accepted length of its cycle (0: prompt)."""
 
     text: str
     step: int
@@ -76,7 +76,7 @@ class AnswerToken(NamedTuple):
 
 @dataclass(frozen=True)
 class AnswerPair:
-    """An answer with its tokens coloured by draft step, and another beside it; ``note`` is about the first."""
+    """An answer with its tokens coloured by draft step, next to another; ``note`` describes the first."""
 
     title: str
     question: str
@@ -89,13 +89,13 @@ class AnswerPair:
 
 @dataclass(frozen=True)
 class StepLegend:
-    """The colours of answers down to the deepest draft step shown."""
+    """Colour legend of answers, down to the deepest draft step shown."""
 
     deepest: int
 
     @property
     def names(self) -> list[str]:
-        """Of the target's own token and of each colour."""
+        """Names of the target's own token and of each draft step."""
         last = len(STEP_COLOURS)
         ordinals = ["1st", "2nd", "3rd", *(f"{step}th" for step in range(4, last))]
         ordinals.append(f"{last}th" + (" and later" if self.deepest > last else ""))
@@ -107,7 +107,7 @@ Block = PageChart | DataTable | FactList | CodeBlock | Folded | AnswerPair | Ste
 
 @dataclass(frozen=True)
 class PageSection:
-    """A heading with its blocks (a text is a note); ``key`` is the target of its link in the contents."""
+    """A heading with its blocks (a string is a note); ``key`` is the anchor of its link in the contents."""
 
     title: str
     blocks: Sequence[Block]
@@ -119,9 +119,10 @@ class ReportPage:
     """A report.
 
     Attributes:
-        kind: such as ``evaluation``.
-        lead, about: the result in a sentence; what was measured, and how.
-        alarms: what must be read first; the others are ``warnings``.
+        kind: kind of report, such as ``evaluation``.
+        lead: the result in one sentence.
+        about: what was measured, and how.
+        alarms: messages to read first; less urgent messages are ``warnings``.
     """
 
     kind: str
@@ -137,7 +138,7 @@ class ReportPage:
 def line_chart(
     name: str, title: str, note: str, labels: tuple[str, str], traces: Sequence[Trace], **settings: Any
 ) -> list[PageChart]:
-    """A chart of the curves that have a value, with those that have a label in its legend; nothing if none has one.
+    """Return a chart of the curves that have a value, with labelled curves in the legend, or an empty list.
 
     Args:
         name, labels, settings: see :func:`~vocabforge.evaluate.reports.plots.trace_lines`.
@@ -150,7 +151,7 @@ def line_chart(
 
 
 def render_report_page(page: ReportPage) -> str:
-    """HTML text of a report; sections without blocks are left out."""
+    """Render a report as HTML; sections without blocks are omitted."""
     sections = [one for one in page.sections if one.blocks]
     template = _environment().get_template("page.html.j2")
     colours = {"colours": METHOD_COLOURS, "light_colours": LIGHT, "step_colours": STEP_COLOURS}
@@ -159,7 +160,7 @@ def render_report_page(page: ReportPage) -> str:
 
 @functools.cache
 def _environment() -> Environment:
-    """One for all pages: it keeps the compiled template."""
+    """Return a shared environment, which caches the compiled template."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
@@ -174,13 +175,13 @@ def _environment() -> Environment:
 
 
 def _heading(text: str) -> str:
-    """In lines of a few words: a long heading would take the width from the figures."""
+    """Break a heading into lines of a few words: long headings would take space from the figures."""
     whole: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
     return "\n".join(textwrap.fill(line, 13, **whole) for line in text.split("\n"))
 
 
 def _groups(blocks: Sequence[Block]) -> list[tuple[str, list[Block]]]:
-    """Neighbouring blocks of one kind together: charts and panels are laid out side by side."""
+    """Group adjacent blocks of the same kind: charts and panels are laid out side by side."""
     kinds = {
         PageChart: "charts",
         FactList: "panels",
@@ -195,7 +196,7 @@ def _groups(blocks: Sequence[Block]) -> list[tuple[str, list[Block]]]:
 
 
 def _swatch(index: int) -> Markup:
-    """Colour by colour, then the shape changes: the two together are a method's own (49 of them)."""
+    """Return a method's swatch; colours repeat with another shape, giving 49 distinct swatches."""
     from markupsafe import Markup
 
     shape = index // METHOD_COLOURS % len(MARKERS)
@@ -203,7 +204,7 @@ def _swatch(index: int) -> Markup:
 
 
 def _name(text: str) -> Markup:
-    """The name with a place for a line break behind each of ``+ : - / _``."""
+    """Return the name with a line-break opportunity after each of ``+ : - / _``."""
     from markupsafe import Markup, escape
 
     parts = re.split(r"(?<=[+:/_-])(?=[^+:/_-])", text)

@@ -1,7 +1,7 @@
-"""Charts as SVG text: values in, SVG out.
+"""Render charts as SVG text.
 
-A chart takes its colours from a page's CSS variables, so light and dark both work. Names are written above bars, not
-beside them, so that long ones fit on a phone.
+Colours are CSS variables of the page, so charts follow its light or dark mode. Names are written above bars
+instead of next to them, so that long names fit on a phone.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# The pages' light colours; `m0` to `m6` are those of methods, `m0` (grey) of the baseline.
+# Light-mode colours of the pages; `m0` to `m6` are the methods', `m0` (grey) the baseline's.
 LIGHT = {
     "--ink": "#16202c",
     "--muted": "#586474",
@@ -30,13 +30,13 @@ LIGHT = {
     "--m5": "#c81e4a",
     "--m6": "#0b7d95",
 }
-# Placeholder colours; `_themed` replaces each by a CSS variable of the page.
+# Placeholder colours that `_themed` replaces by CSS variables of the page.
 INK, MUTED, RULE, PAPER = "#000001", "#000002", "#000003", "#000004"
 _VARIABLES = {INK: "--ink", MUTED: "--muted", RULE: "--rule", PAPER: "--paper"}
 METHOD_COLOURS = 7
 MARKERS = ("o", "s", "D", "^", "v", "P", "X")
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)))
-# A chart is as wide as a panel on a phone of 360 pixels, so that its text is shown in the size that it has here.
+# The width of a panel on a 360-pixel phone, so that text is displayed at its nominal size.
 WIDTH_IN = 4.3
 TEXT_SIZE = 12
 _LONGEST_NAME = 24
@@ -44,12 +44,12 @@ _ROW_IN = 0.6
 
 
 def method_colour(index: int) -> str:
-    """Placeholder colour of the method at this place (0 is the baseline)."""
+    """Return the placeholder colour of a method (0 is the baseline)."""
     return f"#0000a{index % METHOD_COLOURS}"
 
 
 def shortened(text: str, length: int = _LONGEST_NAME) -> str:
-    """The text, cut in its middle when it is too long for a chart: its two ends tell variants apart."""
+    """Shorten a long text in the middle, because the ends distinguish variants."""
     if len(text) <= length:
         return text
     end = (length - 1) // 2
@@ -58,7 +58,7 @@ def shortened(text: str, length: int = _LONGEST_NAME) -> str:
 
 @dataclass(frozen=True)
 class Bar:
-    """A method's value (``text``: in words) with its interval; ``index`` is its colour and marker."""
+    """A method's value and interval; ``text`` is the formatted value, ``index`` its colour and marker."""
 
     index: int
     name: str
@@ -74,7 +74,7 @@ class Trace:
 
     Attributes:
         index: number of the colour, marker and line style.
-        y: values; None without one.
+        y: values; None if missing.
         label: name in the legend.
     """
 
@@ -86,7 +86,7 @@ class Trace:
     marked: bool = True
 
     def known(self) -> tuple[list[float], list[float]]:
-        """Places and values of the points that have a value."""
+        """Return the coordinates of the points that have a value."""
         points = [(x, y) for x, y in zip(self.x, self.y) if y is not None]
         return [x for x, _ in points], [y for _, y in points]
 
@@ -103,14 +103,14 @@ def trace_lines(
     points: Sequence[tuple[float, float, str]] = (),
     level: float | None = None,
 ) -> str:
-    """Curves over steps, positions or sizes.
+    """Draw curves over steps, positions or sizes.
 
     Args:
-        name: prefix of the SVG's ids, different for each chart of a page.
-        log_x: sizes, on a logarithmic axis of powers of two.
-        marks: places marked by lines across the chart.
-        points: marked places (x, y) with their marker, as matplotlib names it; the first is on top.
-        level: a value marked by a line across the chart.
+        name: prefix of the SVG's ids, unique on the page.
+        log_x: use a logarithmic x axis with powers of two.
+        marks: positions of vertical lines.
+        points: highlighted points (x, y) with matplotlib markers; the first is drawn on top.
+        level: value of a horizontal line.
     """
 
     def draw(axes: Axes) -> None:
@@ -149,7 +149,7 @@ def trace_lines(
 
 def _draw_trace(axes: Axes, trace: Trace) -> None:
     x, y = trace.known()
-    again = trace.index // METHOD_COLOURS  # when the colours begin again, marker and line style change
+    again = trace.index // METHOD_COLOURS  # change marker and line style when colours repeat
     axes.plot(
         x,
         y,
@@ -170,7 +170,7 @@ def _short(value: float) -> str:
 
 
 def bar_rows(name: str, label: str, bars: Sequence[Bar]) -> str:
-    """One bar per method with its 95% interval."""
+    """Draw one bar per method with its 95% interval."""
 
     def draw(axes: Axes) -> None:
         for place, bar in enumerate(bars):
@@ -189,14 +189,14 @@ def bar_rows(name: str, label: str, bars: Sequence[Bar]) -> str:
 
 
 def _names(axes: Axes, place: float, name: str, text: str) -> None:
-    """The name at the left and the value at the right, above a row."""
+    """Write the name at the left and the value at the right above a row."""
     across = axes.get_yaxis_transform()
     axes.text(0.0, place, shortened(name), transform=across, va="bottom", color=INK)
     axes.text(1.0, place, text, transform=across, va="bottom", ha="right", color=INK, fontweight="bold")
 
 
 def _without_rows(axes: Axes, label: str) -> None:
-    """No vertical axis: the rows carry their names."""
+    """Remove the vertical axis; rows are labelled individually."""
     axes.set_yticks([])
     axes.spines["bottom"].set_visible(False)
     axes.set_xlim(left=0)
@@ -209,7 +209,7 @@ def stacked_rows(
     rows: Sequence[tuple[str, str]],
     parts: Sequence[tuple[int, Sequence[float]]],
 ) -> str:
-    """One bar per row (name, value in words), divided into parts (colour, values); wide parts show their share."""
+    """Draw one bar per row (name, formatted value) of parts (colour, values); wide parts show their share."""
     totals = [sum(values[row] for _, values in parts) for row in range(len(rows))]
     widest = max(totals, default=0.0) or 1.0
 
@@ -234,7 +234,7 @@ def stacked_rows(
 
 
 def render_chart(name: str, height: float, draw: Callable[[Any], None]) -> str:
-    """Draw on axes of the common look (inches) and return themed SVG text."""
+    """Draw on axes in the common style, with a height in inches, and return themed SVG text."""
     from matplotlib import rc_context
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
@@ -251,7 +251,7 @@ def render_chart(name: str, height: float, draw: Callable[[Any], None]) -> str:
         "xtick.labelcolor": MUTED,
         "ytick.labelcolor": INK,
         "ytick.major.size": 0,
-        "text.parse_math": False,  # names are the user's, not formulas
+        "text.parse_math": False,  # user-defined names are not formulas
     }
     with rc_context(style):
         figure = Figure(figsize=(WIDTH_IN, height), layout="constrained")
@@ -263,13 +263,13 @@ def render_chart(name: str, height: float, draw: Callable[[Any], None]) -> str:
             axes.spines[side].set_visible(False)
         draw(axes)
         buffer = io.StringIO()
-        # Not savefig, which draws everything twice.
+        # savefig would draw everything twice.
         canvas.print_svg(buffer, metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     return _themed(buffer.getvalue(), name)
 
 
 def _themed(svg: str, name: str) -> str:
-    """Inline SVG: no prologue, no metadata, ids of its own, colours as CSS variables."""
+    """Return inline SVG: no prologue or metadata, prefixed ids, colours as CSS variables."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(r'\sxmlns(:\w+)?="[^"]*"', "", svg)

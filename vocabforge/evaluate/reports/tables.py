@@ -1,4 +1,4 @@
-"""What reports say of an evaluation: the headline, figures with their intervals, and the main tables."""
+"""Content of evaluation reports: headline, figures with intervals, and main tables."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _UNSURE: dict[Verdict, str] = {
 
 
 def figure_rows(results: Results) -> list[tuple[str, list[GroupFigures]]]:
-    """Rows of tables and charts: a name, and the figures of every method. Overall, tasks, categories of MT-bench."""
+    """Return named rows with the figures of every method: overall, tasks, categories of MT-bench."""
     summaries = [method.summary for method in results.methods]
     tasks, categories = summaries[0].tasks, summaries[0].categories
     rows = [(OVERALL, [one.overall for one in summaries])]
-    # The only task is the whole benchmark; what it is called is in the title.
+    # A single task is the whole benchmark, which the title already names.
     for task in () if len(tasks) == 1 and MT_BENCH_TASK not in tasks else tasks:
         rows.append((task, [one.tasks[task] for one in summaries]))
         for name in categories if task == MT_BENCH_TASK else ():
@@ -43,28 +43,28 @@ def figure_rows(results: Results) -> list[tuple[str, list[GroupFigures]]]:
 
 
 def number(value: float | None, digits: int = 2) -> str:
-    """A value for people, from 1,000 on without decimals; None is a dash."""
+    """Format a value, without decimals from 1,000 on; None becomes a dash."""
     if value is None:
         return "–"
     return f"{value:,.{digits if abs(value) < 1000 else 0}f}"
 
 
 def interval(figure: Figure, digits: int = 2) -> str:
-    """``1.79–1.90``; empty without an interval or with one of no width (plain decoding's accepted length)."""
+    """Format an interval as ``1.79–1.90``; empty if there is none or its width is 0."""
     if figure.low is None or figure.high is None or figure.low == figure.high:
         return ""
     return f"{number(figure.low, digits)}–{number(figure.high, digits)}"
 
 
 def deviation(figure: Figure, digits: int = 2) -> str:
-    """``±0.02``; empty for a single run, or when it rounds to 0."""
+    """Format a deviation as ``±0.02``; empty for a single run, or if it rounds to 0."""
     if figure.sd is None or not round(figure.sd, digits):
         return ""
     return f"±{number(figure.sd, digits if abs(figure.value or 0.0) < 1000 else 0)}"
 
 
 def figure_cell(figure: Figure, digits: int = 2, unit: str = "", *, spread: bool = False) -> DataCell:
-    """A figure with its interval below it; ``spread`` adds the deviation over runs."""
+    """Return a figure with its interval below it; ``spread`` adds the deviation over runs."""
     under = [interval(figure, digits), deviation(figure, digits) if spread else ""]
     return DataCell(
         "–" if figure.value is None else number(figure.value, digits) + unit, " ".join(filter(None, under))
@@ -72,7 +72,7 @@ def figure_cell(figure: Figure, digits: int = 2, unit: str = "", *, spread: bool
 
 
 def headline(results: Results) -> str:
-    """The whole evaluation in one sentence, by the method with the largest speed-up."""
+    """Summarise the evaluation in one sentence about the method with the largest speed-up."""
     others = results.compared or results.methods
     best = max(others, key=lambda method: method.summary.overall.speedup.value or 0.0)
     overall = best.summary.overall
@@ -107,7 +107,7 @@ def _with(figure: Figure, digits: int = 2) -> str:
 
 
 def judgements(outputs: Outputs) -> str:
-    """``1 fault, 2 near-tied``: what the differing outputs are; empty when all agree."""
+    """Count differing outputs by judgement, as in ``1 fault, 2 near-tied``; empty if all agree."""
     counted = (
         (outputs.faults, "fault" if outputs.faults == 1 else "faults"),
         (outputs.near_tied, "near-tied"),
@@ -117,7 +117,7 @@ def judgements(outputs: Outputs) -> str:
 
 
 def divergence_line(method: MethodResults) -> str:
-    """How a method's outputs differ from plain decoding's; empty when they do not."""
+    """Describe how a method's outputs differ from plain decoding's; empty if they are equal."""
     outputs = method.summary.outputs
     if outputs is None or not outputs.divergences:
         return ""
@@ -131,14 +131,14 @@ def divergence_line(method: MethodResults) -> str:
 
 
 def distribution_line(method: MethodResults) -> str:
-    """That a method changes the target's distribution; empty when it does not."""
+    """Return a warning if a method changes the target's distribution; otherwise an empty string."""
     if method.lossless:
         return ""
     return f"{method.name} is not lossless: the verifier {method.verifier} changes the target's distribution"
 
 
 def parts_of(results: Results) -> list[str]:
-    """Parts of the time in the order of the work; unknown ones before ``other``."""
+    """Return the parts of the time in processing order; unknown parts come before ``other``."""
     known = [part for part in PART_NAMES if part in results.time_parts]
     unknown = [part for part in results.time_parts if part not in PART_NAMES]
     place = known.index("other") if "other" in known else len(known)
@@ -146,7 +146,7 @@ def parts_of(results: Results) -> list[str]:
 
 
 def overview_table(results: Results, *, page: bool = False) -> DataTable:
-    """One line per method; ``page`` adds the draft vocabulary and the deviation over runs."""
+    """Return a table with one row per method; ``page`` adds draft vocabulary and deviation over runs."""
     rows, unit = [], "×" if page else ""
     columns: list[str] = []
     judged = any(one.summary.outputs or not one.lossless for one in results.methods[1:])
@@ -174,7 +174,7 @@ def overview_table(results: Results, *, page: bool = False) -> DataTable:
 
 
 def _fastest(results: Results) -> int | None:
-    """Place of the method whose speed-up's interval is above all others'; None if there is none."""
+    """Return the index of the method whose speed-up's interval is above all others', or None."""
     figures = [method.summary.overall.speedup for method in results.methods]
     for place, one in enumerate(figures):
         others = [other.high for other in figures if other is not one]
@@ -184,7 +184,7 @@ def _fastest(results: Results) -> int | None:
 
 
 def load_table(results: Results) -> DataTable:
-    """One line per server and load."""
+    """Return a table with one row per server and load."""
     names = [method.name for method in results.methods]
     rows = [
         [
@@ -228,7 +228,7 @@ def _vocabulary(method: MethodResults) -> DataCell:
 
 
 def category_table(results: Results) -> DataTable:
-    """One line per task: accepted length and speed-up of every method but the baseline."""
+    """Return a table with one row per task: accepted length and speed-up of every method but the baseline."""
     rows: list[list[object]] = []
     for name, (plain, *others) in figure_rows(results):
         cells = [
@@ -244,7 +244,7 @@ def category_table(results: Results) -> DataTable:
 
 
 def quality_table(results: Results) -> DataTable | None:
-    """One line per method: how many answers are right; None when nothing was scored."""
+    """Return a table of right answers with one row per method; None if nothing was scored."""
     rows = []
     for place, method in enumerate(results.methods):
         if (quality := method.summary.quality) is None:
@@ -265,11 +265,11 @@ def quality_table(results: Results) -> DataTable | None:
 
 
 def count_lines(results: Results) -> list[str]:
-    """One sentence per method whose proposer counts what drafting costs besides target passes."""
+    """Return a sentence for each method whose proposer reports the cost of drafting."""
     counted = [(method.name, phrase_of(method.summary.counts)) for method in results.methods]
     return [f"{name}: {phrase}" for name, phrase in counted if phrase]
 
 
 def divergence_lines(results: Results) -> list[str]:
-    """One sentence per method whose greedy output is not that of plain decoding."""
+    """Return a sentence for each method whose greedy output differs from plain decoding's."""
     return [line for method in results.methods[1:] if (line := divergence_line(method))]

@@ -1,4 +1,4 @@
-"""The report of a training run: one self-contained HTML page and its figures as JSON."""
+"""Report of a training run: a self-contained HTML page, and its figures as JSON."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ RunResults = Mapping[str, Any]
 
 
 def write_report(folder: Path) -> Path:
-    """Write ``report.html`` and ``report.json`` into a run folder from what it holds; works while it runs.
+    """Write ``report.html`` and ``report.json`` into a run folder; also works while the run is in progress.
 
     Returns:
-        the page's path.
+        Path of the page.
 
     Raises:
-        DataError: no run there, or one without figures.
+        DataError: the folder has no run, or the run has no figures yet.
     """
     with form_errors("the log of the training run cannot be read", folder / LOG, kind=DataError):
         results = read_run(folder)
@@ -48,7 +48,7 @@ def write_report(folder: Path) -> Path:
 
 
 def render_training(results: RunResults) -> str:
-    """HTML text of ``read_run``'s results; loads nothing from anywhere."""
+    """Render the results of ``read_run`` as a self-contained HTML page."""
     config, facts = results["config"], results["facts"]
     heads: list[Block] = [report_table(results["heads"])] if results["heads"] else []
     about: list[Block] = [FactList(some, title) for title, some in facts.items()]
@@ -89,7 +89,7 @@ def _about(results: RunResults) -> str:
 def _cards(results: RunResults) -> list[PageCard]:
     found, heldout, live = [], last_row(results["heldout"]), last_row(results["live"])
     if live.get("accepted_length") is not None:
-        note = "tokens that the real decoder commits a cycle, on held-out prompts"
+        note = "tokens per cycle that the real decoder commits, on held-out prompts"
         found.append(PageCard("Accepted length", f"{live['accepted_length']:.2f}", note))
     if heldout.get("chain_accepted_length") is not None:
         note = "predicted from held-out text for a greedy chain"
@@ -105,12 +105,12 @@ def _cards(results: RunResults) -> list[PageCard]:
 
 
 def last_row(series: Series) -> dict[str, Any]:
-    """The last entry of every column; empty without rows."""
+    """Return the last entry of every column; empty without rows."""
     return {name: values[-1] for name, values in series.items()} if series["step"] else {}
 
 
 def column(series: Series, name: str, place: int | None = None) -> list[Any]:
-    """A column, or one draft step of a column of lists; None where there is none."""
+    """Return a column, or one draft step of a column of lists; None for missing values."""
     values = series.get(name) or [None] * len(series["step"])
     if place is None:
         return list(values)
@@ -118,7 +118,7 @@ def column(series: Series, name: str, place: int | None = None) -> list[Any]:
 
 
 def _length_charts(results: RunResults) -> list[PageChart]:
-    """Decoded accepted lengths beside those that the held-out rows predict."""
+    """Return charts of decoded accepted lengths, with the lengths predicted from held-out rows."""
     wanted = [
         ("live", "accepted_length", 3, False, "decoded, draft tree"),
         ("live", "chain_accepted_length", 1, False, "decoded, chain"),
@@ -167,7 +167,7 @@ def _training_charts(results: RunResults) -> list[PageChart]:
     held = Trace(1, heldout["step"], column(heldout, "loss", 0), "held out")
     note, marks = "Soft cross-entropy at the first draft step", results["resumed_at"]
     charts = line_chart("loss", "Loss", note, ("step", "nats"), [loss, held], marks=marks)
-    minimised = "Weighted sum over draft steps: what is minimised"
+    minimised = "Weighted sum over draft steps, which training minimises"
     share = results["config"].get("ttt", {}).get("warmup_fraction") or 0.0
     if share and results["steps"]:
         minimised += f" (one step only up to step {round(share * results['steps']):,})"

@@ -1,4 +1,4 @@
-"""The log of a training run as series and facts: the body of its report."""
+"""Read the log of a training run as series and facts for its report."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ Rows = list[dict[str, Any]]
 
 
 def read_run(folder: Path) -> dict[str, Any]:
-    """Series and facts of a run folder, finished or not, as plain JSON values.
+    """Read series and facts of a finished or running training run as plain JSON values.
 
     Returns:
-        ``train`` (means over at most 400 stretches of steps), ``heldout`` and ``live`` as columns beside ``step``;
-        ``heads``, the draft heads' report or None; ``resumed_at``, ``config``, ``facts``.
+        ``train`` (means over at most 400 intervals of steps), ``heldout`` and ``live`` as columns with
+        ``step``; ``heads``, the draft heads' report or None; ``resumed_at``, ``config``, ``facts``.
 
     Raises:
-        DataError: no log there, a broken one, or one without a single figure.
+        DataError: the log is missing, invalid, or has no figures.
     """
     if not (folder / LOG).is_file():
         raise DataError(
@@ -74,11 +74,11 @@ def read_run(folder: Path) -> dict[str, Any]:
 
 
 def _config(folder: Path) -> dict[str, Any]:
-    """The run's resolved configuration; empty where it was not kept."""
+    """Read the run's resolved configuration; empty if it was not saved."""
     config = read_json(folder / CONFIG, "run configuration") if (folder / CONFIG).is_file() else {}
     if not isinstance(config, dict) or not isinstance(config.get("optim", {}), dict):
         raise DataError(
-            "the run's config.json is no configuration",
+            "the run's config.json is not a configuration",
             expected="the JSON object that train-drafter writes, with a section optim",
             source=folder / CONFIG,
         )
@@ -86,13 +86,13 @@ def _config(folder: Path) -> dict[str, Any]:
 
 
 def _last_step(folder: Path, rows: Rows) -> int:
-    """The last step known of: rows are written every few steps, a checkpoint at the step of an interruption too."""
+    """Return the last known step: rows are written every few steps, checkpoints also at interruptions."""
     kept = [int(path.name.removeprefix("step-")) for path in list_checkpoints(folder / "checkpoints")]
     return max([*kept, *(int(row["step"]) for row in rows if "step" in row)])
 
 
 def _last_of_step(rows: Iterable[Mapping[str, Any]], kind: str) -> Rows:
-    """Rows of a kind by step; of rows of one step the last."""
+    """Return rows of a kind in order of step, the last row of each step."""
     found = {int(row["step"]): dict(row) for row in rows if row.get("kind") == kind and "step" in row}
     return [found[step] for step in sorted(found)]
 
@@ -100,7 +100,7 @@ def _last_of_step(rows: Iterable[Mapping[str, Any]], kind: str) -> Rows:
 def columns(
     rows: Rows, names: Sequence[str] | None = None, without: Sequence[str] = ()
 ) -> dict[str, list[Any]]:
-    """Rows as columns, None where a row lacks a key; ``names``: all keys but ``kind`` and ``without``."""
+    """Convert rows to columns, None for missing keys; ``names``: by default all except ``without``."""
     if names is None:
         names = list(dict.fromkeys(key for row in rows for key in row))
     kept = [name for name in names if name not in ("kind", "step", *without)]
@@ -110,7 +110,7 @@ def columns(
 
 
 def thinned(series: dict[str, list[Any]], most: int = _MOST_POINTS) -> dict[str, list[Any]]:
-    """Means over equal stretches where there are more than ``most`` points; the step is a stretch's last."""
+    """Average over equal intervals if there are more than ``most`` points; keep each interval's last step."""
     count = len(series["step"])
     if count <= most:
         return series
@@ -130,7 +130,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def _facts(results: Mapping[str, Any], rows: Rows) -> dict[str, dict[str, str]]:
-    """What was trained on what, and how long; all settings are in ``config``."""
+    """Summarise model, data and duration; all settings are in ``config``."""
     config, resumed = results["config"], results["resumed_at"]
     drafter, data = (config.get(key, {}) for key in ("drafter", "data"))
     kind = [str(drafter.get("kind", "–")), f"{drafter.get('head', 'target')} head"]
@@ -160,7 +160,7 @@ def _name(path: Any) -> str:
 
 
 def _duration(rows: Rows) -> str:
-    """Time between neighbouring rows, less what passed before each further start."""
+    """Return the training time: gaps between rows, except those before a restart."""
     timed = [(row["time"], row.get("kind") == "start") for row in rows if row.get("time") is not None]
     spent = sum(now - before for (before, _), (now, start) in itertools.pairwise(timed) if not start)
     if not spent:

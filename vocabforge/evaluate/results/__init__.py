@@ -1,1 +1,1 @@
-"""The schema of results, answer rows, figures and intervals."""
+"""Schema of results, answer rows, figures and intervals."""

@@ -1,4 +1,4 @@
-"""Answer rows in the exact format of Spec-Bench, and a side file with what that format has no room for."""
+"""Answer rows in Spec-Bench's exact format, and a side file for data that the format cannot hold."""
 
 from __future__ import annotations
 
@@ -35,8 +35,11 @@ class _AnswerChoice(BaseModel):
 
 
 class _DetailChoice(BaseModel):
-    """``counts`` is optional: details written before proposers counted are read, too. ``verifications`` and
-    ``accepted`` are there, and nulls are, where a server answered."""
+    """A choice of a side file.
+
+    ``counts`` is missing in old files. ``verifications``, ``accepted`` and nulls occur only in files of
+    servers.
+    """
 
     index: Any
     prompt_tokens: list[Count | None]
@@ -71,11 +74,12 @@ class _AnswerRow(BaseModel):
 
 @dataclass(frozen=True)
 class ServedTurn:
-    """What a server tells of a turn, where it tells less than a decoder.
+    """A turn as reported by a server, which gives less detail than a decoder.
 
     Attributes:
-        new_tokens: of the answer, as the server counts them.
-        verifications, accepted: of draft tokens; None if they are not known for this turn alone.
+        new_tokens: number of tokens of the answer as counted by the server.
+        verifications: number of verifications; None if not known for this turn alone.
+        accepted: number of accepted draft tokens; None as above.
     """
 
     new_tokens: int
@@ -85,15 +89,15 @@ class ServedTurn:
 
 @dataclass(frozen=True)
 class AnsweredTurn:
-    """One answered turn.
+    """An answered turn.
 
     Attributes:
         text: decoded answer without special tokens, stripped.
-        token_ids: the answer's tokens up to and with the first stop token; None if a server does not tell them.
+        token_ids: tokens up to and including the first stop token; None if a server does not return them.
         prompt_tokens: length of the prompt; None as above.
-        wall_time: seconds for prefill and decode together, device synchronised.
-        generation: what the generator reported.
-        served: a server's totals; steps, accepted lengths and passes are then unknown.
+        wall_time: seconds of prefill and decode, with the device synchronised.
+        generation: result of the generator.
+        served: totals of a server; steps, accepted lengths and passes are then unknown.
     """
 
     text: str
@@ -105,13 +109,13 @@ class AnsweredTurn:
 
     @property
     def new_tokens(self) -> int:
-        """Tokens of the answer."""
+        """Number of tokens of the answer."""
         return len(self.token_ids or ()) if self.served is None else self.served.new_tokens
 
 
 @dataclass(frozen=True)
 class MethodRows:
-    """What one method wrote in one run: answer rows and detail rows over the same questions."""
+    """Output of a method in one run: answer rows and detail rows over the same questions."""
 
     answers: Sequence[Row]
     details: Sequence[Row]
@@ -120,7 +124,7 @@ class MethodRows:
 def answer_row(
     question: Question, turns: Sequence[AnsweredTurn], *, model_id: str, answer_id: str, tstamp: float
 ) -> dict[str, Any]:
-    """A Spec-Bench answer row (docs/formats.md: keys in upstream order; one entry per turn, accept_lengths flat)."""
+    """Return a Spec-Bench answer row (docs/formats.md): upstream key order, one entry per turn."""
     choice = {
         "index": 0,
         "turns": [turn.text for turn in turns],
@@ -142,7 +146,7 @@ def answer_row(
 
 
 def detail_row(question: Question, turns: Sequence[AnsweredTurn]) -> dict[str, Any]:
-    """The side file's row: per turn token ids, times in seconds and counts of verification."""
+    """Return the side file's row: token ids, times in seconds and verification counts per turn."""
     runs = [turn.generation for turn in turns]
     choice = {
         "index": 0,
@@ -172,7 +176,7 @@ def detail_row(question: Question, turns: Sequence[AnsweredTurn]) -> dict[str, A
 
 
 def write_rows(path: Path, rows: Iterable[Row]) -> None:
-    """Write rows, one a line, as ``json.dumps`` writes by default; the file is whole or not there."""
+    """Write rows atomically, one per line, in ``json.dumps``'s default format."""
     atomic_write(path, "".join(json.dumps(row) + "\n" for row in rows))
 
 
@@ -180,18 +184,18 @@ def read_answers(path: Path) -> list[dict[str, Any]]:
     """Read an answer file.
 
     Raises:
-        DataError: missing file, bad JSON, or a row without the format's keys (with file:line).
+        DataError: the file is missing, or a row is not valid JSON or lacks a key (with file:line).
     """
     return _read_rows(path, _AnswerRow)
 
 
 def read_details(path: Path) -> list[dict[str, Any]]:
-    """Read a side file. Raises as ``read_answers``."""
+    """Read a side file; raises like ``read_answers``."""
     return _read_rows(path, _DetailRow)
 
 
 def read_method(folder: Path, answers: Sequence[str], details: Sequence[str]) -> list[MethodRows]:
-    """A method's rows run by run, from its files relative to an evaluation's folder. Raises as ``read_answers``."""
+    """Read a method's rows run by run from files relative to an evaluation's folder; see ``read_answers``."""
     return [
         MethodRows(read_answers(folder / answer), read_details(folder / detail))
         for answer, detail in zip(answers, details, strict=True)
@@ -209,7 +213,7 @@ def _read_rows(path: Path, model: type[BaseModel]) -> list[dict[str, Any]]:
         if not line:
             continue
         try:
-            row = parse_json(line, finite=False)  # the model below names the value
+            row = parse_json(line, finite=False)  # the model below reports non-finite values by name
             model.model_validate(row)
         except (ValueError, RecursionError) as error:
             what, got = "an answer row is not valid JSON", str(error)

@@ -1,4 +1,4 @@
-"""The content of ``results.json``, from an evaluation's answers and side files."""
+"""Build ``results.json`` from an evaluation's answers and side files."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def build_results(
     allow_code: bool = False,
     windows: Sequence[Mapping[str, Any]] = (),
 ) -> Results:
-    """The content of ``results.json``, from ``answers/`` and ``details/`` of a folder, which gets the scorers' files.
+    """Build ``results.json`` from ``answers/`` and ``details/`` of a folder; scorers add their files to it.
 
     Raises:
-        DataError: rows that cannot be read, or a question that lacks what its scorer needs.
-        VocabForgeError: code cannot be run safely here.
+        DataError: a row cannot be read, or a question lacks data for its scorer.
+        VocabForgeError: generated code cannot be run safely on this machine.
     """
     settings, provenance, benchmark = evaluation.settings, evaluation.provenance, evaluation.benchmark
     files = {kind: run_files(kind, evaluation.names, len(settings.runs)) for kind in ("answers", "details")}
@@ -109,7 +109,7 @@ def _methods(
     rows: Mapping[str, Sequence[MethodRows]],
     quality: Mapping[str, Quality],
 ) -> list[MethodResults]:
-    """Every method's files and figures, plain decoding first."""
+    """Return every method's files and figures, plain decoding first."""
     baseline = rows[evaluation.names[0]]
     tokenizer = evaluation.tokenizer
 
@@ -151,7 +151,7 @@ def _methods(
 def _outputs(
     evaluation: Evaluation, baseline: Sequence[MethodRows], rows: Sequence[MethodRows]
 ) -> Outputs | None:
-    """The method's outputs against plain decoding's; None where they are drawn, so that they may differ."""
+    """Compare the method's outputs with plain decoding's; None for sampled outputs, which may differ."""
     if evaluation.settings.temperature != 0 or not evaluation.baseline:
         return None
     target = getattr(evaluation.methods[0].generator, "target", None)
@@ -177,7 +177,7 @@ def _outputs(
 
 
 def _run_facts(evaluation: Evaluation) -> dict[str, str]:
-    """Settings and hashes as texts for the report's list."""
+    """Return settings and hashes as strings for the report."""
     benchmark, settings, provenance = evaluation.benchmark, evaluation.settings, evaluation.provenance
     facts = {
         "benchmark": f"{benchmark.name} ({benchmark.file})",

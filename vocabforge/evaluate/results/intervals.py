@@ -1,11 +1,11 @@
-"""How sure a figure is: bootstrap intervals over questions, paired between methods.
+"""Bootstrap intervals over questions, paired between methods.
 
-Every figure is a function of sums over questions. The bootstrap draws questions with replacement, each with all its
-steps, runs and the baseline's answer to it, and applies the function to the new sums (percentile interval; Efron and
-Tibshirani 1993, chapter 13). Drawing steps or runs separately would make a figure look far surer than it is (Davison
-and Hinkley 1997, section 3.8).
+Every figure is a function of sums over questions. The bootstrap draws questions with replacement, each with
+all its steps and runs and the baseline's answer, and applies the function to the new sums (percentile
+interval; Efron and Tibshirani 1993, chapter 13). Drawing steps or runs separately would greatly understate
+the uncertainty (Davison and Hinkley 1997, section 3.8).
 
-On simulated benchmarks the interval covers 93 to 95% with 60 questions or more, about 89% with 10.
+On simulated benchmarks the interval covers 93 to 95% with at least 60 questions, and about 89% with 10.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Statistic = Callable[[Array], Array]
 
 
 class Formula(TypedDict):
-    """How a figure follows from its columns; see :func:`estimate`."""
+    """How a figure is computed from its columns; see :func:`estimate`."""
 
     statistic: Statistic
     pooled: bool
@@ -38,35 +38,35 @@ Verdict = Literal["better", "worse", "no difference shown", "not compared"]
 
 
 def ratio(sums: Array) -> Array:
-    """(..., 2) -> (...): first over second column; NaN where there is nothing to divide by."""
+    """Divide the first column by the second, (..., 2) -> (...); NaN if undefined."""
     numerator, denominator = sums[..., 0], sums[..., 1]
     defined = denominator != 0
     return np.where(defined, numerator / np.where(defined, denominator, 1.0), np.nan)
 
 
 def ratio_of_ratios(sums: Array) -> Array:
-    """(..., 4) -> (...): (first / second) / (third / fourth); NaN where one of them is not defined."""
+    """Return (first / second) / (third / fourth), (..., 4) -> (...); NaN if undefined."""
     return ratio(np.stack([ratio(sums[..., :2]), np.nan_to_num(ratio(sums[..., 2:]))], axis=-1))
 
 
 def columns_of_mean(values: Array) -> Array:
-    """(Q, R) with NaN for "none" -> (Q, R, 2): columns whose ``ratio`` of sums is the mean of the values."""
+    """Return columns whose ``ratio`` is the mean of the values: (Q, R), NaN if missing -> (Q, R, 2)."""
     there = ~np.isnan(values)
     return np.stack([np.where(there, values, 0.0), there.astype(np.float64)], axis=-1)
 
 
 def run_values(columns: Array, statistic: Statistic) -> list[float | None]:
-    """The figure of each run from (Q, R, C) columns; see :func:`estimate`."""
+    """Return the figure of each run from (Q, R, C) columns; see :func:`estimate`."""
     return [_plain(value) for value in statistic(columns.sum(axis=0))]
 
 
 def figure_value(columns: Array, statistic: Statistic, *, pooled: bool) -> float | None:
-    """The figure without its interval; see :func:`estimate`."""
+    """Return the figure without its interval; see :func:`estimate`."""
     return _plain(_figures(_pooled(columns, pooled).sum(axis=0)[None], statistic)[0])
 
 
 def figure_samples(columns: Array, statistic: Statistic, *, pooled: bool) -> Array:
-    """(RESAMPLES,) the figure of each bootstrap sample, NaN where undefined; see :func:`estimate`."""
+    """Return (RESAMPLES,) figures of the bootstrap samples, NaN if undefined; see :func:`estimate`."""
     columns = _pooled(columns, pooled)
     questions, runs, width = columns.shape
     sums = _draws(questions) @ columns.reshape(questions, runs * width)
@@ -74,16 +74,16 @@ def figure_samples(columns: Array, statistic: Statistic, *, pooled: bool) -> Arr
 
 
 def estimate(columns: Array, statistic: Statistic, *, pooled: bool) -> Figure:
-    """A figure with its standard deviation over runs and its 95% interval over questions.
+    """Compute a figure with its standard deviation over runs and its 95% interval over questions.
 
     Args:
-        columns: (Q, R, C), what each question contributes in each run.
-        statistic: (..., C) sums over questions -> (...) figure, NaN where undefined.
-        pooled: whether the sums go over all runs at once (accepted length); otherwise the figure is the mean of
-            the runs' figures (tokens/s, speed-up).
+        columns: (Q, R, C), contribution of each question in each run.
+        statistic: (..., C) sums over questions -> (...) figure, NaN if undefined.
+        pooled: sum over all runs (accepted length); otherwise average the runs' figures (tokens/s, speed-up).
 
     Returns:
-        ``sd`` is None unless two runs have a figure; the interval is None unless two questions contribute.
+        The figure; ``sd`` is None unless two runs have a figure, the interval unless two questions
+        contribute.
     """
     each = [value for value in run_values(columns, statistic) if value is not None]
     low = high = None
@@ -102,13 +102,13 @@ def _pooled(columns: Array, pooled: bool) -> Array:
 
 
 def _figures(sums: Array, statistic: Statistic) -> Array:
-    """(B, R, C) sums over questions -> (B,): the mean over the runs that have a figure; NaN without any."""
+    """Map (B, R, C) sums over questions to (B,): the mean over runs that have a figure; NaN without any."""
     return ratio(columns_of_mean(statistic(sums)).sum(axis=1))
 
 
 @lru_cache(maxsize=8)
 def _draws(questions: int) -> Array:
-    """(RESAMPLES, Q): how often each question is drawn, with replacement, in each resample."""
+    """Return (RESAMPLES, Q): how often each resample draws each question."""
     drawn = np.random.default_rng([SEED, questions, 0]).integers(questions, size=(RESAMPLES, questions))
     drawn += questions * np.arange(RESAMPLES)[:, None]
     counts = np.bincount(drawn.reshape(-1), minlength=RESAMPLES * questions)
@@ -116,7 +116,7 @@ def _draws(questions: int) -> Array:
 
 
 def percentile_interval(samples: Array) -> tuple[float | None, float | None]:
-    """The middle 95% of resampled figures; undefined ones (NaN) are left out, none left gives None."""
+    """Return the middle 95% of resampled figures, ignoring NaN; (None, None) if none are left."""
     defined = samples[~np.isnan(samples)]
     if not len(defined):
         return None, None
@@ -126,7 +126,7 @@ def percentile_interval(samples: Array) -> tuple[float | None, float | None]:
 
 
 def verdict_of(found: Figure | None) -> Verdict:
-    """A word for a ratio of figures of which more is better; the first two only if its interval excludes 1."""
+    """Classify a ratio of figures (larger is better); better or worse only if its interval excludes 1."""
     if found is None or found.low is None or found.high is None:
         return "not compared"
     if found.low <= 1 <= found.high:

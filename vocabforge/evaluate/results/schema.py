@@ -1,4 +1,4 @@
-"""``results.json``: every figure of an evaluation, with a schema and a version (docs/formats.md has the keys)."""
+"""``results.json``: a versioned schema of all figures of an evaluation (docs/formats.md lists the keys)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 from ...core.records import read_versioned
 
 SCHEMA_VERSION = 3
-_OLDER = (2,)  # had no verifiers: all was lossless
+_OLDER = (2,)  # without verifiers: all methods were lossless
 RESULTS = "results.json"
 ARTIFACT_KIND = "evaluation"
 
@@ -18,7 +18,7 @@ Judgement = Literal["near-tied", "fault", "not judged"]
 
 
 class Strict(BaseModel):
-    """Nothing unknown, nothing changed later, no NaN."""
+    """Base model: frozen, without unknown fields or NaN."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, allow_inf_nan=False, json_schema_serialization_defaults_required=True
@@ -29,9 +29,9 @@ class Figure(Strict):
     """A figure with its standard deviation over runs and its 95% interval over questions.
 
     Attributes:
-        value: None if there is nothing to divide by.
-        sd: ddof 1; None with one run.
-        low, high: bootstrap; None with fewer than two questions.
+        value: None if undefined.
+        sd: standard deviation with ddof 1; None for a single run.
+        low, high: bootstrap interval; None with fewer than two questions.
     """
 
     value: float | None = None
@@ -41,15 +41,16 @@ class Figure(Strict):
 
 
 class GroupFigures(Strict):
-    """One method over one group of questions, all runs; ``new_tokens`` and ``wall_time_s`` are sums.
+    """A method over a group of questions, all runs; ``new_tokens`` and ``wall_time_s`` are sums.
 
     Attributes:
-        accepted_length: tokens per verification, pooled over all steps of all runs, the target's own included.
+        accepted_length: tokens per verification including the target's own, pooled over all steps of all
+            runs.
         tokens_per_s: mean over questions of sum(new_tokens) / sum(wall_time), then over runs.
-        speedup: ratio to the baseline's, its recorded ``new_tokens`` counted.
-        speedup_retokenised: the same with the baseline's text tokenised again, as the upstream scorer counts it.
-        seconds_per_step: mean over questions of sum(wall_time) / sum(decoding_steps), as FR-Spec's scorer prints.
-        forwards_per_token: passes of the target over new tokens.
+        speedup: ratio to the baseline's, using its recorded ``new_tokens``.
+        speedup_retokenised: the same with the baseline's text tokenised again, as in the upstream scorer.
+        seconds_per_step: mean over questions of sum(wall_time) / sum(decoding_steps), as in FR-Spec's scorer.
+        forwards_per_token: target passes divided by new tokens.
     """
 
     questions: int
@@ -64,7 +65,7 @@ class GroupFigures(Strict):
 
 
 class RunFigures(Strict):
-    """One method in one run, over all questions, by the public scorer's arithmetic."""
+    """A method in one run over all questions, computed as in the public scorer."""
 
     run: int
     seed: int
@@ -79,12 +80,13 @@ class RunFigures(Strict):
 
 
 class DepthFigures(Strict):
-    """Acceptance at one draft depth (1 = the first drafted token), all runs.
+    """Acceptance at a draft depth (1 = the first drafted token), all runs.
 
     Attributes:
-        offered, accepted: verification steps that offered and that accepted a token of this depth; what was offered
-            is None where a server does not tell.
-        reached, conditional: share of all steps that accepted one; of those that had accepted its parent.
+        offered: verifications that included a token of this depth; None if a server does not report it.
+        accepted: verifications that accepted a token of this depth.
+        reached: ``accepted`` as a share of all verifications.
+        conditional: ``accepted`` as a share of verifications that accepted the parent.
     """
 
     depth: int
@@ -95,15 +97,17 @@ class DepthFigures(Strict):
 
 
 class DivergenceRow(Strict):
-    """The first token at which an output differs from plain decoding, and why it may.
+    """The first token at which an output differs from plain decoding, with a judgement.
 
     Attributes:
-        turn, position: from 0. The position counts tokens, or characters where a server does not tell its tokens.
-        expected, got: token ids of plain decoding and of the method; None: its output had ended.
-        judgement: ``near-tied``: both tokens are as near to the target's largest logit as its own rounding may move
-            logits; ``fault``: one is not, or an output ended or went on when it must not; ``not judged``: the target
-            was not asked (see ``reason``).
-        gap, noise: difference of the two logits; how much rounding moved logits at this position.
+        turn: turn, from 0.
+        position: position in tokens from 0; in characters if a server does not return tokens.
+        expected, got: token ids of plain decoding and of the method; None: the output had ended.
+        judgement: ``near-tied``: both tokens are within the target's rounding noise of its largest logit;
+            ``fault``: one is not, or an output ended or continued wrongly; ``not judged``: the target was not
+            asked (see ``reason``).
+        gap: difference of the two logits.
+        noise: effect of rounding on the logits at this position.
     """
 
     run: int
@@ -124,9 +128,11 @@ class DivergenceRow(Strict):
 
 
 class Outputs(Strict):
-    """Outputs (questions times runs) compared with plain decoding by token id; ``divergences`` has all that differ.
+    """Outputs (questions times runs) compared with plain decoding by token id.
 
-    Of the identical ones, ``cut`` were compared only up to where one output met the end of the cache.
+    ``divergences`` lists all differences.
+
+    ``cut`` of the identical outputs were compared only up to the point where one filled the cache.
     """
 
     compared: int
@@ -139,12 +145,12 @@ class Outputs(Strict):
 
 
 class Quality(Strict):
-    """How many answers of all runs are right.
+    """Number of right answers over all runs.
 
     Attributes:
-        strict: share that is right in the benchmark's own form (GSM8K's ``#### n``); None without one.
-        same_as_baseline: answers whose verdict is that of plain decoding in the same run.
-        files: of the verdicts, one a run.
+        strict: share that is right in the benchmark's own format (GSM8K's ``#### n``); None if it has none.
+        same_as_baseline: answers with the same verdict as plain decoding's in the same run.
+        files: verdict files, one per run.
     """
 
     scorer: Literal["gsm8k", "human-eval"]
@@ -158,7 +164,7 @@ class Quality(Strict):
 
 
 class VocabularyFacts(Strict):
-    """What a draft head scores: ``size`` tokens in a draft step ``of`` the target's LM head's rows.
+    """Draft vocabulary of a head: ``size`` tokens scored per draft step, ``of`` rows of the target's LM head.
 
     ``kind``: full, static, scheduled, hybrid, ranker, router, low-rank, ...
     """
@@ -169,7 +175,7 @@ class VocabularyFacts(Strict):
 
 
 class Summary(Strict):
-    """All figures of one method; ``time_s`` has the seconds of all runs by part, which sum to the wall time."""
+    """All figures of a method; ``time_s`` has the seconds of all runs by part, which sum to the wall time."""
 
     overall: GroupFigures
     tasks: dict[str, GroupFigures]
@@ -185,12 +191,12 @@ class Summary(Strict):
 
 
 class MethodResults(Strict):
-    """One way of decoding.
+    """A decoding method.
 
     Attributes:
-        verifier: asked for by name; None: chosen by the drafts, and lossless.
-        lossless: whether its outputs have the target's distribution.
-        answers, details: its files, one a run, relative to the folder.
+        verifier: requested verifier; None: the lossless verifier that fits the drafts.
+        lossless: whether outputs have the target's distribution.
+        answers, details: files of the method, one per run, relative to the folder.
     """
 
     name: str
@@ -205,7 +211,7 @@ class MethodResults(Strict):
 
 
 class FailureRow(Strict):
-    """A question that one method could not answer (``turn`` from 0); it is left out of every method's figures."""
+    """A question that a method could not answer (``turn`` from 0), excluded from every method's figures."""
 
     question_id: int
     category: str
@@ -217,7 +223,7 @@ class FailureRow(Strict):
 
 
 class EvaluatedTarget(Strict):
-    """The model; ``fingerprint`` is the hash of its weights' files, ``tokenizer`` that of tokenizer and template."""
+    """The model; ``fingerprint`` hashes its weight files, ``tokenizer`` its tokenizer and chat template."""
 
     name: str
     fingerprint: str | None
@@ -226,9 +232,9 @@ class EvaluatedTarget(Strict):
 
 
 class BenchmarkFacts(Strict):
-    """What was asked: ``questions`` of the file's ``of``; ``published``: whether the file is the published one.
+    """The benchmark: ``questions`` of the file's ``of``; ``published``: whether it is the published file.
 
-    ``asked`` is the hash of the questions asked, in order (ids, system messages and turns).
+    ``asked`` is the hash of the questions in order (ids, system messages and turns).
     """
 
     name: str
@@ -242,7 +248,7 @@ class BenchmarkFacts(Strict):
 
 
 class Settings(Strict):
-    """``RunSettings`` as values."""
+    """``RunSettings`` as plain values."""
 
     max_new_tokens: int
     sampling: dict[str, float]
@@ -255,21 +261,25 @@ class Settings(Strict):
 
 
 class Quantiles(Strict):
-    """Median and 95th percentile of seconds; None without a value."""
+    """Median and 95th percentile of seconds; None if unknown."""
 
     median: float | None
     p95: float | None
 
 
 class LoadFigures(Strict):
-    """One server with a number of questions under way at once, all runs.
+    """A server at a number of concurrent questions, all runs.
 
     Attributes:
-        turns, new_tokens: answered in ``seconds``, the time in which at least one request was under way.
-        tokens_per_s: of all requests together. speedup: over the plain server's under the same load.
-        first_token_s: from sending a request to its first token; token_s: between tokens after it, by turn.
-        accepted_length: tokens per verification, by the server's own counters; ``verifications`` of them.
-        answers, details: its files, one a run, relative to the folder.
+        turns, new_tokens: totals answered in ``seconds``.
+        seconds: time during which at least one request was in progress.
+        tokens_per_s: throughput of all requests together.
+        speedup: ratio to the plain server's throughput under the same load.
+        first_token_s: time from sending a request to its first token.
+        token_s: time between later tokens, by turn.
+        accepted_length: tokens per verification by the server's own counters.
+        verifications: number of verifications counted.
+        answers, details: files of the server, one per run, relative to the folder.
     """
 
     method: str
@@ -288,7 +298,7 @@ class LoadFigures(Strict):
 
 
 class ServerFacts(Strict):
-    """What a server tells of itself; ``kind`` is the ``owned_by`` of its models (vllm, sglang, llamacpp, ...)."""
+    """A server's description of itself; ``kind`` is the ``owned_by`` of its models (vllm, sglang, ...)."""
 
     kind: str
     version: str | None
@@ -297,21 +307,21 @@ class ServerFacts(Strict):
 
 
 class EvaluatedServer(ServerFacts):
-    """A server that was asked as one of the methods."""
+    """A server that was evaluated as one of the methods."""
 
     method: str
 
 
 class Results(Strict):
-    """The whole file; ``methods`` has plain decoding first.
+    """The whole file; ``methods`` starts with plain decoding.
 
     Attributes:
         created: UTC, ISO 8601.
-        answered: questions that every method answered in every run.
-        parents: hashes of what was measured, by role.
-        baseline: whether the first method is plain decoding; False for a server that was compared with nothing.
-        servers, load: of an evaluation of servers; else empty.
-        warnings: what a reader of the figures must know.
+        answered: number of questions that every method answered in every run.
+        parents: role -> hash of each input.
+        baseline: whether the first method is plain decoding; False for a server without a comparison.
+        servers, load: for evaluations of servers; otherwise empty.
+        warnings: caveats for readers of the figures.
     """
 
     schema_version: Literal[2, 3] = 3
@@ -336,7 +346,7 @@ class Results(Strict):
 
     @property
     def compared(self) -> list[MethodResults]:
-        """The methods beside plain decoding."""
+        """The methods other than plain decoding."""
         return self.methods[1:] if self.baseline else self.methods
 
 
@@ -344,7 +354,7 @@ def read_results(path: Path) -> Results:
     """Read ``results.json`` from its path or from an evaluation's folder.
 
     Raises:
-        DataError: missing file, another version, or a value that the schema does not allow.
+        DataError: the file is missing, has another version, or violates the schema.
     """
     file = path / RESULTS if path.is_dir() else path
     return read_versioned(

@@ -1,9 +1,9 @@
-"""Figures over answer rows: accepted length, tokens/s, speed-up in both baseline countings, depths.
+"""Compute figures from answer rows: accepted length, tokens/s, speed-up in both baseline countings, depths.
 
-The arithmetic is that of the Spec-Bench scorer: accepted length is the mean over pooled steps, tokens/s the mean over
-questions of sum(new_tokens) / sum(wall_time), speed-up the ratio of two such means. Several runs as in its mean
-report: accepted length is pooled over the steps of all runs; tokens/s and speed-up are made for each run and then
-averaged. How sure they are: ``intervals.py``.
+Computed as in the Spec-Bench scorer: accepted length is the mean over pooled steps, tokens/s the mean over
+questions of sum(new_tokens) / sum(wall_time), speed-up the ratio of two such means. For several runs, as in
+its mean report, accepted length is pooled over the steps of all runs; tokens/s and speed-up are computed per
+run and averaged. For intervals see ``intervals.py``.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ MT_BENCH_TASK = "mt_bench"
 
 
 def task_groups(categories: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Task name -> its categories, in order of first appearance; the MT-bench ones form one task."""
+    """Return task name -> categories in order of first appearance; those of MT-bench form one task."""
     groups: dict[str, tuple[str, ...]] = {}
     present = list(dict.fromkeys(categories))
     for category in present:
@@ -55,7 +55,7 @@ def task_groups(categories: Sequence[str]) -> dict[str, tuple[str, ...]]:
 
 
 def retokenised_counts(rows: Sequence[Row], count_tokens: Callable[[str], float]) -> dict[int, float]:
-    """Question id -> tokens of the baseline's answers as the upstream scorer counts them: less one a turn."""
+    """Return question id -> tokens of the baseline's answers as counted upstream: minus one per turn."""
     return {
         row["question_id"]: sum(count_tokens(text) - 1 for text in row["choices"][0]["turns"]) for row in rows
     }
@@ -69,16 +69,16 @@ def summarise_runs(
     *,
     compared: bool = True,
 ) -> Summary:
-    """All figures of one method over all runs; ``outputs`` and ``quality`` are left None.
+    """Compute all figures of a method over all runs, except ``outputs`` and ``quality``.
 
     Args:
-        runs, baseline: rows of each run over the same questions; they may be the same object.
+        runs, baseline: rows of each run over the same questions; may be the same object.
         retokenised: ``retokenised_counts`` of the baseline in each run.
         settings_runs: number, seed and repeat of each run.
-        compared: whether ``baseline`` is plain decoding; else there is no speed-up.
+        compared: whether ``baseline`` is plain decoding; otherwise there is no speed-up.
 
     Raises:
-        DataError: two files do not hold the same questions, so that their figures cannot be compared.
+        DataError: two files have different questions, so their figures cannot be compared.
     """
     order = [row["question_id"] for row in baseline[0].answers]
     categories = np.array([row["category"] for row in baseline[0].answers], dtype=np.str_)
@@ -140,7 +140,7 @@ def summarise_runs(
 
 
 def with_totals(summary: Summary, total: Speculation) -> Summary:
-    """The acceptance of a server under load, which counts all requests together: no interval, nothing by task."""
+    """Add the acceptance of a server under load, counted over all requests: no interval, no tasks."""
     length = (total.verifications + total.accepted) / total.verifications if total.verifications else None
     choice = {
         "accept_lengths": [],
@@ -172,7 +172,10 @@ def _check_questions(rows: MethodRows, order: Sequence[int], run: int) -> None:
 
 
 def _histogram(choices: Sequence[Choice]) -> dict[str, int]:
-    """Of details. A chain that accepts a depth accepts all before it, so a server's totals by depth tell it, too."""
+    """Count accepted lengths in details, or derive them from a server's totals by depth.
+
+    A chain that accepts a depth accepts all smaller depths.
+    """
     counted = Counter(length for choice in choices for turn in choice["accept_lengths"] for length in turn)
     for choice in choices:
         turns = zip(choice.get("verifications") or (), choice["accepted_by_depth"])
@@ -184,7 +187,7 @@ def _histogram(choices: Sequence[Choice]) -> dict[str, int]:
 
 
 def acceptance_by_depth(details: Sequence[Row]) -> list[DepthFigures]:
-    """Acceptance at each draft depth, down to the deepest that was offered."""
+    """Return the acceptance at each draft depth, down to the deepest that was offered."""
     choices = [row["choices"][0] for row in details]
     steps = int(sum(value for choice in choices if not np.isnan(value := _steps(choice))))
 
@@ -195,7 +198,7 @@ def acceptance_by_depth(details: Sequence[Row]) -> list[DepthFigures]:
     rows: list[DepthFigures] = []
     parents = steps
     known = totals("drafted_by_depth")
-    # A server may tell what it accepted at a depth and not what it offered there.
+    # A server may report acceptance at a depth without the number of offered tokens.
     accepted_at = totals("accepted_by_depth")
     for depth in range(1, max(len(known), len(accepted_at)) + 1):
         offered = (known[depth - 1] if depth <= len(known) else 0) if known else None
@@ -216,7 +219,7 @@ def acceptance_by_depth(details: Sequence[Row]) -> list[DepthFigures]:
 
 
 def _time_split(runs: Sequence[MethodRows]) -> dict[str, float]:
-    """Seconds by part; what turns took outside of their parts is ``other``, so that all sum to the wall time."""
+    """Return seconds by part; time outside of all parts is ``other``, so that they sum to the wall time."""
     wall = sum(_wall(row["choices"][0]) for run in runs for row in run.answers)
     seconds: dict[str, float] = {}
     for timings in (one for run in runs for row in run.details for one in row["choices"][0]["timings"]):
@@ -228,10 +231,10 @@ def _time_split(runs: Sequence[MethodRows]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class QuestionTable:
-    """Sums of one method over the turns of each question in each run, all (Q, R).
+    """Sums of a method over the turns of each question in each run, all (Q, R).
 
-    ``lengths`` and ``steps`` are sum and number of accepted lengths, ``base_speed`` and ``base_wall`` the baseline's
-    tokens/s (NaN if no time passed) and seconds.
+    ``lengths`` and ``steps`` are sum and number of accepted lengths, ``base_speed`` and ``base_wall`` the
+    baseline's tokens/s (NaN if no time passed) and seconds.
     """
 
     new_tokens: Array
@@ -247,7 +250,7 @@ class QuestionTable:
     def read(
         cls, ids: Sequence[int], runs: Sequence[MethodRows], baseline: Sequence[MethodRows]
     ) -> QuestionTable:
-        """The questions ``ids``, in this order, from the rows of the same runs of a method and its baseline."""
+        """Read the questions ``ids``, in this order, from rows of a method and its baseline."""
         details = [run.details for run in runs]
 
         def answers(of: Sequence[MethodRows], number: Callable[[Choice], float]) -> Array:
@@ -266,7 +269,7 @@ class QuestionTable:
         )
 
     def columns(self) -> dict[str, Array]:
-        """Figure -> (Q, R, C), what its statistic needs the sums of; not of ``speedup_retokenised``."""
+        """Return figure -> (Q, R, C) columns for its statistic, except ``speedup_retokenised``."""
         speed = columns_of_mean(quotient(self.new_tokens, self.wall))
         return {
             "accepted_length": np.stack([self.lengths, self.steps], axis=-1),
@@ -278,7 +281,7 @@ class QuestionTable:
 
 
 def quotient(numerator: Array, denominator: Array) -> Array:
-    """(Q, R) quotients, NaN where there is nothing to divide by."""
+    """Return (Q, R) quotients, NaN if undefined."""
     return ratio(np.stack([numerator, denominator], axis=-1))
 
 
@@ -291,18 +294,18 @@ def _table(
 
 
 def _sum(values: Sequence[float | None]) -> float:
-    """NaN if a server did not tell one of them."""
+    """Sum the values; NaN if a server did not report one of them."""
     return sum((np.nan if value is None else value for value in values), 0.0)
 
 
 def _steps(choice: Choice) -> float:
-    """Verifications in a choice of details."""
+    """Return the number of verifications in a choice of details."""
     told = choice.get("verifications")
     return float(sum(map(len, choice["accept_lengths"]))) if told is None else _sum(told)
 
 
 def _lengths(choice: Choice) -> float:
-    """Tokens that they committed."""
+    """Return the number of tokens that the verifications committed."""
     if (told := choice.get("verifications")) is None:
         return float(sum(map(sum, choice["accept_lengths"])))
     return _sum(told) + _sum(choice["accepted"])

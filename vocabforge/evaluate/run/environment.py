@@ -1,4 +1,4 @@
-"""What a measurement was made on."""
+"""Describe the machine and software of a measurement."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def describe_environment(*, device: str, dtype: str) -> dict[str, Any]:
-    """Machine, software and numeric settings as plain JSON values."""
+    """Return machine, software and numeric settings as plain JSON values."""
     import torch
 
     facts: dict[str, Any] = {
@@ -30,7 +30,7 @@ def describe_environment(*, device: str, dtype: str) -> dict[str, Any]:
 
 
 def _processor() -> str:
-    """Model name of the CPU where the system tells it."""
+    """Return the CPU's model name if the system provides it."""
     try:
         for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines():
             if line.startswith("model name"):

@@ -1,4 +1,4 @@
-"""A whole evaluation as one artefact: answers, side files, quality, results.json and report.html."""
+"""Run a whole evaluation as one artefact: answers, side files, quality, results.json and report.html."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Provenance:
-    """What was measured, on what and how, recorded beside the figures; ``parents`` has hashes by role."""
+    """Inputs and environment of a measurement, recorded with the figures; ``parents``: role -> hash."""
 
     target: str
     environment: Mapping[str, Any]
@@ -43,13 +43,13 @@ class Provenance:
 
 @dataclass(frozen=True)
 class OutputOptions:
-    """What becomes of the run beside its figures.
+    """Options of an evaluation that do not affect its figures.
 
     Attributes:
-        fresh: begin anew instead of resuming an interrupted run.
-        allow_code: run the programs that a model wrote, in a sandbox (HumanEval).
-        synchronise: waits for the device; called before and after each timed call.
-        logs: files of servers that were started, by method; they become ``servers/METHOD.log``.
+        fresh: start over instead of resuming an interrupted run.
+        allow_code: run generated programs in a sandbox (HumanEval).
+        synchronise: wait for the device; called before and after each timed call.
+        logs: method -> log file of a server that was started; copied to ``servers/METHOD.log``.
     """
 
     overwrite: bool = False
@@ -61,10 +61,10 @@ class OutputOptions:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What is run: questions, methods (plain decoding first), how, and what on.
+    """Specification of an evaluation: questions, methods (plain decoding first), settings and model.
 
     Attributes:
-        tokenizer: None if servers are asked and no other is known.
+        tokenizer: None if servers are evaluated and no tokenizer is known.
         baseline: whether the first method is plain decoding.
         asking: how questions are asked.
     """
@@ -79,11 +79,11 @@ class Evaluation:
 
     @property
     def names(self) -> list[str]:
-        """Of the methods, in order."""
+        """Names of the methods, in order."""
         return [method.name for method in self.methods]
 
     def identity(self) -> dict[str, Any]:
-        """What decides the figures beside what is run: an interrupted run resumes only if it is the same."""
+        """Return the inputs that determine the figures; an interrupted run only resumes if they are equal."""
         return {
             "vocabforge": __version__,
             "revision": git_revision(),
@@ -95,19 +95,19 @@ class Evaluation:
         }
 
     def model_ids(self) -> dict[str, str]:
-        """``model_id`` of the answer rows by method."""
+        """Return the ``model_id`` of the answer rows by method."""
         dtype = self.provenance.environment.get("dtype", "unknown")
         tail = f"{dtype}-temp-{self.settings.temperature}"
         return {name: f"{self.provenance.target}-{name}-{tail}" for name in self.names}
 
 
 def evaluate_methods(output: Path, evaluation: Evaluation, handling: OutputOptions | None = None) -> Results:
-    """Run every method over the benchmark and write the evaluation artefact (docs/formats.md has its files).
+    """Run every method over the benchmark and write the evaluation artefact (files: docs/formats.md).
 
-    An interrupted run leaves ``OUTPUT.partial``; the same call resumes it.
+    An interrupted run leaves ``OUTPUT.partial``, and the same call resumes it.
 
     Raises:
-        UsageError: ``output`` exists, two methods share a name, or another run's remains are in the way.
+        UsageError: ``output`` exists, two methods share a name, or files of another run are in the way.
         DataError: no question could be answered.
     """
     handling = handling or OutputOptions()
@@ -134,7 +134,7 @@ def evaluate_methods(output: Path, evaluation: Evaluation, handling: OutputOptio
         ) as folder:
             failures = run_methods(questions, methods, asking, folder, journal, model_ids)
             write_rows(folder / "failures.jsonl", [failure.model_dump() for failure in failures])
-            # What follows the runs is imported after them.
+            # Import modules of the later stages after the runs.
             from ..reports.answers import answer_blocks
             from ..reports.evaluation import render_report
             from ..results.build import build_results

@@ -1,7 +1,7 @@
-"""What an evaluation has measured so far, kept beside its output (``OUTPUT.partial``) until that is written.
+"""Finished work of an evaluation, stored next to its output (``OUTPUT.partial``) until the output is written.
 
-A line for every start of the run, for every question that one method answered, or could not answer, in one run, and
-for every group of questions that a server answered.
+One line for every start of the run, for every question that a method answered or failed to answer in a run,
+and for every group of questions that a server answered.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..results.schema import FailureRow
 
 
 class Key(NamedTuple):
-    """What one row is about."""
+    """Key of a row."""
 
     run: int
     question_id: int
@@ -25,19 +25,20 @@ class Key(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """One answered question: its answer row and its row of the side file."""
+    """An answered question: its answer row and its row of the side file."""
 
     answer: dict[str, Any]
     detail: dict[str, Any]
 
 
 class EvaluationJournal(RunJournal):
-    """Rows by :class:`Key`; arguments and errors as for :class:`~vocabforge.core.journal.RunJournal`.
+    """Rows by :class:`Key`; for arguments and errors see :class:`~vocabforge.core.journal.RunJournal`.
 
     Attributes:
-        failures: ``FailureRow``'s fields by question id, in the order in which they occurred.
-        windows: of questions that a server answered side by side, see ``servers/generator.py``.
-        taken_over: answers of an earlier process. resumed: how often the run was resumed.
+        failures: question id -> fields of ``FailureRow``, in order of occurrence.
+        windows: groups of questions that a server answered concurrently, see ``servers/generator.py``.
+        taken_over: number of answers from earlier processes.
+        resumed: number of times the run was resumed.
     """
 
     def __init__(self, folder: Path, identity: Mapping[str, Any], *, fresh: bool = False) -> None:
@@ -57,44 +58,44 @@ class EvaluationJournal(RunJournal):
         return len(self.places) + len(self.failures)
 
     def get(self, key: Key) -> Kept:
-        """The rows of a key; KeyError if there are none."""
+        """Return the rows of a key; raise KeyError if there are none."""
         row = self.row(key)
         return Kept(row["answer"], row["detail"])
 
     def add(self, key: Key, kept: Kept) -> None:
-        """Append the rows of a key; VocabForgeError if the disk refuses."""
+        """Append the rows of a key; raise VocabForgeError if they cannot be written."""
         self.put(key, _line({**key._asdict(), **kept._asdict()}))
 
     def fail(self, failure: Mapping[str, Any]) -> None:
-        """Append why a question could not be answered. Raises as :meth:`add`."""
+        """Append the reason for an unanswered question; raises like :meth:`add`."""
         self.append(_line({"failure": dict(failure)}))
         self.failures[failure["question_id"]] = dict(failure)
 
     def add_window(self, window: Mapping[str, Any]) -> None:
-        """Append what a server did in a window. Raises as :meth:`add`."""
+        """Append a server's counters of a window; raises like :meth:`add`."""
         self.append(_line({"window": dict(window)}))
         self.windows.append(json.loads(json.dumps(window)))
 
     def server_of(self, method: str) -> Mapping[str, Any] | None:
-        """What the server was that last answered for a method; None if none did."""
+        """Return the description of the server that last answered for a method; None without answers."""
         return next((one["server"] for one in reversed(self.windows) if one["method"] == method), None)
 
     def forget(self) -> None:
-        """Drop all rows: if nothing was answered, there is nothing to resume."""
+        """Drop all rows: without answers there is nothing to resume."""
         self.places, self.failures = {}, {}
 
     def take(self, row: Any, place: LinePosition) -> None:
         if "started" in row:
             self._starts += 1
         elif "window" in row:
-            row["window"]["server"].keys()  # what is no row raises here
+            row["window"]["server"].keys()  # raises for invalid rows
             self.windows.append(row["window"])
         elif "failure" in row:
             failure = FailureRow.model_validate(row["failure"], strict=True)
             self.failures.setdefault(failure.question_id, failure.model_dump())
         else:
             for part in Kept._fields:
-                row[part]["choices"][0].keys()  # what is no row raises here
+                row[part]["choices"][0].keys()  # raises for invalid rows
             key = Key(int(row["run"]), int(row["question_id"]), str(row["method"]))
             self.places.setdefault(key, place)
 

@@ -1,4 +1,4 @@
-"""From a benchmark's turns to prompt token ids, the model's own earlier answers fed back."""
+"""Turn a benchmark's turns into prompt token ids, including the model's own earlier answers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def system_of(question: Question, given: str | None) -> str | None:
-    """A conversation's system message: the question's own, else the user's ``given``; none if that is empty."""
+    """Return the system message: the question's own, otherwise ``given``; None if it is empty."""
     return None if given == "" else question.system or given
 
 
@@ -24,12 +24,12 @@ def check_system(
     given: str | None,
     questions: Sequence[Question] = (),
 ) -> None:
-    """Refuse, before anything is loaded, a system message that no prompt would show.
+    """Check before loading anything that the prompts would include the system message.
 
-    In ``raw``, system messages of the questions are left out; the user's ``given`` one is refused.
+    In ``raw``, system messages of questions are dropped, but ``given`` by the user is an error.
 
     Raises:
-        UsageError: the message cannot be in a prompt, or the chat template refuses it or leaves it out.
+        UsageError: the message cannot be part of a prompt, or the chat template rejects or omits it.
     """
     if prompt_format == "raw":
         refuse_raw(given)
@@ -40,7 +40,7 @@ def check_system(
 
 
 def refuse_raw(system: str | None) -> None:
-    """Raises: UsageError: the user gives a raw prompt a system message."""
+    """Raise UsageError if the user gives a raw prompt a system message."""
     if system:
         raise UsageError(
             "a raw prompt has no place for a system message",
@@ -71,11 +71,11 @@ def _check_shown(tokenizer: TextTokenizer, system: str, source: str) -> None:
 
 
 class PromptBuilder:
-    """One conversation with one method; ask, generate, ``answer``, ask again.
+    """Prompts of a conversation with a method: ``ask``, generate, ``answer``, ``ask`` again.
 
-    ``chat`` renders the whole history through the chat template each time (as Spec-Bench does, answers as
-    stripped text). ``raw`` is for base models: the token ids of text and answers simply follow each other,
-    a later turn beginning on a new line; a system message is left out.
+    ``chat`` renders the whole history with the chat template each time (as in Spec-Bench, with answers as
+    stripped text). ``raw`` is for base models: it concatenates the token ids of texts and answers. Later
+    turns start on a new line, and system messages are dropped.
     """
 
     def __init__(
@@ -87,14 +87,14 @@ class PromptBuilder:
         self._ids: list[int] = []
 
     def ask(self, text: str) -> list[int]:
-        """The prompt's token ids for the next user turn.
+        """Return the prompt's token ids for the next user turn.
 
         Raises:
-            DataError: the chat template refuses the conversation, or the prompt has no tokens.
+            DataError: the chat template rejects the conversation, or the prompt has no tokens.
         """
         self._messages.append({"role": "user", "content": text})
         if self._format == "chat":
-            # Templates write their own BOS: adding special tokens here would double it.
+            # Templates include the BOS token: adding special tokens would duplicate it.
             return encode_prompt(self._tokenizer, self._messages)
         if self._ids:
             self._ids += self._tokenizer.encode("\n" + text, add_special=False)
@@ -103,7 +103,7 @@ class PromptBuilder:
         return list(self._ids)
 
     def answer(self, token_ids: Sequence[int], text: str) -> None:
-        """Feed the model's answer back; stop tokens are left out of the raw history."""
+        """Append the model's answer; stop tokens are excluded from the raw history."""
         self._messages.append({"role": "assistant", "content": text})
         if self._format == "raw":
             self._ids += [token for token in token_ids if token not in self._tokenizer.eos_ids]
@@ -116,7 +116,7 @@ def longest_conversation(
     system: str | None,
     max_new_tokens: int,
 ) -> int:
-    """Positions that a question takes at most: all its turns, each answered to the limit."""
+    """Return the maximum number of positions of a question: all turns, each answered up to the limit."""
     conversation = PromptBuilder(tokenizer, prompt_format, system)
     positions = 0
     for number, text in enumerate(question.turns, start=1):

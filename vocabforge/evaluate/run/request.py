@@ -1,4 +1,4 @@
-"""One question asked of one method: its turns, timed as Spec-Bench times them, or why it failed."""
+"""Ask one method one question: its turns, timed as in Spec-Bench, or the reason of a failure."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from ...decode.build.methods import Method
     from ...decode.request import Generation
 
-# A turn in which passes were captured is not measured but asked again; adaptive control may meet new shapes each time.
+# Turns during which passes were captured are asked again; adaptive control may use new shapes each time.
 _MOST_TRIES = 8
 
 
 class MustStop(VocabForgeError):
-    """No question can be answered any more; the one that met it is asked again when the run is resumed."""
+    """No further question can be answered; the current question is asked again when the run is resumed."""
 
 
 class TurnFailed(Exception):
-    """A turn that could not be answered. It holds texts alone: an error would keep its frames' tensors alive."""
+    """A turn that could not be answered. Holds strings only: an exception would keep tensors alive."""
 
     def __init__(self, turn: int, kind: str, reason: str) -> None:
         super().__init__(reason)
@@ -42,19 +42,19 @@ class Asking:
     """How questions are asked.
 
     Attributes:
-        synchronise: waits for the device; called before and after each timed call.
+        synchronise: wait for the device; called before and after each timed call.
     """
 
     tokenizer: TextTokenizer
     settings: RunSettings
     synchronise: Callable[[], None]
-    by_method: ClassVar[bool] = False  # all questions with one method before the next one
+    by_method: ClassVar[bool] = False  # finish all questions of a method before the next method
 
     def identity(self, questions: Sequence[Question]) -> dict[str, Any]:
-        """What decides the prompts beside the settings.
+        """Return what determines the prompts in addition to the settings.
 
         Raises:
-            UsageError: no prompt would show the system message.
+            UsageError: no prompt would include the system message.
         """
         tokenizer, settings = self.tokenizer, self.settings
         check_system(tokenizer, settings.prompt_format, settings.system, questions)
@@ -65,11 +65,11 @@ class Asking:
         }
 
     def ask(self, question: Question, method: Method, run: Run) -> list[AnsweredTurn]:
-        """All turns of one question with one method, its own earlier answers fed back.
+        """Answer all turns of a question with a method, feeding back its own earlier answers.
 
         Raises:
-            TurnFailed: any error but one that ends the process or says that its memory is used up.
-            MustStop: nothing can be asked any more.
+            TurnFailed: any error except those that end the process or signal a lack of memory.
+            MustStop: no further question can be answered.
         """
         settings, generator, stop_ids = self.settings, method.generator, self.stop_ids
         limit, sampling = settings.max_new_tokens, settings.sampling_of(run)
@@ -98,38 +98,38 @@ class Asking:
                         break
                 turn = self.turn(prompt, generation, wall_time)
                 conversation.answer(turn.token_ids or (), turn.text)
-            except (MemoryError, MustStop):  # the machine's state, not the prompt's
+            except (MemoryError, MustStop):  # caused by the machine, not by the prompt
                 raise
-            except Exception as error:  # noqa: BLE001 (whatever a prompt brings about is that prompt's failure)
+            except Exception as error:  # noqa: BLE001 (any error caused by a prompt is its failure)
                 failed = TurnFailed(index, type(error).__name__, _reason(error))
-            if failed is not None:  # raised out here, it does not refer to the error
+            if failed is not None:  # raise outside the handler to drop the reference to the error
                 raise failed
             turns.append(turn)
         return turns
 
     @property
     def stop_ids(self) -> Collection[int]:
-        """Tokens that end an answer."""
+        """Return the tokens that end an answer."""
         return self.tokenizer.eos_ids
 
     def conversation(self, system: str | None) -> PromptBuilder:
-        """Makes the prompts of one question."""
+        """Return the builder of a question's prompts."""
         return PromptBuilder(self.tokenizer, self.settings.prompt_format, system)
 
     def turn(self, prompt: Sequence[Any], generation: Generation, wall_time: float) -> AnsweredTurn:
-        """What was generated, up to the first stop token."""
+        """Return the generated turn, up to the first stop token."""
         token_ids = until_stop(generation.token_ids, self.tokenizer.eos_ids)
         said = self.tokenizer.decode(list(token_ids)).strip()
         return AnsweredTurn(said, token_ids, len(prompt), wall_time, generation)
 
 
 def short_digest(value: Any) -> str:
-    """Hash of a JSON value."""
+    """Return the hash of a JSON value."""
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:16]
 
 
 def until_stop(token_ids: Sequence[int], stop_ids: Collection[int]) -> tuple[int, ...]:
-    """The tokens up to and with the first stop token; later ones do not count."""
+    """Return the tokens up to and including the first stop token."""
     for index, token in enumerate(token_ids):
         if token in stop_ids:
             return tuple(token_ids[: index + 1])
@@ -137,12 +137,12 @@ def until_stop(token_ids: Sequence[int], stop_ids: Collection[int]) -> tuple[int
 
 
 def turn_seed(seed: int, question_id: int, turn: int) -> int:
-    """A seed of its own for each turn, the same for every method."""
+    """Return a separate seed for each turn, the same for every method."""
     return (seed * 1_000_003 + question_id * 1_009 + turn) % 2**63
 
 
 def _reason(error: Exception) -> str:
-    """The error's message; of one that is no user's mistake also the place that raised it."""
+    """Return the error's message, with its place in the code unless it is a user error."""
     if isinstance(error, VocabForgeError):
         return error.render()
     place = error.__traceback__

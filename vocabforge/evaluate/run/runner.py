@@ -1,11 +1,11 @@
-"""The Spec-Bench protocol over several methods side by side.
+"""The Spec-Bench protocol with several methods interleaved.
 
-A question runs through all runs and, within each, through all methods before the next question begins. The order of
-methods is rotated by one from run to run and from question to question, so that a noisy machine treats the methods
-alike. Categories take turns, so that every stretch of a run is like the whole. Before anything is measured, the first
-question runs three times per method as warm-up. Batch 1; the time of a turn covers prefill and decode with the device
-synchronised; tokens after a stop token are not counted. Every answer is appended to a journal at once, so the same
-command resumes an interrupted run.
+Each question is asked in all runs and, within each run, with all methods before the next question begins. The
+order of methods rotates by one from run to run and from question to question, so that machine noise affects
+all methods alike. Categories alternate, so that every part of a run is representative. Before measuring, each
+method answers the first question three times as warm-up. The batch size is 1; the time of a turn covers
+prefill and decode with the device synchronised; tokens after a stop token are not counted. Every answer is
+immediately appended to a journal, so the same command resumes an interrupted run.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .settings import Run, run_files
 if TYPE_CHECKING:
     from ...decode.build.methods import Method
 
-_WARMUP_QUESTIONS = 5  # tried by a method that cannot answer the first
+_WARMUP_QUESTIONS = 5  # tried if a method cannot answer the first question
 
 
 def run_methods(
@@ -44,18 +44,18 @@ def run_methods(
     kept: EvaluationJournal,
     model_ids: Mapping[str, str],
 ) -> list[FailureRow]:
-    """Answer every question with every method in every run; write ``answers/`` and ``details/`` below ``folder``.
+    """Answer every question with every method in every run; write ``answers/`` and ``details/``.
 
     Args:
         methods: plain decoding first.
-        kept: what is measured so far, of :func:`run_identity`.
+        kept: journal of the rows so far, with the identity of :func:`run_identity`.
 
     Returns:
-        questions that are left out, in the order in which they were asked.
+        Questions that are left out, in the order in which they were asked.
 
     Raises:
-        DataError: no question could be answered at all.
-        VocabForgeError: the device failed, or the disk is full; the journal stays.
+        DataError: no question could be answered.
+        VocabForgeError: the device failed, or the disk is full; the journal is kept.
     """
     loop = _Loop(questions, methods, asking, kept, model_ids)
     total, left = len(questions) * loop.share, loop.left(questions)
@@ -113,10 +113,10 @@ def run_methods(
 def run_identity(
     questions: Sequence[Question], methods: Sequence[Method], asking: Asking, model_ids: Mapping[str, str]
 ) -> dict[str, Any]:
-    """What decides the rows, as far as it can be told from what is run; the journal's identity.
+    """Return the journal's identity: everything known that determines the rows.
 
     Raises:
-        UsageError: no prompt would show the system message.
+        UsageError: no prompt would include the system message.
     """
     asked = [[one.question_id, one.category, one.system, list(one.turns)] for one in questions]
     return {
@@ -130,7 +130,7 @@ def run_identity(
 
 
 class _Loop:
-    """All questions through all runs and methods, except those that the journal has already."""
+    """Loop over all questions, runs and methods, except rows that are already in the journal."""
 
     def __init__(
         self,
@@ -143,10 +143,10 @@ class _Loop:
         self.questions, self.methods, self.asking = in_turns(questions), methods, asking
         self.kept, self.model_ids = kept, model_ids
         self.runs = asking.settings.all_runs
-        self.share = len(self.runs) * len(methods)  # rows of one question
+        self.share = len(self.runs) * len(methods)  # rows per question
 
     def left(self, questions: Sequence[Question]) -> list[tuple[Question, Method, Run]]:
-        """Rows that are still to be made."""
+        """Return the rows that are still missing."""
         return [
             (question, method, run)
             for run in self.runs
@@ -166,7 +166,7 @@ class _Loop:
         return Key(run.number, question.question_id, method.name)
 
     def reserve(self) -> None:
-        """Memory for the longest conversation, so that none grows while it is timed."""
+        """Reserve memory for the longest conversation, so that caches do not grow during timing."""
         able = [reserve for one in self.methods if (reserve := getattr(one.generator, "reserve", None))]
         if not able:
             return
@@ -178,7 +178,7 @@ class _Loop:
                     question, self.asking.tokenizer, settings.prompt_format, system, settings.max_new_tokens
                 )
             except VocabForgeError:
-                continue  # its own turn meets the same failure and records it
+                continue  # the measured turn will fail as well and record it
             longest = max(longest, positions)
         for reserve in able:
             try:
@@ -187,7 +187,7 @@ class _Loop:
                 say(f"No room for the longest conversation ({longest:,} tokens): {error}")
 
     def warm_up(self, methods: Sequence[Method]) -> None:
-        """Unmeasured runs of the first question; of the next one for a method that cannot answer it."""
+        """Run the first question unmeasured; use the next question for methods that cannot answer it."""
         for method in methods:
             for question in self.questions[:_WARMUP_QUESTIONS]:
                 try:
@@ -195,10 +195,10 @@ class _Loop:
                         self.asking.ask(question, method, self.runs[0])
                     break
                 except TurnFailed:
-                    continue  # the measured run meets the same failure and records it
+                    continue  # the measured run will fail as well and record it
 
     def answer(self, index: int, question: Question, bar: ProgressBar) -> None:
-        """One question through all runs and methods, up to the first failure, which is recorded, too."""
+        """Ask a question in all runs with all methods, until a failure, which is recorded as well."""
         for run in self.runs:
             if question.question_id in self.kept.failures:
                 break
@@ -213,9 +213,9 @@ class _Loop:
                     break
 
     def answer_by_method(self, bar: ProgressBar) -> None:
-        """All questions with one method before the next one, side by side where a run says so.
+        """Ask all questions with one method before the next, concurrently if the run is configured so.
 
-        A server is started for its own questions, and a load on it is one group of questions.
+        A server is started for its own questions, and each load level is one group of questions.
         """
         for method in self.methods:
             todo = [(run, self._todo(self.questions, method, run)) for run in self.runs]
@@ -267,7 +267,7 @@ class _Loop:
         run: Run,
         bar: ProgressBar,
     ) -> None:
-        """Add the answers to the journal, or why there are none."""
+        """Record the answers or the failure."""
         if isinstance(outcome, FailureRow):
             for kind, turns in turns_of(self.left([question])).items():
                 bar.skip(turns, kind)
@@ -280,7 +280,7 @@ class _Loop:
         bar.update(len(question.turns), kind=_kind(method, run))
 
     def _check_device(self, failure: FailureRow) -> None:
-        """A device that a failure left unusable would make every later question fail as well."""
+        """Raise if a failure left the device unusable, since every later question would fail as well."""
         try:
             self.asking.synchronise()
         except Exception as error:
@@ -292,9 +292,9 @@ class _Loop:
 
 
 def in_turns(questions: Sequence[Question]) -> list[Question]:
-    """The categories in proportion from the first question on, each in its own order.
+    """Interleave the categories in proportion, keeping the order within each.
 
-    Answers of one category are alike in length: a tenth of the questions tells how long all of them take.
+    Answers of a category have similar lengths, so the first tenth predicts the total time.
     """
     sizes, seen = Counter(one.category for one in questions), Counter[str]()
     places = []
@@ -305,7 +305,7 @@ def in_turns(questions: Sequence[Question]) -> list[Question]:
 
 
 def turns_of(rows: Sequence[tuple[Question, Method, Run]]) -> Counter[tuple[str, int]]:
-    """Turns by what decides how long one takes."""
+    """Count turns by the properties that determine their duration."""
     found = Counter[tuple[str, int]]()
     for question, method, run in rows:
         found[_kind(method, run)] += len(question.turns)
@@ -319,11 +319,11 @@ def _kind(method: Method, run: Run) -> tuple[str, int]:
 def _side_by_side(
     questions: Sequence[Question], work: Callable[[Question], Any], count: int
 ) -> Iterator[tuple[Question, Any]]:
-    """Each question with its result as soon as it is there, ``count`` under way at once."""
+    """Yield each question with its result as it completes, ``count`` at a time."""
     if count == 1:
         for question in questions:
             yield question, work(question)
         return
-    # Its threads are daemons: an interrupted command does not wait for answers that take minutes.
+    # Daemon threads, so that an interrupted command does not wait minutes for answers.
     with ThreadPool(min(count, len(questions))) as pool:
         yield from pool.imap_unordered(lambda question: (question, work(question)), questions)

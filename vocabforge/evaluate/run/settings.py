@@ -1,4 +1,4 @@
-"""How an evaluation runs: limits, sampling, seeds and repeats."""
+"""Settings of an evaluation: limits, sampling, seeds and repeats."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ WARMUP_RUNS = 3
 
 @dataclass(frozen=True)
 class Run:
-    """One pass over all questions: its number from 1, its seed, which repeat of that seed it is, and how many
-    questions are under way at once (servers only)."""
+    """A pass over all questions: number from 1, seed, repeat of the seed, concurrency (servers only)."""
 
     number: int
     seed: int
@@ -26,18 +25,19 @@ class Run:
 
 @dataclass(frozen=True)
 class RunSettings:
-    """How every method is run; ``max_new_tokens`` is the limit for one turn.
+    """How every method is run; ``max_new_tokens`` is the limit per turn.
 
     Attributes:
-        sampling: its seed is that of the first run; each turn of each question derives one of its own.
-        warmup: runs of the first question per method before anything is measured.
-        system: system message of every conversation that brings none of its own.
-        seeds: one pass over all questions each, times ``repeats``; empty stands for the sampling's own seed.
-        concurrency: questions under way at once, several for a sweep of a server's load; the first counts for the
-            figures, the others for those of the load only.
+        sampling: sampling settings with the seed of the first run; each turn derives its own seed.
+        warmup: unmeasured runs of the first question per method.
+        system: system message of conversations without their own.
+        seeds: seeds of the passes over all questions, each repeated ``repeats`` times; empty means the
+            sampling's seed.
+        concurrency: number of concurrent questions; several for a load sweep of a server. The first is used
+            for the figures, the others only for the load's.
 
     Raises:
-        UsageError: several seeds of greedy decoding, a seed twice, or no repeat.
+        UsageError: greedy decoding has several seeds, a seed is repeated, or ``repeats`` is below 1.
     """
 
     max_new_tokens: int
@@ -73,16 +73,16 @@ class RunSettings:
 
     @property
     def temperature(self) -> float:
-        """Of the sampling; 0 is greedy."""
+        """Temperature of the sampling; 0 is greedy."""
         return self.sampling.temperature
 
     @property
     def runs(self) -> tuple[Run, ...]:
-        """The passes over the questions that count: every seed, then every seed again."""
+        """The main passes over the questions: all seeds, then all seeds again for each repeat."""
         return self.runs_at(self.concurrency[0])
 
     def runs_at(self, concurrency: int) -> tuple[Run, ...]:
-        """The same under another load."""
+        """Return the same passes under another load."""
         pairs = [(repeat, seed) for repeat in range(1, self.repeats + 1) for seed in self.seeds]
         first = 1 + self.concurrency.index(concurrency) * len(pairs)
         return tuple(
@@ -91,19 +91,19 @@ class RunSettings:
 
     @property
     def all_runs(self) -> tuple[Run, ...]:
-        """The passes under every load."""
+        """Return the passes under every load."""
         return tuple(run for level in self.concurrency for run in self.runs_at(level))
 
     def folder_of(self, kind: str, concurrency: int) -> str:
-        """``kind`` for the load that counts, below it ``concurrency_N`` for another."""
+        """Return ``kind`` for the main load, and a subfolder ``concurrency_N`` for others."""
         return kind if concurrency == self.concurrency[0] else f"{kind}/concurrency_{concurrency}"
 
     def sampling_of(self, run: Run) -> SamplingParams:
-        """The sampling settings with the run's seed."""
+        """Return the sampling settings with the run's seed."""
         return replace(self.sampling, seed=run.seed)
 
     def to_dict(self) -> dict[str, object]:
-        """All settings as plain values; those of the sampling, less its seed, under ``sampling``."""
+        """Return all settings as plain values; those of the sampling, without seed, under ``sampling``."""
         values = asdict(self)
         values["seeds"], values["concurrency"] = list(self.seeds), list(self.concurrency)
         del values["sampling"]["seed"]
@@ -111,7 +111,7 @@ class RunSettings:
 
 
 def file_names(methods: Sequence[str]) -> dict[str, str]:
-    """``{method: "<method>.jsonl"}``; characters that file systems dislike become ``-``.
+    """Return ``{method: "<method>.jsonl"}``; characters that are unsafe in file names become ``-``.
 
     Raises:
         UsageError: two methods would share a file.
@@ -134,11 +134,12 @@ def file_names(methods: Sequence[str]) -> dict[str, str]:
 
 
 def run_files(kind: str, methods: Sequence[str], runs: int) -> dict[str, list[str]]:
-    """Each method's files of all runs, relative to the evaluation's folder.
+    """Return each method's files of all runs, relative to the evaluation's folder.
 
     Args:
         kind: ``answers``, ``details``, ...
-        runs: one run lies at ``answers/METHOD.jsonl``; of several, run i at ``answers/run_i/METHOD.jsonl``.
+        runs: number of runs. A single run uses ``answers/METHOD.jsonl``, run i of several
+            ``answers/run_i/METHOD.jsonl``.
     """
     folders = [kind] if runs == 1 else [f"{kind}/run_{number}" for number in range(1, runs + 1)]
     return {name: [f"{folder}/{file}" for folder in folders] for name, file in file_names(methods).items()}

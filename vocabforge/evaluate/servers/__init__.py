@@ -1,1 +1,1 @@
-"""Evaluations of OpenAI-compatible servers: asking, counting what they accept, starting and stopping them."""
+"""Evaluate OpenAI-compatible servers: send requests, read acceptance counters, start and stop servers."""

@@ -1,4 +1,4 @@
-"""Questions as a server is asked them: it has the tokenizer and the chat template."""
+"""Ask questions of a server, which applies its own tokenizer and chat template."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from .generator import ServedGeneration
 
 
 def served_format(wanted: str, system: str | None) -> PromptFormat:
-    """``auto`` is ``chat``: a server that has no chat template says so.
+    """Resolve ``auto`` to ``chat``; a server without a chat template reports an error.
 
     Raises:
-        UsageError: an unknown format, or a system message that no raw prompt has a place for.
+        UsageError: the format is unknown, or a raw prompt is given a system message.
     """
     check_known(wanted, PROMPT_FORMATS, "prompt format", source="--prompt-format")
     if wanted != "raw":
@@ -32,9 +32,10 @@ def served_format(wanted: str, system: str | None) -> PromptFormat:
 
 
 class ServedConversation:
-    """One conversation with a server; ask, generate, ``answer``, ask again.
+    """A conversation with a server: ``ask``, generate, ``answer``, ``ask`` again.
 
-    A chat prompt is the list of messages; a raw one is the text of turns and answers, each turn on a new line.
+    A chat prompt is a list of messages. A raw prompt is the text of turns and answers, each turn on a new
+    line.
     """
 
     def __init__(self, prompt_format: PromptFormat, system: str | None) -> None:
@@ -43,20 +44,20 @@ class ServedConversation:
         self._text = ""
 
     def ask(self, text: str) -> list[dict[str, str]] | str:
-        """The prompt of the next user turn."""
+        """Return the prompt of the next user turn."""
         self._messages.append({"role": "user", "content": text})
         self._text = f"{self._text}\n{text}" if self._text else text
         return list(self._messages) if self._chat else self._text
 
     def answer(self, token_ids: Sequence[int], text: str) -> None:
-        """Feed the answer back."""
+        """Append the answer to the history."""
         self._messages.append({"role": "assistant", "content": text})
         self._text += text
 
 
 @dataclass(frozen=True)
 class ServerAsking(Asking):
-    """How servers are asked; ``tokenizer`` is used for nothing here."""
+    """How servers are asked; ``tokenizer`` is not used."""
 
     tokenizer: TextTokenizer | None  # type: ignore[assignment]
     settings: RunSettings
@@ -64,20 +65,20 @@ class ServerAsking(Asking):
     by_method: ClassVar[bool] = True
 
     def identity(self, questions: Sequence[Question]) -> dict[str, Any]:
-        """Nothing: the server decides how a prompt is written."""
+        """Return nothing: the server determines how prompts are built."""
         return {}
 
     @property
     def stop_ids(self) -> Collection[int]:
-        """None: the server ends its answers."""
+        """Return nothing: the server ends its answers."""
         return ()
 
     def conversation(self, system: str | None) -> Any:
-        """Makes the prompts of one question."""
+        """Return the builder of a question's prompts."""
         return ServedConversation(self.settings.prompt_format, system)
 
     def turn(self, prompt: Sequence[Any], generation: Generation, wall_time: float) -> AnsweredTurn:
-        """The answer; its time is that of the request, without reading counters and further attempts."""
+        """Return the answer with the time of its request, excluding counter reads and retries."""
         assert isinstance(generation, ServedGeneration)
         found = generation.speculation
         return AnsweredTurn(

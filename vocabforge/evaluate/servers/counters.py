@@ -1,4 +1,4 @@
-"""What servers count of speculation: vLLM's ``/metrics`` and SGLang's ``spec_tokens_details``."""
+"""Servers' counters of speculation: vLLM's ``/metrics`` and SGLang's ``spec_tokens_details``."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Speculation:
     """Verifications of draft tokens, summed over requests.
 
     Attributes:
-        accepted_by_depth: of the draft tokens at each depth, from 1.
-        offered: verifications that offered each depth; empty where a server does not tell.
+        accepted_by_depth: accepted draft tokens at each depth, from 1.
+        offered: verifications that included each depth; empty if a server does not report it.
     """
 
     verifications: int
@@ -40,7 +40,7 @@ class Reading:
     Attributes:
         speculation: None without speculation.
         generated: tokens of all requests so far.
-        started: when the server's process began, in seconds.
+        started: start time of the server's process, in seconds.
     """
 
     speculation: Speculation | None
@@ -48,7 +48,7 @@ class Reading:
     started: float | None
 
     def restarted_since(self, before: Reading) -> bool:
-        """Whether the server began anew after an earlier reading."""
+        """Return whether the server was restarted after an earlier reading."""
         if self.started != before.started or self.generated < before.generated:
             return True
         old, new = before.speculation, self.speculation
@@ -57,7 +57,7 @@ class Reading:
         )
 
     def since(self, before: Reading) -> Speculation | None:
-        """What was counted after an earlier reading of the same process."""
+        """Return the counts since an earlier reading of the same process."""
         old, new = before.speculation, self.speculation
         if old is None or new is None:
             return None
@@ -68,19 +68,19 @@ class Reading:
             drafted,
             new.accepted - old.accepted,
             tuple(one - other for one, other in zip(new.accepted_by_depth, old.accepted_by_depth)),
-            # Each draft was of full length, else their lengths are not known.
+            # Draft lengths are only known if every draft was of full length.
             (verifications,) * depth if drafted == verifications * depth else (),
         )
 
 
 def read_metrics(text: str) -> Reading | None:
-    """The counters in the text of vLLM's ``/metrics`` (Prometheus' text format), summed over engines.
+    """Parse vLLM's ``/metrics`` (Prometheus' text format), summed over engines.
 
     Returns:
-        None if they are not vLLM's.
+        The counters; None if they are not vLLM's.
 
     Raises:
-        DataError: a counter is no finite number.
+        DataError: a counter is not a finite number.
 
     Source: ``vllm/v1/spec_decode/metrics.py`` and ``vllm/v1/metrics/loggers.py`` of vLLM 0.32.
     """
@@ -111,14 +111,15 @@ def read_metrics(text: str) -> Reading | None:
 
 
 def read_details(details: Mapping[str, Any]) -> Speculation:
-    """SGLang's ``spec_tokens_details`` of one request.
+    """Parse SGLang's ``spec_tokens_details`` of one request.
 
     ``spec_correct_drafts_histogram[i]`` counts verifications that accepted i draft tokens.
 
     Raises:
-        LookupError, TypeError, ValueError, AttributeError: it is of another form.
+        LookupError, TypeError, ValueError, AttributeError: the format is different.
 
-    Source: ``sglang/srt/entrypoints/openai/protocol.py`` and ``managers/tokenizer_manager.py`` of SGLang 0.5.23.
+    Source: ``sglang/srt/entrypoints/openai/protocol.py`` and ``managers/tokenizer_manager.py`` of SGLang
+        0.5.23.
     """
     histogram = [_count(one) for one in details.get("spec_correct_drafts_histogram") or ()]
     by_depth = tuple(sum(histogram[depth:]) for depth in range(1, len(histogram)))
@@ -133,14 +134,14 @@ def read_details(details: Mapping[str, Any]) -> Speculation:
 
 
 def _count(value: Any) -> int:
-    """Raises: ValueError: no number of anything."""
+    """Return a non-negative integer; raise ValueError for other values."""
     if (count := token_count(value)) is None:
         raise ValueError(f"{value!r:.80} is no count")
     return count
 
 
 def total_of(parts: Sequence[Speculation | None]) -> Speculation | None:
-    """The sum of several; None if one of them is not known, or there is none."""
+    """Return the sum of the parts; None if there are none or one is unknown."""
     known = [part for part in parts if part is not None]
     if not known or len(known) < len(parts):
         return None

@@ -1,4 +1,4 @@
-"""A server as a way of decoding: it is asked over HTTP, streamed, and its counters are read before and after."""
+"""A server as a decoding method: streamed requests over HTTP, with its counters read before and after."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from ..run.request import MustStop
 from .counters import Reading, Speculation, read_details, read_metrics, total_of
 
 _ATTEMPTS = 5
-_LATE_S = 5.0  # the counters of a finished answer may come a moment after it
+_LATE_S = 5.0  # counters may lag behind a finished answer
 _AGAIN = "run the same command again: finished answers are kept"
 
 
 @dataclass
 class ServedGeneration(Generation):
-    """One answer of a server.
+    """An answer of a server.
 
-    ``prefill_s`` is the time to the first token, ``decode_s`` that from there to the last one. ``token_ids`` is empty
-    where the server does not tell them (``ids_known``).
+    ``prefill_s`` is the time to the first token, ``decode_s`` the time from the first to the last token.
+    ``token_ids`` is empty if the server does not return them (``ids_known``).
 
     Attributes:
-        prompt_tokens, new_tokens: as the server counts them.
-        speculation: of this answer alone; None where it cannot be told.
+        prompt_tokens, new_tokens: as counted by the server.
+        speculation: counts of this answer alone; None if unknown.
     """
 
     text: str = ""
@@ -46,12 +46,12 @@ class ServedGeneration(Generation):
 
 @dataclass
 class LoadWindow:
-    """The answers to a group of questions, ``concurrency`` at a time.
+    """Answers to a group of questions, ``concurrency`` at a time.
 
     Attributes:
-        spans: begin and end of each turn, in seconds of one clock.
-        speculation: of all answers together; None where it is not known.
-        foreign: tokens that the server meanwhile generated for others.
+        spans: begin and end of each turn, in seconds of the same clock.
+        speculation: counts of all answers together; None if unknown.
+        foreign: tokens that the server generated for other clients meanwhile.
     """
 
     concurrency: int
@@ -65,7 +65,7 @@ class LoadWindow:
         return sum(one.new_tokens for one in self.answered)
 
     def seconds(self) -> float:
-        """Time in which at least one request was under way."""
+        """Return the time during which at least one request was in progress."""
         busy, end = 0.0, float("-inf")
         for begin, finish in sorted(self.spans):
             busy += max(0.0, finish - max(begin, end))
@@ -73,7 +73,7 @@ class LoadWindow:
         return busy
 
     def row(self, facts: ServerFacts) -> dict[str, Any]:
-        """The window as JSON values."""
+        """Return the window as JSON values."""
         return {
             "concurrency": self.concurrency,
             "turns": len(self.spans),
@@ -86,14 +86,14 @@ class LoadWindow:
 
 
 class ServerGenerator:
-    """Asks one server.
+    """Generates answers with a server.
 
     Args:
-        name: of the method, for messages.
-        running: gives the server's address while it is entered; starts and stops one that we start.
-        chat: ask for chat completions; else for plain ones.
-        model: name of the model; None: the only one that it serves.
-        timeout: seconds without a byte after which the server hangs.
+        name: name of the method, for messages.
+        running: context manager that yields the server's address; it also starts and stops our own servers.
+        chat: request chat completions instead of plain completions.
+        model: name of the model; None: the only model that the server has.
+        timeout: seconds without a byte after which the server is considered to hang.
     """
 
     def __init__(
@@ -114,10 +114,10 @@ class ServerGenerator:
 
     @contextlib.contextmanager
     def serving(self, before: Mapping[str, Any] | None) -> Iterator[None]:
-        """The server, reachable. ``before``: what the server was that gave earlier answers.
+        """Enter the server and check that it is reachable; ``before`` describes the earlier answers' server.
 
         Raises:
-            MustStop: it is away, serves no such model, or is another one than before.
+            MustStop: it is unreachable, does not serve the model, or differs from ``before``.
         """
         with self._running() as url:
             self._server, self._window = Server(url, key=self._key, timeout=self._timeout), LoadWindow(1)
@@ -138,7 +138,7 @@ class ServerGenerator:
 
     @contextlib.contextmanager
     def window(self, concurrency: int) -> Iterator[LoadWindow]:
-        """Answers that are counted together; with a concurrency of 1 each answer is also counted by itself."""
+        """Count answers together; with a concurrency of 1 each answer is also counted separately."""
         window = self._window = LoadWindow(concurrency)
         before = self._check_reading() if concurrency > 1 else None
         try:
@@ -150,7 +150,7 @@ class ServerGenerator:
             else:
                 window.speculation = total_of([one.speculation for one in window.answered])
         except BaseException:
-            # What was answered so far still counts if each answer was counted by itself.
+            # On an error, the answers so far still count if each was counted separately.
             window.speculation = total_of([one.speculation for one in window.answered])
             raise
         finally:
@@ -168,11 +168,11 @@ class ServerGenerator:
         stop_ids: Collection[int],
         sampling: SamplingParams,
     ) -> ServedGeneration:
-        """Answer a prompt: a list of messages, or a text.
+        """Answer a prompt, given as a list of messages or a text.
 
         Raises:
-            DataError: the server refuses this prompt.
-            MustStop: the server is dead, hangs, was restarted, or answers as another model.
+            DataError: the server rejects this prompt.
+            MustStop: the server is down, hangs, was restarted, or answers as another model.
         """
         body = self._body(prompt_ids, max_new_tokens, sampling)
         alone = self._window.concurrency == 1
@@ -263,10 +263,10 @@ class ServerGenerator:
             return None
 
     def _check_reading(self) -> Reading | None:
-        """The counters now; None if the server has none.
+        """Return the current counters; None if the server has none.
 
         Raises:
-            MustStop: it began anew since they were last read.
+            MustStop: the server was restarted since the last reading.
         """
         if self._last is None:
             return None
@@ -287,10 +287,10 @@ class ServerGenerator:
             raise self._stop("was restarted", "its counters went back", _AGAIN)
 
     def _settled(self, before: Reading, new_tokens: int) -> tuple[Reading, int]:
-        """The counters once they have the tokens just answered, and the tokens of others among them.
+        """Wait until the counters include the tokens just answered; return them and the foreign tokens.
 
         Raises:
-            MustStop: the server has none any more.
+            MustStop: the server has no counters any more.
         """
         until = time.monotonic() + _LATE_S
         while True:
@@ -317,7 +317,7 @@ class ServerGenerator:
         return json_line(body)
 
     def _stream(self, body: bytes, max_new_tokens: int) -> tuple[ServedGeneration, tuple[float, float]]:
-        """Ask once; the answer, and when it began and ended."""
+        """Send one request; return the answer and its begin and end times."""
         made = ServedGeneration(finish="stop")
         usage: Mapping[str, Any] = {}
         ids: list[int] | None = None
@@ -349,13 +349,13 @@ class ServerGenerator:
                     if choice.get("finish_reason") == "length":
                         made.finish = "length"
         except (TypeError, ValueError, LookupError, AttributeError) as error:
-            # A confused server's: another attempt may bring a better one.
+            # Caused by the server, so another attempt may succeed.
             raise TryAgain(f"its answer is not read: {type(error).__name__}: {error}"[:300]) from error
         end = last or time.perf_counter()
         count = token_count(usage.get("completion_tokens"))
         if count is None:
             raise Unusable("its answers have no usage, so that their tokens cannot be counted")
-        if ids is not None and len(ids) != count:  # cut on the way: what is left is not the answer
+        if ids is not None and len(ids) != count:  # truncated in transit, so not the complete answer
             ids = None
         made.new_tokens, made.prompt_tokens = count, token_count(usage.get("prompt_tokens"))
         made.token_ids, made.ids_known = ids or [], ids is not None
@@ -368,7 +368,7 @@ class ServerGenerator:
 
 
 def _text(value: Any) -> str:
-    """As a text that every file takes: half characters become question marks."""
+    """Replace lone surrogates by question marks, so that the text can be written to any file."""
     return str(value).encode("utf-8", "replace").decode()
 
 
@@ -379,7 +379,7 @@ def _whole_numbers(ids: Any) -> list[int]:
 
 
 def _text_of(choice: Mapping[str, Any]) -> str:
-    """What a piece of the stream brings, thinking included."""
+    """Return the text of a piece of the stream, including thinking."""
     delta = choice.get("delta") or {}
     parts = (delta.get("content"), delta.get("reasoning_content"), delta.get("reasoning"), choice.get("text"))
     return "".join(part for part in parts if isinstance(part, str))

@@ -1,4 +1,4 @@
-"""What an evaluation of servers adds to its results: the servers, their figures under load, and warnings."""
+"""Additional results of server evaluations: server descriptions, figures under load, and warnings."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def describe_servers(
     methods: Sequence[MethodResults],
     windows: Sequence[Mapping[str, Any]],
 ) -> tuple[dict[str, Any], list[MethodResults]]:
-    """Fields of ``Results`` that servers have, and the methods with what windows tell of their acceptance.
+    """Return the server fields of ``Results``, and the methods with acceptance from the windows' counters.
 
     Args:
-        folder: has ``answers/`` and ``details/`` of all loads.
-        windows: the journal's, as :meth:`LoadWindow.row` makes them.
+        folder: folder with ``answers/`` and ``details/`` of all loads.
+        windows: rows of the journal, as created by :meth:`LoadWindow.row`.
     """
     servers = [
         EvaluatedServer(method=name, **window["server"])
@@ -115,7 +115,7 @@ def _ratio(one: float | None, other: float | None) -> float | None:
 
 
 def _latencies(rows: Sequence[MethodRows]) -> dict[str, Quantiles]:
-    """Of all turns; a turn of one token has no time between tokens."""
+    """Compute latencies over all turns; a turn of one token has no time between tokens."""
     first: list[float] = []
     between: list[float] = []
     for run in rows:
@@ -147,7 +147,9 @@ def _speculation_lines(
         drafts = sum(total.verifications for total in found)
         plain = evaluation.baseline and name == evaluation.names[0]
         if plain and drafts:
-            lines.append(f"{name} is no plain server: it verified {drafts:,} drafts. Speed-ups mean nothing.")
+            lines.append(
+                f"{name} is no plain server: it verified {drafts:,} drafts. Speed-ups are meaningless."
+            )
         elif not plain and not drafts:
             how = _TURN_ON.get(server.kind)
             lines.append(
@@ -163,7 +165,7 @@ def _other_model_lines(
     servers: Sequence[EvaluatedServer],
     prompts: Mapping[str, Mapping[int, list[int | None]]],
 ) -> list[str]:
-    """Servers whose prompts differ in length have other tokenizers or chat templates."""
+    """Warn if prompt lengths differ between servers: tokenizers or chat templates must differ."""
     lines = []
     first = evaluation.names[0]
     for name in evaluation.names[1:]:

@@ -1,4 +1,4 @@
-"""A server that the evaluation starts itself, and stops again."""
+"""Start a server for an evaluation, and stop it."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _STOP_S = 20.0
 
 
 def split_command(text: str) -> list[str]:
-    """The words of a command, as a shell would split them; no shell runs it.
+    """Split a command into words like a shell, without running a shell.
 
     Raises:
-        UsageError: it cannot be split, or has no ``{port}``.
+        UsageError: the command cannot be split, or has no ``{port}``.
     """
     try:
         words = shlex.split(text)
@@ -48,21 +48,21 @@ def split_command(text: str) -> list[str]:
 
 @contextlib.contextmanager
 def started(name: str, command: str, log: Path, *, key: str | None, health_s: float) -> Iterator[str]:
-    """Start a server, wait for its health, give its address, and stop its whole process group at the end.
+    """Start a server, wait until it is healthy, yield its address, and finally stop its process group.
 
     Args:
-        log: gets what the server says, keys replaced.
-        health_s: seconds that it may take to start.
+        log: receives the server's output, with keys replaced.
+        health_s: maximum number of seconds to start.
 
     Raises:
-        VocabForgeError: it cannot be started, ends, or does not become healthy.
+        VocabForgeError: the server cannot be started, exits, or does not become healthy.
     """
     port = _free_port()
     words = [word.replace("{port}", str(port)) for word in split_command(command)]
     hidden = [*secrets_of(command), *([key] if key else [])]
     with disk_errors(log):
         log.parent.mkdir(parents=True, exist_ok=True)
-        file = open(log, "a", encoding="utf-8")  # noqa: SIM115 (the thread below closes it)
+        file = open(log, "a", encoding="utf-8")  # noqa: SIM115 (closed by the thread below)
     try:
         process = subprocess.Popen(
             words,
@@ -85,7 +85,7 @@ def started(name: str, command: str, log: Path, *, key: str | None, health_s: fl
     reader = threading.Thread(target=_keep_log, args=(process.stdout, file, last, hidden), daemon=True)
     reader.start()
     say(f"Starting {name} on port {port}; its log is {log}")
-    former = signal.signal(signal.SIGTERM, _end)  # a killed command must not leave its server behind
+    former = signal.signal(signal.SIGTERM, _end)  # a killed command must not leave its server running
     try:
         url = base_url(f"http://127.0.0.1:{port}")
         _wait_until_healthy(name, process, url, key, health_s, last, log)
@@ -139,7 +139,7 @@ def _wait_until_healthy(
                     f"the server of {name} ended before it was ready (exit code {code})",
                     got="\n    ".join(["its last lines", *last]),
                     source=log,
-                    remedy="run the command of --start by hand, and mend it",
+                    remedy="run the command of --start by hand, and fix it",
                 )
             with contextlib.suppress(TryAgain, Refused, Unusable):
                 server.exchange("GET", f"{url.removesuffix('/v1')}/health", None)
@@ -155,9 +155,7 @@ def _wait_until_healthy(
                 )
             if now - said > _SAY_EVERY_S:
                 said = now
-                say(
-                    f"Waiting for {name}: {now - begin:.0f} s; {last[-1][:120] if last else 'it said nothing'}"
-                )
+                say(f"Waiting for {name}: {now - begin:.0f} s; {last[-1][:120] if last else 'no output'}")
             time.sleep(0.25)
     finally:
         server.close()
@@ -177,7 +175,7 @@ def _free_port() -> int:
 
 
 def _stop(process: subprocess.Popen[str]) -> None:
-    """End the process group: ask, then force; what the server left behind ends as well."""
+    """End the process group gracefully, then by force, including processes that the server left behind."""
     for number, wait in ((signal.SIGTERM, _STOP_S), (signal.SIGKILL, 5.0)):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, number)

@@ -1,1 +1,1 @@
-"""Layouts of drafters on disk, each with a writer and a strict reader."""
+"""On-disk layouts of drafters, each with a writer and a strict reader."""

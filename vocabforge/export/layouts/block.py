@@ -1,10 +1,11 @@
-"""DFlash and DSpark drafters as servers read them: writer and reader.
+"""Writer and reader for DFlash and DSpark drafters in the layouts that servers load.
 
-DFlash is in z-lab's layout (``DFlashDraftModel``, its keys under ``dflash_config``): SGLang, vLLM, TensorRT-LLM and
-llama.cpp's converter read it. DSpark is in DeepSpec's (``Qwen3DSparkModel``, its keys at the top), with target layers
-and mask token in both places. Tensors have the drafter's own names; embedding and LM head are the target's.
+DFlash uses z-lab's layout (``DFlashDraftModel``, keys under ``dflash_config``), which SGLang, vLLM,
+TensorRT-LLM and llama.cpp's converter read. DSpark uses DeepSpec's layout (``Qwen3DSparkModel``, keys at the
+top level). Target layers and mask token are written in both places. Tensors keep the drafter's names;
+embedding and LM head are the target's.
 
-``sample_from_anchor`` stands at the top alone: vLLM refuses a true one under ``dflash_config``.
+``sample_from_anchor`` is written at the top level only: vLLM rejects a true value under ``dflash_config``.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ from .speculators_block import MARKOV, block_sizes
 MASK_ROW = "mask_embedding.pt"
 _INNER = "dflash_config"
 _KINDS = {"DFlashDraftModel": "dflash", "Qwen3DSparkModel": "dspark", "DSparkDraftModel": "dspark"}
-# Keys of others, at the top or inside, with what is computed here, as where one is absent: no windows, sinks, scales,
-# convolution or selector (DFlash2); and of each kind.
+# Keys of other variants (top level or inner) and the only value supported here, which is also assumed if a
+# key is missing: no windows, sinks, scales, convolution or selector (DFlash2). Keys per kind follow in _OWN.
 _COMPUTED: dict[str, Any] = {
     "model_type": "qwen3",
     **dict.fromkeys(("use_sliding_window", "use_swa", "attention_sink_bias"), False),
@@ -42,7 +43,7 @@ _COMPUTED: dict[str, Any] = {
     **dict.fromkeys(("conv_kernel_size", "selector_rank"), 0),
 }
 _OWN: dict[str, dict[str, Any]] = {
-    # DeepSpec's key beside z-lab's name: its rows predict the next place, and nothing says so.
+    # If z-lab's architecture came with DeepSpec's key, rows would silently predict the next position.
     "dflash": {"sample_from_anchor": False, "projector_type": "dflash", "markov_rank": None},
     "dspark": {**MARKOV, "projector_type": "dspark"},
 }
@@ -56,7 +57,7 @@ class ServedBlock:
 
     @staticmethod
     def matches(body: Mapping[str, Any]) -> bool:
-        """The architecture is of one of these families, if not one that is computed here."""
+        """Return whether the architecture is of one of these families, supported or not."""
         return any(family in str(body.get("architectures")) for family in ("DFlash", "DSpark"))
 
     @staticmethod
@@ -71,7 +72,10 @@ class ServedBlock:
 
     @staticmethod
     def read(path: Path, shared: TargetTensors, num_layers: int) -> Drafter:
-        """Strictly, whoever wrote it. DeepSpec's DFlash (``markov_rank`` 0) is DSpark with a Markov head of zeros."""
+        """Read a folder strictly.
+
+        DeepSpec's DFlash (``markov_rank`` 0) becomes DSpark with a zero Markov head.
+        """
         body, folder = read_config(path), read_folder(path, lambda name: name.removeprefix("model."))
         sizes, added = _read_sizes(body, shared, num_layers, path / CONFIG), dict(folder.weights)
         if body.get("markov_rank") == 0:
@@ -85,10 +89,10 @@ class ServedBlock:
 
 
 def block_readers(export: Export) -> tuple[str, ...]:
-    """The servers that compute this drafter from its folder.
+    """Return the servers that compute this drafter from its folder.
 
-    SGLang drafts with the target's head, writes a mask row into the target's own table, and captures what goes into a
-    layer; llama.cpp's converter knows a draft vocabulary of DSpark alone.
+    SGLang drafts with the target's head, writes a mask row into the target's own table, and captures layer
+    inputs. llama.cpp's converter supports a draft vocabulary for DSpark only.
     """
     kind, config = export.drafter.kind, export.drafter.config
     if config.aux_layers[-1] + 1 == int(text_config(export.target).num_hidden_layers):
@@ -99,7 +103,7 @@ def block_readers(export: Export) -> tuple[str, ...]:
 
 
 def _body(export: Export) -> dict[str, Any]:
-    """The layout's ``config.json``; a drafter that it cannot express is refused."""
+    """Return the layout's ``config.json``; raise MismatchError if it cannot express the drafter."""
     kind, config = export.drafter.kind, export.drafter.config
     layers = int(text_config(export.target).num_hidden_layers)
     if kind not in _OWN or (kind == "dspark" and config.mask_token_id is None):
@@ -122,7 +126,7 @@ def _body(export: Export) -> dict[str, Any]:
         _INNER: {**named, "causal": config.causal},
     }
     if config.causal:
-        body["is_causal"] = True  # SGLang's key; vLLM takes a model with a false one for an encoder
+        body["is_causal"] = True  # SGLang's key; vLLM treats a model with false as an encoder
     if config.draft_vocab_size is not None:
         body["draft_vocab_size"] = config.draft_vocab_size
     if kind == "dspark":
@@ -133,7 +137,7 @@ def _body(export: Export) -> dict[str, Any]:
 
 
 def _read_sizes(body: Mapping[str, Any], shared: TargetTensors, num_layers: int, source: Path) -> Any:
-    """The drafter's sizes; a key that says two things, or means what is not computed here, is refused."""
+    """Return the drafter's sizes; raise DataError for contradictory or unsupported keys."""
     names, inner = body.get("architectures"), body.get(_INNER) or {}
     kind = next((_KINDS[name] for name in _KINDS if isinstance(names, list) and name in names), None)
     if kind is None or not isinstance(inner, Mapping):
@@ -148,7 +152,7 @@ def _read_sizes(body: Mapping[str, Any], shared: TargetTensors, num_layers: int,
         "final_logit_softcapping": shared.transform.softcap,
     }
     if isinstance(layers, list) and all(type(one) is int for one in layers):
-        expected[LAYER_IDS] = as_inputs(layers)  # which vLLM would read before all others
+        expected[LAYER_IDS] = as_inputs(layers)  # vLLM prefers this list over all others
     wrong = [name for name, value in expected.items() if merged.get(name) not in (None, value)]
     if wrong:
         got, right = ({name: one.get(name) for name in wrong} for one in (merged, expected))
@@ -163,14 +167,14 @@ def _read_sizes(body: Mapping[str, Any], shared: TargetTensors, num_layers: int,
 
 
 def _mask_row(path: Path, sizes: Any) -> Tensor:
-    """The trained row (d,) of the mask token; a pickle that holds more than tensors is not run."""
+    """Load the trained mask-token row (d,) with a weights-only unpickler, so that no code is executed."""
     try:
         found: Any = torch.load(path, map_location="cpu", weights_only=True)
         named = found if isinstance(found, Mapping) else {"embedding": found}
         if sizes.kind != "dflash" or named.get("mask_token_id", sizes.mask_token_id) != sizes.mask_token_id:
             raise ValueError(f"for token {named.get('mask_token_id')} of {sizes.kind}")
         row: Tensor = named["embedding"].reshape(sizes.hidden_size)
-    except Exception as error:  # damaged archives raise many kinds
+    except Exception as error:  # damaged archives raise many types
         raise DataError(
             "the drafter's mask row cannot be used",
             got=f"{type(error).__name__}: {error}"[:200],

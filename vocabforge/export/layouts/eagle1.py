@@ -1,11 +1,12 @@
-"""Layouts of EAGLE-1 and EAGLE-2 drafters (``config.json`` + ``model.safetensors``), written and read strictly.
+"""Writer and strict reader for EAGLE-1 and EAGLE-2 drafters (``config.json`` + ``model.safetensors``).
 
-``embed_tokens`` (V, H), ``fc`` (H, 2H) over embedding and hidden state in this order, ``layers.0.*`` without input
-norm; the LM head is always the target's. SGLang and vLLM differ in two things: the architecture's name, and the bias of
-``fc``, which SGLang always computes with (one that is missing it leaves random) and vLLM has no place for.
+Tensors: ``embed_tokens`` (V, H); ``fc`` (H, 2H) over embedding and hidden state, in this order;
+``layers.0.*`` without input norm. The LM head is always the target's. SGLang and vLLM differ in the
+architecture's name and in the bias of ``fc``: SGLang always adds a bias and leaves a missing one
+uninitialised, vLLM does not support one.
 
-A restricted head is a list of target ids beside the folder, ``freq_<R>.pt`` in rank order, as FR-Spec (Zhao et al.
-2025) has it: SGLang takes it by ``--speculative-token-map``, FR-Spec's engine finds it by its name.
+A restricted head is stored as a list of target ids in rank order, ``freq_<R>.pt``, as in FR-Spec (Zhao et al.
+2025). SGLang takes it with ``--speculative-token-map``; FR-Spec's engine finds it by its name.
 """
 
 from __future__ import annotations
@@ -33,22 +34,22 @@ from .fields import CONFIG, decoder_fields, read_config, read_sizes, write_files
 from .interface import Export, layout_folder
 
 SGLANG, VLLM = "sglang", "vllm"
-# server -> the architecture that it knows the drafter by
+# server -> its architecture name for this drafter
 ARCHITECTURES = {SGLANG: "LlamaForCausalLMEagle", VLLM: "EagleLlamaForCausalLM"}
-SERVERS = {"eagle": (SGLANG, VLLM), "fr-spec": (SGLANG,)}  # by layout, its default first
+SERVERS = {"eagle": (SGLANG, VLLM), "fr-spec": (SGLANG,)}  # layout -> servers, default first
 FC, FC_BIAS = "fc.weight", "fc.bias"
-_PUBLISHED = "LlamaForCausalLM"  # EAGLE's own folders call themselves a Llama of one layer
+_PUBLISHED = "LlamaForCausalLM"  # EAGLE's published folders name a plain Llama
 
 
 class Eagle:
-    """A folder for SGLang or vLLM; EAGLE's own is read, too."""
+    """A folder for SGLang or vLLM; EAGLE's published folders can be read as well."""
 
     NAME = "eagle"
     KIND = "export-eagle"
 
     @staticmethod
     def matches(body: Mapping[str, Any]) -> bool:
-        """The architecture names it; or it is a Llama of one layer, as EAGLE's own folders are."""
+        """Return whether the architecture is EAGLE's, or a single-layer Llama as in published folders."""
         named = body.get("architectures")
         if not isinstance(named, list):
             return False
@@ -67,28 +68,28 @@ class Eagle:
                 "the EAGLE layout has no place for a draft vocabulary",
                 got=f"a head of {len(drafter.head_weight):,} tokens",
                 expected="the target's whole head",
-                remedy="export --format fr-spec, which puts the list of tokens beside the drafter",
+                remedy="export --format fr-spec, which adds the list of tokens to the folder",
             )
         with layout_folder(path, Eagle.KIND, export) as folder:
             _write_folder(folder, drafter, export, server)
 
     @staticmethod
     def read(path: Path, shared: TargetTensors, num_layers: int) -> Drafter:
-        """Strictly, whoever wrote it; a list of ids beside it restricts the head."""
+        """Read a folder strictly; a token map in it restricts the head."""
         drafter = read_eagle(path, shared)
         found = token_map(path)
         return drafter if found is None else restricted(drafter, found)
 
 
 class FrSpec:
-    """The same folder with a list of draft tokens, for SGLang and FR-Spec's engine."""
+    """An EAGLE folder with a list of draft tokens, for SGLang and FR-Spec's engine."""
 
     NAME = "fr-spec"
     KIND = "export-fr-spec"
 
     @staticmethod
     def matches(body: Mapping[str, Any]) -> bool:
-        """Never: its configuration is that of ``eagle``, whose reader finds the list beside it."""
+        """Return False: the configuration is that of ``eagle``, whose reader also finds the token map."""
         return False
 
     @staticmethod
@@ -106,14 +107,14 @@ class FrSpec:
             raise _no_own_head(drafter)
         ids = drafter.target_ids.cpu().numpy()
         ranked = ids if export.ranked is None else np.asarray(export.ranked, dtype=np.int64)
-        subset = VocabSubset(ids, ranked, drafter.config.vocab_size, "")  # refuses a rank order of other ids
+        subset = VocabSubset(ids, ranked, drafter.config.vocab_size, "")  # rejects a ranking of other ids
         with layout_folder(path, FrSpec.KIND, export) as folder:
             _write_folder(folder, drafter, export, server)
             write_fr_spec(ExportInputs(subset), folder)
 
     @staticmethod
     def read(path: Path, shared: TargetTensors, num_layers: int) -> Drafter:
-        """See :meth:`Eagle.read`; here the list must be there."""
+        """Read a folder like :meth:`Eagle.read`, but require the token map."""
         drafter, found = read_eagle(path, shared), token_map(path)
         if found is None:
             raise DataError(
@@ -129,10 +130,10 @@ class FrSpec:
 def eagle_config(
     config: Eagle1Config, target: Mapping[str, Any], dtype: torch.dtype, server: str
 ) -> dict[str, Any]:
-    """The layout's ``config.json``: a one-layer Llama with the drafter's sizes.
+    """Return the layout's ``config.json``: a single-layer Llama with the drafter's sizes.
 
-    EAGLE's own loader takes an ``fc`` for one with bias unless ``bias`` says otherwise; the key is written where it
-    is false only, since servers read a true one as a bias of the attention.
+    EAGLE's own loader assumes that ``fc`` has a bias unless ``bias`` is false. The key is only written if
+    false, because servers interpret true as an attention bias.
     """
     text = text_config(target)
     return {
@@ -210,7 +211,7 @@ def _is_targets(drafter: Drafter, shared: TargetTensors) -> bool:
 
 
 def is_eagle_folder(path: Path) -> bool:
-    """Whether a folder that calls itself a language model holds an EAGLE drafter: it has ``fc``."""
+    """Return whether a language-model folder holds an EAGLE drafter, that is, has ``fc``."""
     try:
         return FC in read_headers(checkpoint_files(path))
     except DataError:
@@ -218,11 +219,11 @@ def is_eagle_folder(path: Path) -> bool:
 
 
 def token_map(path: Path) -> Path | None:
-    """The list of draft tokens beside a drafter, if there is one."""
+    """Return the path of the token map in a drafter's folder, if there is one."""
     found = sorted(path.glob("freq_*.pt"))
     if len(found) > 1:
         raise DataError(
-            "there are several lists of draft tokens beside the drafter",
+            "the drafter's folder has several lists of draft tokens",
             got=", ".join(file.name for file in found),
             expected="one",
             source=path,
@@ -232,18 +233,18 @@ def token_map(path: Path) -> Path | None:
 
 
 def ranked_ids(path: Path) -> tuple[int, ...] | None:
-    """Ids of the draft vocabulary beside a drafter in rank order, if there is one."""
+    """Return the ids of the draft vocabulary in rank order, if the drafter's folder has a token map."""
     found = token_map(path)
     return None if found is None else tuple(read_fr_spec(found).tolist())
 
 
 def read_eagle(path: Path, shared: TargetTensors) -> Eagle1Drafter:
-    """The drafter of a folder over the target's head, every tensor in its place.
+    """Read the drafter of a folder with the target's head.
 
     Raises:
-        DataError: files missing, damaged or pickled; a form that is not computed here.
-        ArtifactError: tensors that are not those of the configuration.
-        MismatchError: it does not fit the target.
+        DataError: files are missing, damaged or pickled, or the drafter's form is not supported.
+        ArtifactError: the tensors do not match the configuration.
+        MismatchError: the drafter does not fit the target.
     """
     body = read_config(path)
     stored = read_headers(checkpoint_files(path))
@@ -262,7 +263,7 @@ def read_eagle(path: Path, shared: TargetTensors) -> Eagle1Drafter:
             source=path / CONFIG,
             remedy="the bias is that of fc: correct config.json, or fetch the weights again",
         )
-    fields = read_sizes({**body, "bias": None}, path / CONFIG)  # here it is the one of fc
+    fields = read_sizes({**body, "bias": None}, path / CONFIG)  # in this layout it is the bias of fc
     config = Eagle1Config(draft_vocab_size=None, fc_bias=biased, **fields)
     check_rows(config, tensors, path)
     cast = {name: tensor.to(shared.embedding.dtype) for name, tensor in tensors.items()}
@@ -271,13 +272,13 @@ def read_eagle(path: Path, shared: TargetTensors) -> Eagle1Drafter:
 
 
 def _check_head(head: Tensor | None, shared: TargetTensors, path: Path) -> None:
-    """SGLang skips a head of the drafter's own, vLLM takes it: only the target's means the same to both."""
+    """Reject an LM head that differs from the target's: SGLang would ignore it, vLLM would use it."""
     if head is None:
         return
     if head.shape != shared.head.shape or not rounded_alike(head, shared.head):
         raise MismatchError(
             "the EAGLE-1/2 drafter brings an LM head of its own",
-            got=f"shape {tuple(head.shape)}, other values than the target's",
+            got=f"shape {tuple(head.shape)}, different values from the target's",
             expected="none: servers draft with the target's",
             source=path,
             remedy="give the target that it was trained for, or remove lm_head.weight from its weights",
@@ -285,16 +286,16 @@ def _check_head(head: Tensor | None, shared: TargetTensors, path: Path) -> None:
 
 
 def restricted(drafter: Drafter, file: Path) -> Drafter:
-    """The drafter over a list of draft tokens, with the target's rows."""
+    """Return the drafter restricted to a list of draft tokens, with the target's rows."""
     ids = read_fr_spec(file)
     size = drafter.config.vocab_size
     values = np.unique(ids)
     if len(values) < len(ids) or values[0] < 0 or values[-1] >= size:
         raise DataError(
-            "the list of draft tokens beside the drafter is not one of this target's ids",
+            "the list of draft tokens does not consist of this target's ids",
             got=f"{len(ids):,} ids, {len(values):,} different, {values[0]} to {values[-1]}",
             expected=f"each once, 0 to {size - 1:,}",
             source=file,
-            remedy="make the list again",
+            remedy="create the list again",
         )
     return prune_head(drafter, VocabSubset.from_ranked(ids, vocab_size=size, fingerprint=""), source=file)

@@ -1,8 +1,8 @@
-"""The EAGLE-3 serving layout (``config.json`` + ``model.safetensors``): writer and strict reader.
+"""Writer and strict reader for the EAGLE-3 serving layout (``config.json`` + ``model.safetensors``).
 
-Tensors are named as the drafter's own parameters; ``d2t`` holds offsets (target id = j + d2t[j]), ``t2d``
-marks the draft tokens. SGLang and vLLM read one folder: the auxiliary layers are listed in each one's numbering
-(``layer_ids.py``), and what one of them does not compute is not written.
+Tensors have the names of the drafter's parameters; ``d2t`` holds offsets (target id = j + d2t[j]), ``t2d``
+marks the draft tokens. SGLang and vLLM read the same folder: auxiliary layers are listed in the numbering of
+each (``layer_ids.py``), and forms that SGLang does not compute are rejected.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from .fields import CONFIG, decoder_fields, flag, read_sizes, write_files
 from .interface import Export, layout_folder
 from .layer_ids import LAYER_IDS, as_inputs, as_outputs, check_expressible, read_layers
 
-# Classes of ours that vLLM loads, by whether q and k are normed; serve/vllm/plugin.py registers them.
+# VocabForge's classes for vLLM, by whether q and k are normalised; registered in serve/vllm/plugin.py.
 WITH_HEAD = {False: "VocabForgeLlamaEagle3", True: "VocabForgeQwen3Eagle3"}
-# The layout's name first, then the names that vLLM gives its own classes.
+# The layout's own name first, then vLLM's class names.
 _ARCHITECTURES = (ARCHITECTURE, "Eagle3LlamaForCausalLM", "Eagle3Qwen3ForCausalLM", *WITH_HEAD.values())
 _WITH_QK_NORM = ("Eagle3Qwen3ForCausalLM", WITH_HEAD[True])
 
@@ -52,7 +52,7 @@ class SglangEagle3:
 
     @staticmethod
     def matches(body: Mapping[str, Any]) -> bool:
-        """The architecture names it."""
+        """Return whether the architecture is one of this layout."""
         return _architecture(body) is not None
 
     @staticmethod
@@ -65,7 +65,7 @@ class SglangEagle3:
 
     @staticmethod
     def read(path: Path, shared: TargetTensors, num_layers: int) -> Drafter:
-        """Strictly, whoever wrote it."""
+        """Read a folder strictly, whichever tool wrote it."""
         body = drafter_config(path)
         config = read_serving_config(body, num_layers, path)
         folder = read_folder(path)
@@ -81,11 +81,11 @@ class SglangEagle3:
 
 
 def serving_config(config: Eagle3Config, target: Mapping[str, Any], dtype: torch.dtype) -> dict[str, Any]:
-    """The layout's ``config.json``: a Llama with the drafter's sizes."""
+    """Return the layout's ``config.json``: a Llama with the drafter's sizes."""
     _check_form(config)
     check_expressible(
         config.aux_layers,
-        int(text_config(target).num_hidden_layers) - 2,  # SGLang captures what goes into a layer
+        int(text_config(target).num_hidden_layers) - 2,  # SGLang captures layer inputs
         layout="the EAGLE-3 serving layout",
         remedy="train with other drafter.aux_layers; --format speculators-eagle3 (vLLM) takes the last layer too",
     )
@@ -93,7 +93,7 @@ def serving_config(config: Eagle3Config, target: Mapping[str, Any], dtype: torch
 
 
 def config_body(config: Eagle3Config, target: Mapping[str, Any], dtype: torch.dtype) -> dict[str, Any]:
-    """The same for any form of the drafter, some of which only vLLM computes."""
+    """Return the ``config.json`` for any form of the drafter, including those that only vLLM computes."""
     text = text_config(target)
     return {
         "architectures": [ARCHITECTURE],
@@ -118,9 +118,9 @@ def config_body(config: Eagle3Config, target: Mapping[str, Any], dtype: torch.dt
 
 
 def _check_form(config: Eagle3Config) -> None:
-    """SGLang would read such a drafter without complaint, and compute another one.
+    """Reject forms that SGLang would load without an error but compute differently.
 
-    The state of one layer is as wide as what ``fc`` gives: SGLang takes it for that, and skips ``fc``.
+    With one auxiliary layer the captured state is as wide as the output of ``fc``, so SGLang skips ``fc``.
     """
     forms = [name for name in ("norm_before_residual", "qk_norm") if getattr(config, name)]
     forms += ["one auxiliary layer"] if len(config.aux_layers) == 1 else []
@@ -140,10 +140,10 @@ def _architecture(body: Mapping[str, Any]) -> str | None:
 
 
 def read_serving_config(body: Mapping[str, Any], num_layers: int, path: Path) -> Eagle3Config:
-    """The drafter's sizes from the layout's ``config.json``, strictly.
+    """Read the drafter's sizes from the layout's ``config.json``, strictly.
 
     Raises:
-        DataError: another architecture, no valid sizes, or a form that is not computed here.
+        DataError: the architecture does not match, a size is invalid, or the form is not supported.
     """
     source, architecture = path / CONFIG, _architecture(body)
     if architecture is None:
@@ -167,7 +167,7 @@ def read_serving_config(body: Mapping[str, Any], num_layers: int, path: Path) ->
             "the drafter's config.json lacks a field",
             got="no draft_vocab_size",
             source=source,
-            remedy="write the rows of its LM head, or null where it shares the target's",
+            remedy="write the number of rows of its LM head, or null if it shares the target's",
         )
     layers = checked_layers(read_layers(body, num_layers), path)
     count = body.get("num_aux_hidden_states")
@@ -191,7 +191,7 @@ def read_serving_config(body: Mapping[str, Any], num_layers: int, path: Path) ->
 
 
 def eagle3_only(drafter: Drafter, layout: str) -> Drafter:
-    """The drafter, if it is an EAGLE-3 one; ``layout`` is what is written, in words."""
+    """Return the drafter if it is EAGLE-3; raise MismatchError naming ``layout`` otherwise."""
     if drafter.kind != Eagle3Drafter.kind:
         raise MismatchError(
             f"{layout} holds EAGLE-3 drafters only",
@@ -205,14 +205,14 @@ def eagle3_only(drafter: Drafter, layout: str) -> Drafter:
 
 
 def parameters(drafter: Drafter, dtype: torch.dtype) -> dict[str, Tensor]:
-    """The drafter's own parameters under their names, as they are to be stored."""
+    """Return the drafter's own parameters by name, in the dtype to store."""
     return {name: p.detach().to("cpu", dtype).contiguous() for name, p in drafter.named_parameters()}
 
 
 def token_maps(drafter: Drafter, meta: Mapping[str, Any]) -> dict[str, Tensor]:
-    """``d2t`` (R,) int64 offsets and ``t2d`` (V,) bool; nothing where the head scores every token.
+    """Return ``d2t`` (R,) int64 offsets and ``t2d`` (V,) bool; empty if the head scores every token.
 
-    vLLM has no place for a map between equal vocabularies, and refuses one.
+    vLLM rejects a map between vocabularies of equal size.
     """
     vocab = drafter.config.vocab_size
     if drafter.config.draft_vocab_size in (None, vocab):

@@ -1,7 +1,7 @@
-"""Tensors of an EAGLE-3 drafter in a server's folder, whoever wrote it, brought to our names; strictly.
+"""Read the tensors of an EAGLE-3 drafter folder written by any tool, strictly, and rename them to ours.
 
-What the tools of others write differs in names and in what is left out. Each form that a server reads is read here;
-what no server reads, or what means another computation, is refused.
+Tools differ in tensor names and in the tensors they omit. Every variant that a server reads is accepted;
+variants that no server reads or that compute something else are rejected.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .layer_ids import LAYER_IDS, LayerReading
 ARCHITECTURE = "LlamaForCausalLMEagle3"
 LM_HEAD, EMBEDDING, D2T, T2D = "lm_head.weight", "embed_tokens.weight", "d2t", "t2d"
 _STORED = (torch.float32, torch.bfloat16, torch.float16)
-# Older names of the norms before fc, one a layer.
+# Older names of the norms before fc, one per auxiliary layer.
 _LEGACY = {"aux_norm_low": "fc_norm.0", "aux_norm_mid": "fc_norm.1", "aux_norm_high": "fc_norm.2"}
 _WEIGHTS = ("F64", "F32", "F16", "BF16")
 _DTYPES = {
@@ -47,8 +47,11 @@ _DTYPES = {
 
 @dataclass(frozen=True)
 class FolderTensors:
-    """What a folder holds, under our names: parameters, (V, H) embedding if it is repeated, ``d2t`` (R,) offsets and
-    ``t2d`` (V,) marks of the draft tokens."""
+    """Contents of a drafter folder under our names.
+
+    Parameters, the (V, H) embedding if stored, ``d2t`` (R,) offsets, and ``t2d`` (V,) marks of the draft
+    tokens.
+    """
 
     weights: Mapping[str, Tensor]
     embedding: Tensor | None = None
@@ -57,7 +60,7 @@ class FolderTensors:
 
 
 def our_name(name: str) -> str:
-    """A tensor's name as the drafter's parameter is called, and without the prefix ``model.``."""
+    """Return the drafter's parameter name for a stored tensor, without the prefix ``model.``."""
     name = re.sub(r"^layers\.0\.", "midlayer.", name.removeprefix("model."))
     for legacy, ours in _LEGACY.items():
         name = re.sub(rf"^{legacy}\.", f"{ours}.", name)
@@ -65,10 +68,10 @@ def our_name(name: str) -> str:
 
 
 def drafter_config(path: Path) -> Mapping[str, Any]:
-    """A drafter folder's ``config.json``, with the architecture that its tensors show where it names none of a drafter.
+    """Read a drafter folder's ``config.json``; infer a missing drafter architecture from the tensors.
 
-    The authors' own EAGLE-3 folders call themselves a plain Llama, as their EAGLE-1 folders do. Those of EAGLE-3 have a
-    token map, or an ``fc`` over three and more hidden states.
+    The authors' EAGLE-3 and EAGLE-1 folders both name a plain Llama. EAGLE-3 is recognised by a token map, or
+    by an ``fc`` over at least three hidden states.
     """
     body = read_config(path)
     named = body.get("architectures")
@@ -87,14 +90,14 @@ def drafter_config(path: Path) -> Mapping[str, Any]:
 
 
 def read_folder(path: Path, rename: Callable[[str], str] = our_name) -> FolderTensors:
-    """All tensors of a folder's safetensors files (one, or shards with an index), in their stored dtype.
+    """Read all safetensors files of a folder (one file, or shards with an index), in their stored dtype.
 
     Raises:
-        DataError: no such files (pickles are not read), damaged, or quantised.
-        ArtifactError: one tensor under two names.
+        DataError: the files are missing (pickles are not read), damaged or quantised.
+        ArtifactError: a tensor is stored under two names.
     """
     stored = read_headers(checkpoint_files(path))
-    stored = {name: item for name, item in stored.items() if not name.startswith(PREFIX)}  # a draft head's
+    stored = {name: item for name, item in stored.items() if not name.startswith(PREFIX)}  # draft head's
     refuse_packed(stored, path)
     names = {name: rename(name) for name in stored}
     doubled = sorted({ours for ours in names.values() if list(names.values()).count(ours) > 1})
@@ -116,7 +119,7 @@ def read_folder(path: Path, rename: Callable[[str], str] = our_name) -> FolderTe
 
 
 def refuse_packed(stored: Mapping[str, StoredTensor], path: Path) -> None:
-    """Refuse weights that are no numbers of their own: only the two maps may hold integers."""
+    """Reject packed or quantised weights: only the two maps may hold integers."""
     packed = [
         f"{name} ({item.dtype})"
         for name, item in stored.items()
@@ -133,7 +136,7 @@ def refuse_packed(stored: Mapping[str, StoredTensor], path: Path) -> None:
 
 
 def check_rows(sizes: LayerSizes, weights: Mapping[str, Tensor], source: object) -> None:
-    """Hold the sizes of a configuration against what is stored, before anything of these sizes is made."""
+    """Check the configured sizes against the stored tensors before allocating anything of these sizes."""
     rows = {
         "self_attn.q_proj.weight": sizes.num_heads * sizes.head_dim,
         "self_attn.k_proj.weight": sizes.num_kv_heads * sizes.head_dim,
@@ -147,18 +150,18 @@ def check_rows(sizes: LayerSizes, weights: Mapping[str, Tensor], source: object)
                 got=f"{ending} of shape {got[0]}" if got else f"missing {ending}",
                 expected=f"{expected:,} rows",
                 source=source,
-                remedy="config.json and weights are not of one drafter: fetch or export it again",
+                remedy="config.json and weights belong to different drafters: fetch or export it again",
             )
 
 
 def assemble_folder(config: Any, folder: FolderTensors, shared: TargetTensors, source: Path) -> Drafter:
-    """The drafter of a folder, every tensor in its place.
+    """Build the drafter of a folder.
 
-    An embedding that is repeated must be the target's. Without a head of its own the drafter shares the target's.
+    A stored embedding must equal the target's. A drafter without an LM head shares the target's.
 
     Raises:
-        ArtifactError: tensors that are not those of the configuration; maps that contradict each other.
-        MismatchError: it does not fit the target.
+        ArtifactError: the tensors do not match the configuration, or the maps contradict each other.
+        MismatchError: the drafter does not fit the target.
     """
     if folder.embedding is not None:
         check_own_embedding(folder.embedding, shared, source)
@@ -171,15 +174,15 @@ def assemble_folder(config: Any, folder: FolderTensors, shared: TargetTensors, s
 
 
 def _own_rows(config: Any, folder: FolderTensors) -> int | None:
-    """Rows of the drafter's own head; None where it has none, so that it shares the target's."""
+    """Return the number of rows of the drafter's own head; None if it shares the target's."""
     if LM_HEAD in folder.weights:
         return config.draft_vocab_size or config.vocab_size
     whole = config.draft_vocab_size in (None, config.vocab_size)
-    return None if whole else config.draft_vocab_size  # the head's absence is then an error
+    return None if whole else config.draft_vocab_size  # a restricted drafter without a head is rejected later
 
 
 def without_targets_head(folder: FolderTensors, shared: TargetTensors) -> FolderTensors:
-    """The folder without a head that only repeats the target's, up to the rounding of what is stored."""
+    """Drop an LM head that equals the target's after rounding to the stored dtype."""
     head = folder.weights.get(LM_HEAD)
     if head is None or head.shape != shared.head.shape or not rounded_alike(head, shared.head):
         return folder
@@ -187,16 +190,16 @@ def without_targets_head(folder: FolderTensors, shared: TargetTensors) -> Folder
 
 
 def rounded_alike(own: Tensor, targets: Tensor) -> bool:
-    """Rows that are the target's, up to the rounding of what was stored."""
+    """Return whether the rows equal the target's after rounding to a storage dtype."""
     own, targets = own.detach().float().cpu(), targets.detach().float().cpu()
     return any(torch.equal(own, targets.to(dtype).float()) for dtype in _STORED)
 
 
 def target_ids(folder: FolderTensors, config: Eagle3Config, source: object) -> Tensor | None:
-    """(R,) target ids of the head's rows: arange(R) + d2t; None where they are all of the target's.
+    """Return the (R,) target ids of the head's rows, arange(R) + d2t; None if the head scores every token.
 
     Raises:
-        MismatchError: no offsets to R ascending target ids.
+        MismatchError: the offsets do not yield R ascending target ids.
         ArtifactError: ``t2d`` marks other tokens.
     """
     rows, offsets = config.draft_vocab_size or config.vocab_size, folder.d2t
@@ -208,7 +211,7 @@ def target_ids(folder: FolderTensors, config: Eagle3Config, source: object) -> T
             got="no d2t" if offsets is None else f"d2t of shape {tuple(offsets.shape)}, {offsets.dtype}",
             expected=f"{rows} offsets, int64",
             source=source,
-            remedy="fetch or make the drafter again"
+            remedy="fetch or create the drafter again"
             if folder.t2d is None
             else "add d2t = t2d.nonzero().flatten() - arange(R) to its weights",
         )
@@ -247,7 +250,7 @@ def _check_ids(
             got=f"ids {int(ids.min())} to {int(ids.max())} as arange(R) + d2t",
             expected=f"ascending within 0 to {config.vocab_size - 1}",
             source=source,
-            remedy="fetch or make the drafter again",
+            remedy="fetch or create the drafter again",
         )
     if marked is not None and not torch.equal(marked, ids):
         common = int(torch.isin(ids, marked).sum())
@@ -256,12 +259,12 @@ def _check_ids(
             got=f"{len(marked)} tokens in t2d, {len(ids)} in d2t, {common} in both",
             expected="the same tokens",
             source=source,
-            remedy="the two are not of one drafter: fetch or make it again",
+            remedy="they belong to different drafters: fetch or create the drafter again",
         )
 
 
 def checked_layers(reading: LayerReading, path: Path) -> tuple[int, ...]:
-    """The layers of a folder, ascending; says so if the folder does not decide between two readings."""
+    """Return the auxiliary layers, ascending; print a note if the folder allows two readings."""
     layers = reading.layers
     if min(layers) < 0 or list(layers) != sorted(set(layers)):
         raise DataError(
@@ -274,7 +277,7 @@ def checked_layers(reading: LayerReading, path: Path) -> tuple[int, ...]:
     if reading.other is not None:
         say(
             f"{path.name}: reads the outputs of layers {list(layers)} ({reading.rule}); in the other numbering "
-            f"it would be {list(reading.other)}. vocabforge doctor --drafter {path} tells which by acceptance."
+            f"it would be {list(reading.other)}. vocabforge doctor --drafter {path} decides by acceptance."
         )
     return layers
 
@@ -282,13 +285,13 @@ def checked_layers(reading: LayerReading, path: Path) -> tuple[int, ...]:
 def eagle3_config(
     fields: Mapping[str, Any], rows: Any, layers: tuple[int, ...], source: object
 ) -> Eagle3Config:
-    """The drafter's sizes, checked."""
+    """Build the drafter's configuration and check its sizes."""
     if rows is not None and type(rows) is not int:
         raise DataError(
             "the drafter's draft_vocab_size is no number",
             got=repr(rows),
             source=source,
-            remedy="write the rows of its LM head, or null without one",
+            remedy="write the number of rows of its LM head, or null without one",
         )
     try:
         return Eagle3Config(draft_vocab_size=rows, aux_layers=layers, **fields)

@@ -1,4 +1,4 @@
-"""Parts of ``config.json`` that several layouts share: a drafter's decoder written, and read strictly."""
+"""Write and strictly read the parts of ``config.json`` that several layouts share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ...models.target.load import dtype_name
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 _ELSEWHERE = "run it in the server that it was made for, or train one with vocabforge train-drafter"
 _MOST_POSITIONS = 1 << 24  # longer than any context
-# What a drafter's layer is here; a folder that says something else computes something else.
+# The only supported form of a drafter's layer: key, value, description.
 _COMPUTED: tuple[tuple[str, Any, str], ...] = (
     ("num_hidden_layers", 1, "one decoder layer"),
     ("hidden_act", "silu", "the SwiGLU of Llama"),
@@ -30,7 +30,7 @@ _COMPUTED: tuple[tuple[str, Any, str], ...] = (
 
 
 def decoder_fields(sizes: Any, dtype: torch.dtype) -> dict[str, Any]:
-    """The decoder as Hugging Face's configurations spell it, both spellings of RoPE and of the dtype."""
+    """Return the decoder's fields under Hugging Face's names, RoPE and dtype in both spellings."""
     name = dtype_name(dtype)
     return {
         "hidden_size": sizes.hidden_size,
@@ -53,7 +53,7 @@ def decoder_fields(sizes: Any, dtype: torch.dtype) -> dict[str, Any]:
 
 
 def rope_spellings(rope: RopeSettings) -> dict[str, Any]:
-    """RoPE as old configurations spell it (``rope_theta``, ``rope_scaling``) and new ones (``rope_parameters``)."""
+    """Return RoPE in both spellings: ``rope_theta`` and ``rope_scaling``, and ``rope_parameters``."""
     fields = rope_fields(rope)
     return {
         "rope_theta": rope.theta,
@@ -63,7 +63,7 @@ def rope_spellings(rope: RopeSettings) -> dict[str, Any]:
 
 
 def rope_fields(rope: RopeSettings) -> dict[str, Any]:
-    """The kind of RoPE and its numbers, without the base."""
+    """Return the RoPE type and its parameters, without the base."""
     fields: dict[str, Any] = {"rope_type": rope.kind}
     if rope.kind != "default":
         fields["factor"] = rope.factor
@@ -72,7 +72,7 @@ def rope_fields(rope: RopeSettings) -> dict[str, Any]:
     if rope.kind in ("llama3", "yarn", "longrope"):
         fields["original_max_position_embeddings"] = rope.original_positions
     if rope.attention_factor is not None:
-        # Transformers takes the whole factor, vLLM and SGLang take what it differs from the usual one by.
+        # Transformers reads the whole factor; vLLM and SGLang read its ratio to the default factor.
         fields["attention_factor"] = rope.attention_factor
         fields["attn_factor"] = rope.attention_factor / default_attention_factor(rope)
     fields |= {
@@ -87,17 +87,17 @@ def rope_fields(rope: RopeSettings) -> dict[str, Any]:
 
 
 def write_files(folder: Path, tensors: Mapping[str, Tensor], body: Mapping[str, Any]) -> None:
-    """A folder's weights and ``config.json``."""
+    """Write a folder's weights and ``config.json``."""
     save_file(dict(tensors), folder / WEIGHTS, metadata={"format": "pt"})
     atomic_write_json(folder / CONFIG, body)
 
 
 def read_config(path: Path) -> Mapping[str, Any]:
-    """A drafter folder's ``config.json``."""
+    """Read a drafter folder's ``config.json``."""
     body = read_json(path / CONFIG, "drafter's config.json", finite=False)
     if not isinstance(body, Mapping):
         raise DataError(
-            "the drafter's config.json is no mapping",
+            "the drafter's config.json is not a mapping",
             got=repr(body)[:80],
             source=path / CONFIG,
             remedy="fetch the drafter again, or export it again",
@@ -106,12 +106,15 @@ def read_config(path: Path) -> Mapping[str, Any]:
 
 
 def read_sizes(body: Mapping[str, Any], source: Path, *, several: bool = False) -> dict[str, Any]:
-    """The fields of ``LayerSizes`` from a configuration that anyone may have written.
+    """Read the fields of ``LayerSizes`` from an untrusted configuration.
 
-    ``several``: ``num_layers`` is one of them, and any number; else there must be one layer.
+    Args:
+        body: the configuration.
+        source: its path, for error messages.
+        several: accept any number of layers and return ``num_layers``; otherwise there must be one layer.
 
     Raises:
-        DataError: a field is missing or no number, or the layer is one that is not computed here.
+        DataError: a field is missing or not a number, or the layer's form is not supported.
     """
     check_computed({**body, "num_hidden_layers": 1} if several else body, source)
     try:
@@ -139,28 +142,28 @@ def read_sizes(body: Mapping[str, Any], source: Path, *, several: bool = False) 
 
 
 def _whole(value: Any) -> int:
-    """Raises: TypeError: no whole number (a text, a truth value, a fraction)."""
+    """Return an integer; raise TypeError for other values, such as strings, booleans and fractions."""
     if type(value) is not int:
-        raise TypeError(f"{value!r} is no whole number")
+        raise TypeError(f"{value!r} is not a whole number")
     return value
 
 
 def _epsilon(value: Any) -> float:
-    """Raises: ValueError: no number that a norm can add."""
+    """Return the epsilon of a norm; raise ValueError if it is invalid."""
     if type(value) not in (int, float) or not 0 <= value < 1:
         raise ValueError(f"rms_norm_eps {value!r}")
     return float(value)
 
 
 def _positions(value: Any) -> int:
-    """Raises: ValueError: more than there is memory for tables of."""
+    """Return the number of positions; raise ValueError if their tables would not fit in memory."""
     if _whole(value) > _MOST_POSITIONS:
         raise ValueError(f"max_position_embeddings {value}, above {_MOST_POSITIONS:,}")
     return int(value)
 
 
 def check_computed(body: Mapping[str, Any], source: object) -> None:
-    """Refuse a decoder layer of another form than ours; what is absent or null is as ours."""
+    """Raise DataError if a decoder layer differs from ours; missing or null fields are accepted."""
     problems = [
         (f"{name} {body[name]!r}", words)
         for name, value, words in _COMPUTED
@@ -179,7 +182,7 @@ def check_computed(body: Mapping[str, Any], source: object) -> None:
 
 
 def not_computed(got: str, expected: str, source: object) -> DataError:
-    """The error for a drafter of a form that only its own server computes."""
+    """Return the error for a drafter of an unsupported form."""
     return DataError(
         "this drafter is not computed here",
         got=got[:300],
@@ -190,7 +193,7 @@ def not_computed(got: str, expected: str, source: object) -> DataError:
 
 
 def flag(body: Mapping[str, Any], name: str, absent: bool, source: object) -> bool:
-    """A switch of a configuration, true or false."""
+    """Read a boolean field of a configuration."""
     value = body.get(name)
     if value is None:
         return absent

@@ -1,4 +1,4 @@
-"""What a layout of drafters on disk is, and what it is written from."""
+"""Interface of the on-disk layouts of drafters, and the data they are written from."""
 
 from __future__ import annotations
 
@@ -21,54 +21,54 @@ CARD = "README.md"
 
 @dataclass(frozen=True)
 class Export:
-    """What a layout is written from."""
+    """Input of a layout's writer."""
 
-    drafter: Drafter  # as it is to be written, its head already restricted
+    drafter: Drafter  # the drafter to write, its head already restricted
     target: Mapping[str, Any]  # the target's ``config.json``
-    shared: TargetTensors  # the target's embedding and LM head, for layouts that repeat them
+    shared: TargetTensors  # the target's embedding and LM head, for layouts that store copies
     target_name: str  # name or path of the target, for layouts that name their verifier
-    dtype: torch.dtype  # of the weights written
-    meta: Mapping[str, Any] = field(default_factory=dict)  # facts for the manifest
-    parents: Mapping[str, str] = field(default_factory=dict)  # hashes of what it was made from, by role
-    config: Mapping[str, Any] | None = None  # the drafter's recipe with its target's folder, for the record
-    ranked: tuple[int, ...] | None = None  # ids of the draft vocabulary in rank order, if that is known
-    server: str | None = None  # the reader, if two servers read one layout differently; None: the default
-    speculative_tokens: int = 5  # draft tokens a cycle that a layout recommends to its reader
+    dtype: torch.dtype  # dtype of the stored weights
+    meta: Mapping[str, Any] = field(default_factory=dict)  # metadata for the manifest
+    parents: Mapping[str, str] = field(default_factory=dict)  # role -> hash of each source
+    config: Mapping[str, Any] | None = None  # the drafter's recipe with its target's folder, for the manifest
+    ranked: tuple[int, ...] | None = None  # ids of the draft vocabulary in rank order, if known
+    server: str | None = None  # the reader, for layouts that servers read differently; None: the default
+    speculative_tokens: int = 5  # recommended number of draft tokens per cycle
     card: str | None = None  # text of the model card
     overwrite: bool = False
-    # Writes further files into the folder, in folders of their own: servers look at the top only.
+    # Writes further files into subfolders, which servers ignore.
     beside: Callable[[Path], object] | None = None
-    head: ServedHead | None = None  # a draft head that the server's class of ours computes
-    target_path: Path | None = None  # the target's folder, for layouts that repeat its tokenizer
-    with_target: bool = False  # whether a layout that can hold the target holds it
+    head: ServedHead | None = None  # a draft head computed by VocabForge's class in the server
+    target_path: Path | None = None  # the target's folder, for layouts that copy its tokenizer
+    with_target: bool = False  # include the target if the layout supports it
 
 
 class Layout(Protocol):
-    """What a row of the table ``FORMATS`` names: a class without instances, and the kind of its artefacts."""
+    """A row of ``FORMATS``: a class that is never instantiated, with the kind of its artefacts."""
 
     NAME: str
     KIND: str
 
     @staticmethod
     def matches(body: Mapping[str, Any]) -> bool:
-        """Whether a folder with this ``config.json`` is of the layout, whoever wrote it."""
+        """Return whether a folder with this ``config.json`` has the layout, whichever tool wrote it."""
 
     @staticmethod
     def write(path: Path, export: Export) -> None:
-        """Write a folder; a drafter that the layout cannot express is a MismatchError."""
+        """Write a folder; raise MismatchError if the layout cannot express the drafter."""
 
     @staticmethod
     def read(path: Path, shared: TargetTensors, num_layers: int) -> Drafter:
-        """A drafter from a folder of this layout, strictly: no tensor missing, none left over.
+        """Read a drafter from a folder of this layout, with no tensor missing or left over.
 
         Raises:
-            VocabForgeError: damaged, or not of the sizes of this target with ``num_layers``.
+            VocabForgeError: the folder is damaged or does not fit a target with ``num_layers``.
         """
 
 
 @contextmanager
 def layout_folder(path: Path, kind: str, export: Export) -> Iterator[Path]:
-    """The folder to fill, model card and ``beside`` written; it takes its name when all is there."""
+    """Yield a temporary folder with model card and ``beside`` files; rename it into place on success."""
     record = {"parents": export.parents, "config": export.config}
     with write_artifact(path, kind, export.meta, overwrite=export.overwrite, **record) as folder:
         if export.card is not None:
@@ -80,8 +80,7 @@ def layout_folder(path: Path, kind: str, export: Export) -> Iterator[Path]:
 
 
 def _readable(folder: Path) -> None:
-    """Give every file the permissions of an ordinary one: safetensors writes for the owner's eyes only, and servers run
-    under other users."""
+    """Set default permissions: safetensors creates owner-only files, but servers run as other users."""
     probe = folder / ".permissions"
     probe.touch()
     mode = probe.stat().st_mode

@@ -1,14 +1,14 @@
-"""Numberings of auxiliary layers: ours, and those of the servers' configurations. No other module knows them.
+"""Numberings of auxiliary layers: ours and those of server configurations. Only this module converts them.
 
-Ours are 0-based layer **outputs**. Servers capture what goes into a layer, so output i is their input i + 1.
-Two places of a ``config.json`` may list layers under one key:
+Ours are 0-based layer **outputs**. Servers capture layer inputs, so our output i is their input i + 1.
+A ``config.json`` may list layers in two places under the same key:
 
-- inside ``eagle_config``: SGLang reads it there only, as outputs, and adds 1 to each (its models of Llama, Qwen and
-  others; its GLM-4 lite model adds 1 only where the list starts with 1);
-- at the top: vLLM and speculators read it there first, as inputs, and add nothing. Where there is none, vLLM takes the
-  list inside ``eagle_config``, as inputs too.
+- Inside ``eagle_config``: SGLang reads this list only, as outputs, and adds 1 to each (in its Llama, Qwen and
+  other models; its GLM-4 lite model adds 1 only if the list starts with 1).
+- At the top level: vLLM and speculators read this list first, as inputs, and add nothing. If it is missing,
+  vLLM reads the list inside ``eagle_config``, also as inputs.
 
-A folder that holds both lists, each in its reader's numbering, means the same layers in every server.
+A folder with both lists, each in its reader's numbering, means the same layers in every server.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _EAGLE = "eagle_config"
 
 @dataclass(frozen=True)
 class LayerReading:
-    """The layers of a folder that anyone may have written, 0-based outputs, and the rule by which they were found.
+    """Auxiliary layers read from a folder (0-based outputs), and the rule that determined them.
 
-    ``other`` is what the list means in the other numbering, if nothing in the folder decides between the two.
+    ``other`` holds the layers in the other numbering if nothing in the folder decides between the two.
     """
 
     layers: tuple[int, ...]
@@ -37,37 +37,37 @@ class LayerReading:
 
 
 def as_outputs(layers: Iterable[int]) -> list[int]:
-    """Our layers as SGLang lists them, inside ``eagle_config``."""
+    """Convert our layers to SGLang's list inside ``eagle_config``."""
     return list(layers)
 
 
 def as_inputs(layers: Iterable[int]) -> list[int]:
-    """Our layers as vLLM and speculators list them, at the top."""
+    """Convert our layers to the top-level list of vLLM and speculators."""
     return [layer + 1 for layer in layers]
 
 
 def default_layers(num_layers: int) -> tuple[int, ...]:
-    """What every server captures where no list is given: inputs 2, n//2 and n - 3 of a target of n layers."""
+    """Return what servers capture without a list: inputs 2, n//2 and n - 3 of a target with n layers."""
     return (1, num_layers // 2 - 1, num_layers - 4)
 
 
 def speculators_layers(body: Mapping[str, Any], num_layers: int) -> tuple[int, ...]:
-    """The outputs that a configuration of speculators names."""
+    """Return the layer outputs that a speculators configuration names."""
     listed = _listed(body.get(LAYER_IDS))
     return tuple(layer - 1 for layer in listed) if listed else default_layers(num_layers)
 
 
 def read_layers(body: Mapping[str, Any], num_layers: int) -> LayerReading:
-    """The layers of a folder in the serving layout, whoever wrote it.
+    """Determine the auxiliary layers of a folder in the serving layout, whichever tool wrote it.
 
-    1. Lists in both places that say the same, each in its reader's numbering, are certain.
-    2. A list that names the target's layer n can only be inputs, SGLang's that names 0 only outputs.
-    3. A list that is the default in one numbering is read in it: EAGLE-3's own layers.
-    4. Any other list is read in the numbering of its place. ``other`` then holds what else it may mean.
-    5. Without a list it is the servers' default.
+    1. Two lists that agree, each in its reader's numbering, are unambiguous.
+    2. A list with layer n of an n-layer target must be inputs; a list of SGLang with layer 0 must be outputs.
+    3. A list that is EAGLE-3's default in one numbering is read in that numbering.
+    4. Any other list is read in the numbering of its place, and ``other`` holds the alternative.
+    5. Without a list, the servers' default applies.
 
     Raises:
-        DataError: no list of layer numbers.
+        DataError: the value is not a list of layer numbers.
     """
     inner, top = _listed(_eagle(body).get(LAYER_IDS)), _listed(body.get(LAYER_IDS))
     if inner and top and as_inputs(inner) == top:
@@ -96,8 +96,10 @@ def read_layers(body: Mapping[str, Any], num_layers: int) -> LayerReading:
 
 
 def check_expressible(layers: Sequence[int], last: int, *, layout: str, remedy: str) -> None:
-    """Refuse layers that a reader would not capture, or not in the order that ``fc`` was trained for; ``last`` is the
-    highest output that the layout's readers capture."""
+    """Raise MismatchError for layers that a server would not capture in the order that ``fc`` expects.
+
+    ``last`` is the highest output that the layout's servers capture.
+    """
     ascending = all(low < high for low, high in itertools.pairwise(layers))
     if not ascending or layers[-1] > last:
         raise MismatchError(
@@ -114,7 +116,7 @@ def _eagle(body: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _listed(value: Any) -> list[int] | None:
-    """A list of layer numbers; None if there is none or it is empty."""
+    """Return a list of layer numbers; None if it is missing or empty."""
     if value is None or value == []:
         return None
     if not isinstance(value, (list, tuple)) or not all(type(layer) is int for layer in value):

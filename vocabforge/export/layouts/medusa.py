@@ -1,7 +1,7 @@
-"""The Medusa layout (``config.json`` + ``model.safetensors``) that vLLM reads up to 0.32; 0.33 has dropped it.
+"""The Medusa layout (``config.json`` + ``model.safetensors``), read by vLLM up to 0.32 and dropped in 0.33.
 
-``blocks.I.layers.J.{weight,bias}`` (H, H) and (H,) of block J of head I, and one ``lm_head.weight`` (V, H) that all
-heads share (``original_lm_head``), or ``lm_heads.I.weight``.
+Tensors: ``blocks.I.layers.J.{weight,bias}``, (H, H) and (H,), of block J in head I; and one
+``lm_head.weight`` (V, H) shared by all heads (``original_lm_head``), or ``lm_heads.I.weight``.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from .fields import CONFIG, read_config, write_files
 from .interface import Export, layout_folder
 
 ARCHITECTURE = "MedusaModel"
-# What the folder says of its form; vLLM drops the biases in silence without the second.
+# The form of the heads. Without the second key vLLM silently drops the biases.
 _FORM = {"medusa_fc_bias": True}
-_POSITIONS = 1 << 20  # vLLM's, for folders that name none
+_POSITIONS = 1 << 20  # vLLM's default
 
 
 class Medusa:
@@ -38,7 +38,7 @@ class Medusa:
 
     @staticmethod
     def matches(body: Mapping[str, Any]) -> bool:
-        """Its type or architecture names it."""
+        """Return whether the model type or architecture is Medusa's."""
         named = body.get("architectures")
         return body.get("model_type") == "medusa" or (isinstance(named, list) and ARCHITECTURE in named)
 
@@ -68,7 +68,7 @@ class Medusa:
 
     @staticmethod
     def read(path: Path, shared: TargetTensors, num_layers: int) -> Drafter:
-        """Strictly; an LM head that is the target's is shared."""
+        """Read a folder strictly; an LM head that equals the target's is shared."""
         config = _read_config(read_config(path), path / CONFIG)
         stored = read_headers(checkpoint_files(path))
         refuse_packed(stored, path)
@@ -89,7 +89,7 @@ class Medusa:
 
 
 def _served(name: str) -> str:
-    """``blocks.I.linear`` (one block) or ``blocks.I.J.linear`` as vLLM calls it."""
+    """Return vLLM's name for ``blocks.I.linear`` (one block) or ``blocks.I.J.linear``."""
     name = re.sub(r"^blocks\.(\d+)\.(\d+)\.linear\.", r"blocks.\1.layers.\2.", name)
     return name.replace(".linear.", ".layers.0.")
 
@@ -102,7 +102,7 @@ def _ours(name: str, several: bool) -> str:
 
 
 def medusa_config(config: MedusaConfig, dtype: torch.dtype) -> dict[str, Any]:
-    """The layout's ``config.json``."""
+    """Return the layout's ``config.json``."""
     return {
         "architectures": [ARCHITECTURE],
         "model_type": "medusa",
@@ -120,7 +120,7 @@ def medusa_config(config: MedusaConfig, dtype: torch.dtype) -> dict[str, Any]:
 
 
 def _read_config(body: Mapping[str, Any], source: Path) -> dict[str, Any]:
-    """Raises: DataError: a size is missing or no whole number, or the heads have another form."""
+    """Read the sizes; raise DataError for a missing size, a fraction, or an unsupported form."""
     sizes = {
         "hidden_size": body.get("hidden_size"),
         "vocab_size": body.get("vocab_size"),
@@ -131,7 +131,7 @@ def _read_config(body: Mapping[str, Any], source: Path) -> dict[str, Any]:
     wanted = {**_FORM, "truncated_vocab_size": sizes["vocab_size"]}
     wrong = [f"{name} {value!r}" for name, value in sizes.items() if type(value) is not int]
     wrong += [f"{name} {body.get(name)!r}" for name, value in wanted.items() if body.get(name) != value]
-    shared = body.get("original_lm_head", False)  # as vLLM takes it
+    shared = body.get("original_lm_head", False)  # vLLM's default
     if not isinstance(shared, bool):
         wrong.append(f"original_lm_head {shared!r}")
     if wrong:

@@ -1,9 +1,10 @@
-"""A target's own MTP module: read from its checkpoint's shards, and written back in their place.
+"""Read a target's own MTP module from its checkpoint shards, and write a trained one back.
 
-What is written are the shards that hold the module, under their names in the target's folder. The module's tensors have
-other values there; names, shapes, dtypes and every other byte are the checkpoint's. Copied over the target's shards
-(or ``--with-target``: in a whole checkpoint), servers draft with it as with the published one. The target itself does
-not change: Transformers does not load these tensors.
+The export consists of the shards that hold the module, under their original file names. Only the values of
+the module's tensors differ from the checkpoint; names, shapes, dtypes and all other bytes are unchanged. Copy
+these files over the target's shards (or use ``--with-target`` for a whole checkpoint), and servers draft with
+the module as with the published one. The target's output does not change: Transformers does not load these
+tensors.
 """
 
 from __future__ import annotations
@@ -45,14 +46,16 @@ _COUNTS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers"
 _HEAD, _EMBEDDING = (
     "shared_head.head.weight",
     "embed_tokens.weight",
-)  # the target's, repeated by some families
+)  # copies of the target's, which some families store
 _FC = "fc.weight"
-_MOST_MISSING = 64  # times what is stored: what is missing is named one by one below that
+_MOST_MISSING = (
+    64  # above this ratio of expected to stored numbers, missing tensors are not listed one by one
+)
 
 
 @dataclass(frozen=True)
 class StoredModule:
-    """A module in a checkpoint: its sizes, the target's layers, and where its tensors lie, by their whole names."""
+    """A module in a checkpoint: sizes, the target's number of layers, and stored tensors by full name."""
 
     sizes: MtpConfig
     layers: int
@@ -60,7 +63,7 @@ class StoredModule:
     stored: Mapping[str, StoredTensor]
 
     def views(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Our tensors under the checkpoint's names."""
+        """Return our tensors under the checkpoint's names."""
         assert self.sizes.family is not None
         body = {name: tensor for name, tensor in tensors.items() if name != LM_HEAD}
         found = dict(stored_views(self.sizes.family, self.layers, body, self.stored))
@@ -75,7 +78,7 @@ class Mtp:
 
     @staticmethod
     def matches(body: Mapping[str, Any]) -> bool:
-        """A target whose configuration counts MTP modules, of whatever family; or one of the known families."""
+        """Return whether the target's configuration counts MTP modules or belongs to a known family."""
         return _modules(body) > 0
 
     @staticmethod
@@ -112,7 +115,7 @@ class Mtp:
 
     @staticmethod
     def read(path: Path, shared: TargetTensors, num_layers: int) -> Drafter:
-        """Strictly; embedding and LM head that only repeat the target's are shared."""
+        """Read a folder strictly; an embedding and LM head that equal the target's are shared."""
         module = open_module(path)
         stored = dict(module.stored)
         head, embedding = (_tensor(stored.pop(module.prefix + name, None)) for name in (_HEAD, _EMBEDDING))
@@ -145,11 +148,11 @@ class Mtp:
 
 
 def open_module(path: Path) -> StoredModule:
-    """The MTP module of a target's folder, by the headers of its shards.
+    """Find the MTP module of a target's folder from the headers of its shards.
 
     Raises:
         DataError: there is none, it is quantised, or files are missing.
-        MismatchError: of a family whose module is not computed here, or several modules.
+        MismatchError: the family is not supported, or there are several modules.
     """
     body = read_config(path)
     text = _text(body)
@@ -196,14 +199,14 @@ def _text(body: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _modules(body: Mapping[str, Any]) -> int:
-    """MTP modules that a configuration counts; where it is silent, a known family has one."""
+    """Return the number of MTP modules in a configuration; a known family without a count has one."""
     text = _text(body)
     counted = [value for key in _COUNTS if type(value := text.get(key)) is int]
     return counted[0] if counted else int(str(text.get("model_type")) in FAMILIES)
 
 
 def _problems(wanted: Mapping[str, Tensor], stored: Mapping[str, StoredTensor]) -> list[str]:
-    """What keeps our tensors from lying in a checkpoint's places."""
+    """List missing tensors and tensors of another shape."""
     problems = [f"no {name}" for name in wanted if name not in stored]
     return problems + [
         f"{name} of shape {stored[name].shape}, not {tuple(tensor.shape)}"

@@ -1,4 +1,4 @@
-"""The toolkit's own artefact as a layout."""
+"""VocabForge's native artefact as a layout."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from .interface import Export, layout_folder
 
 
 class Native:
-    """Trained tensors under their own names, beside ``drafter.json``."""
+    """Trained tensors under their own names, with ``drafter.json``."""
 
     NAME = "native"
     KIND = KIND
 
     @staticmethod
     def matches(body: Mapping[str, Any]) -> bool:
-        """Never: without a manifest nothing is of this layout."""
+        """Return False: native artefacts are recognised by their manifest."""
         return False
 
     @staticmethod
     def write(path: Path, export: Export) -> None:
-        """See :func:`~vocabforge.models.drafters.io.save_drafter`."""
+        """Write the artefact, see :func:`~vocabforge.models.drafters.io.save_drafter`."""
         with layout_folder(path, KIND, export) as folder:
             fill_native(folder, export.drafter, export.dtype)
 
     @staticmethod
     def read(path: Path, shared: TargetTensors, num_layers: int) -> Drafter:
-        """See :func:`~vocabforge.models.drafters.io.load_native`."""
+        """Read the artefact, see :func:`~vocabforge.models.drafters.io.load_native`."""
         return load_native(path, shared)[0]

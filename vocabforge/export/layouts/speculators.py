@@ -1,7 +1,7 @@
-"""The EAGLE-3 layout of the library speculators, which vLLM loads with its verifier named inside: writer and reader.
+"""Writer and reader for the EAGLE-3 layout of the speculators library, which vLLM loads with its verifier.
 
-The same tensors as in the serving layout with the decoder layers under ``layers.i.*``; the input embedding and the LM
-head are always inside. It can say every form of the drafter's norms.
+Tensors are those of the serving layout, with the decoder layers under ``layers.i.*``; the input embedding and
+the LM head are always included. The layout can express every form of the drafter's norms.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from .interface import Export, layout_folder
 from .layer_ids import LAYER_IDS, LayerReading, as_inputs, check_expressible, speculators_layers
 
 ARCHITECTURE = "Eagle3Speculator"
-VERSION = "0.9.0"  # of the library whose configuration this is
+VERSION = "0.9.0"  # version of speculators whose configuration is written
 ALGORITHM = "eagle3"
 _PROPOSAL = "greedy"
-# Switches and what the reader that servers use takes where one is absent.
+# Switches and the defaults of vLLM's reader.
 _ABSENT = {"norm_before_residual": True, "norm_before_fc": False, "fc_norm": False, "norm_output": False}
-_LAYERS = ("llama", "qwen3")  # the second norms q and k
+_LAYERS = ("llama", "qwen3")  # qwen3 normalises q and k
 
 
 class SpeculatorsEagle3:
@@ -51,7 +51,7 @@ class SpeculatorsEagle3:
 
     @staticmethod
     def matches(body: Mapping[str, Any]) -> bool:
-        """It says so itself."""
+        """Return whether the configuration names a speculators model."""
         return "speculators_model_type" in body
 
     @staticmethod
@@ -64,8 +64,10 @@ class SpeculatorsEagle3:
 
     @staticmethod
     def read(path: Path, shared: TargetTensors, num_layers: int) -> Drafter:
-        """Strictly, whoever wrote it; an absent switch is what vLLM takes it for, an absent LM head the target's rows,
-        as speculators has it."""
+        """Read a folder strictly, whichever tool wrote it.
+
+        Missing switches take vLLM's defaults. A missing LM head means the target's rows, as in speculators.
+        """
         config = _read_config(read_config(path), num_layers, path)
         folder = without_targets_head(read_folder(path), shared)
         if LM_HEAD not in folder.weights:
@@ -74,7 +76,7 @@ class SpeculatorsEagle3:
 
 
 def speculators_tensors(drafter: Drafter, export: Export) -> dict[str, Tensor]:
-    """The layout's tensors; see the module."""
+    """Return the tensors of the layout, see the module docstring."""
     tensors = {
         f"layers.0.{name.removeprefix('midlayer.')}" if name.startswith("midlayer.") else name: tensor
         for name, tensor in parameters(drafter, export.dtype).items()
@@ -86,7 +88,7 @@ def speculators_tensors(drafter: Drafter, export: Export) -> dict[str, Tensor]:
 
 
 def speculators_config(config: Eagle3Config, export: Export) -> dict[str, Any]:
-    """The layout's ``config.json``."""
+    """Return the layout's ``config.json``."""
     own = {
         LAYER_IDS: as_inputs(config.aux_layers),
         **{switch: getattr(config, switch) for switch in _ABSENT},
@@ -98,10 +100,10 @@ def speculators_config(config: Eagle3Config, export: Export) -> dict[str, Any]:
 def speculators_body(
     config: Any, export: Export, algorithm: str, architecture: str, tokens: int, own: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """A ``config.json`` of the library: what all of its drafters have, and an algorithm's ``own`` fields.
+    """Return a speculators ``config.json``: fields common to all drafters, and an algorithm's ``own`` fields.
 
     Raises:
-        MismatchError: auxiliary layers that are not captured.
+        MismatchError: auxiliary layers cannot be captured.
     """
     check_expressible(
         config.aux_layers,
@@ -134,9 +136,9 @@ def speculators_body(
 
 
 def layer_config(config: Any, dtype: torch.dtype) -> dict[str, Any]:
-    """The decoder layers as Transformers' class of its kind takes it.
+    """Return the configuration of the decoder layers for the matching Transformers class.
 
-    vLLM makes its whole configuration of this part, so the number of auxiliary layers stands in it.
+    It includes the number of auxiliary layers: vLLM builds its whole configuration from this part.
     """
     fields = {
         "model_type": _LAYERS[config.qk_norm],
@@ -170,10 +172,10 @@ def _read_config(body: Mapping[str, Any], num_layers: int, path: Path) -> Eagle3
 
 
 def layer_kind(body: Mapping[str, Any], source: Path) -> str:
-    """``llama``, or ``qwen3`` where q and k are normed.
+    """Return the layer type: ``qwen3`` if q and k are normalised, otherwise ``llama``.
 
     Raises:
-        DataError: no decoder layer, or another one.
+        DataError: the decoder layer is missing or its type is not supported.
     """
     layer = body.get("transformer_layer_config")
     if not isinstance(layer, Mapping):
@@ -184,7 +186,7 @@ def layer_kind(body: Mapping[str, Any], source: Path) -> str:
 
 
 def layer_sizes(body: Mapping[str, Any], source: Path) -> dict[str, Any]:
-    """The drafter's sizes; see :func:`.fields.read_sizes`."""
+    """Read the drafter's sizes, see :func:`.fields.read_sizes`."""
     wide = {"target_hidden_size": body.get("target_hidden_size")}
     return read_sizes({**body["transformer_layer_config"], **wide}, source, several=True)
 
@@ -192,7 +194,7 @@ def layer_sizes(body: Mapping[str, Any], source: Path) -> dict[str, Any]:
 def _with_targets_rows(
     config: Eagle3Config, folder: FolderTensors, shared: TargetTensors, source: Path
 ) -> FolderTensors:
-    """The folder with the target's rows of its draft vocabulary as head; unchanged where it scores every token."""
+    """Return the folder with the target's rows as head, unless the drafter scores every token."""
     ids = target_ids(folder, config, source)
     if ids is None or config.draft_vocab_size in (None, config.vocab_size):
         return folder

@@ -1,10 +1,10 @@
-"""Block drafters (P-EAGLE, DFlash, DSpark) in the layout of the library speculators: writer and reader.
+"""Writer and reader for block drafters (P-EAGLE, DFlash, DSpark) in the layout of the speculators library.
 
-Tensors have the drafter's own names; P-EAGLE's first layer is ``layers.0``. An LM head is inside only over a draft
-vocabulary (P-EAGLE: always, with the input embedding). The mask row is a row of the target's embedding.
+Tensors keep the drafter's names; P-EAGLE's first layer is ``layers.0``. An LM head is only included with a
+draft vocabulary (P-EAGLE: always, with the input embedding). The mask row is a row of the target's embedding.
 
-``sliding_window_non_causal`` is always written as true: a server that finds the library's default makes every layer of
-the block causal.
+``sliding_window_non_causal`` is always written as true: with the library's default, servers make every layer
+of the block causal.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BLOCK_LAYERS = "aux_hidden_state_layer_ids"
 
 
 class _Kind(NamedTuple):
-    """A kind's architecture, the name of its list of layers, and the keys of its own that have one value here."""
+    """A kind's architecture, the key of its layer list, and the keys that are fixed to one value."""
 
     architecture: str
     layers: str
@@ -47,14 +47,14 @@ KINDS: dict[str, _Kind] = {
 
 
 class SpeculatorsBlock:
-    """A folder that the library speculators loads, and vLLM with it."""
+    """A folder that speculators and vLLM load."""
 
     NAME = "speculators-block"
     KIND = "export-speculators-block"
 
     @staticmethod
     def matches(body: Mapping[str, Any]) -> bool:
-        """Its type names a block drafter."""
+        """Return whether the model type is a block drafter."""
         return str(body.get("speculators_model_type")) in KINDS
 
     @staticmethod
@@ -80,7 +80,7 @@ class SpeculatorsBlock:
 
     @staticmethod
     def read(path: Path, shared: TargetTensors, num_layers: int) -> Drafter:
-        """Strictly, whoever wrote it."""
+        """Read a folder strictly, whichever tool wrote it."""
         body, source = read_config(path), path / CONFIG
         named = str(body.get("speculators_model_type"))
         sizes = _read_sizes(named, body, source)
@@ -99,9 +99,7 @@ def _check(drafter: Drafter) -> None:
     elif drafter.kind != "peagle" and config.causal:
         problem = "a causal block, which the library does not compute"
     elif drafter.kind != "peagle" and config.draft_vocab_size == config.vocab_size:
-        problem = (
-            "a trained LM head over the whole vocabulary, in place of which the library takes the target's"
-        )
+        problem = "a trained LM head over the whole vocabulary, which the library replaces with the target's"
         remedy = "train with drafter.head: target, or cut the vocabulary with --vocab"
     elif drafter.kind == "peagle" and (forms := [name for name in FORMS[1:4] if getattr(config, name)]):
         problem = f"{', '.join(forms)}, which vLLM's reader of this layout leaves out"
@@ -115,10 +113,10 @@ def _check(drafter: Drafter) -> None:
 
 
 def _read_sizes(named: str, body: Mapping[str, Any], source: Path) -> Any:
-    """The drafter's sizes, checked.
+    """Read and check the drafter's sizes.
 
     Raises:
-        DataError: a field is missing, or the drafter is one that is not computed here.
+        DataError: a field is missing, or the drafter's form is not supported.
     """
     kind = KINDS[named]
     wrong = [f"{key} {body.get(key)!r}" for key, value in kind.fixed.items() if body.get(key) != value]
@@ -149,10 +147,10 @@ def _read_sizes(named: str, body: Mapping[str, Any], source: Path) -> Any:
 
 
 def block_sizes(kind: str, values: dict[str, Any], layers: Any, source: Path) -> Any:
-    """A block drafter's sizes with its target layers (0-based outputs), checked.
+    """Build a block drafter's sizes with its target layers (0-based outputs), and check them.
 
     Raises:
-        DataError: no numbers, layers that do not ascend, or sizes that do not go together.
+        DataError: a value is not a number, the layers do not ascend, or the sizes are inconsistent.
     """
     numbers = [values.get(name, 1) for name in ("block_size", "mask_token_id", "markov_rank")]
     numbers.append(values["draft_vocab_size"] or 1)

@@ -1,4 +1,4 @@
-"""An EAGLE-3 drafter with its draft head, for the class of ours that vLLM loads (serve/vllm/eagle3.py)."""
+"""Export an EAGLE-3 drafter with its draft head for VocabForge's vLLM class (serve/vllm/eagle3.py)."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from .layer_ids import check_expressible
 
 
 class VllmEagle3:
-    """A folder that vLLM loads where VocabForge is installed beside it."""
+    """A folder that vLLM loads if VocabForge is installed in its environment."""
 
     NAME = "vllm"
     KIND = "export-vllm"
 
     @staticmethod
     def matches(body: Mapping[str, Any]) -> bool:
-        """Its draft head stands in its configuration."""
+        """Return whether the configuration contains a draft head."""
         return KEY in body
 
     @staticmethod
     def write(path: Path, export: Export) -> None:
         drafter = eagle3_only(export.drafter, "the vLLM layout")
-        assert export.head is not None  # `export` asks for one
+        assert export.head is not None  # checked by `export`
         config, layers = drafter.config, int(text_config(export.target).num_hidden_layers)
         check_expressible(
             config.aux_layers, layers - 1, layout="vLLM", remedy="train with other drafter.aux_layers"
@@ -46,7 +46,7 @@ class VllmEagle3:
 
     @staticmethod
     def read(path: Path, shared: TargetTensors, num_layers: int) -> Drafter:
-        """The drafter alone; that its draft head can be read is checked."""
+        """Read the drafter without its draft head, but check that the head is readable."""
         drafter = SglangEagle3.read(path, shared, num_layers)
         tensors = load_file(path / WEIGHTS)
         own = {name: tensor for name, tensor in tensors.items() if name.startswith(PREFIX)}

@@ -1,1 +1,1 @@
-"""Folders as each server reads them: which tensors it takes, which layers it captures, what it would compute."""
+"""How each server reads a drafter folder: tensors loaded, layers captured, logits computed."""

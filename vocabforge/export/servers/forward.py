@@ -1,6 +1,6 @@
-"""A drafter's forward pass as servers write it: fused projections, own rotary positions, raw tensors.
+"""Reference forward pass of a drafter as servers implement it: fused projections, own RoPE, raw tensors.
 
-Nothing of ``models`` is used, so that a mistake there cannot hide here. One sequence, no batch.
+It shares no code with ``models``, so that a bug there cannot hide here. One sequence, no batch.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ ROPE_TYPES = ("default", "linear", "llama3", "yarn")
 class ServedSizes:
     """Settings as a server reads them.
 
-    ``head_rows`` are rows of the LM head, ``n_aux`` the target states that ``fc`` reads (EAGLE-3).
-    ``eagle1`` is EAGLE-2, too.
+    ``head_rows`` is the number of rows of the LM head, ``n_aux`` the number of target states that ``fc``
+    reads (EAGLE-3). ``eagle1`` includes EAGLE-2.
     """
 
     family: Literal["eagle3", "eagle1"]
@@ -50,22 +50,24 @@ class ServedSizes:
 
 @dataclass
 class Past:
-    """Keys (after rotation) and values so far, (S, kv_heads, D) each, of every layer."""
+    """Cached keys (after rotation) and values of every layer, (S, kv_heads, D) each."""
 
     keys: dict[int, list[Tensor]] = field(default_factory=dict)
     values: dict[int, list[Tensor]] = field(default_factory=dict)
 
 
 class ServedDrafter:
-    """Decoder layers between the target's states and the LM head, from parameters by the server's names
-    (``model.*``, ``lm_head.weight``), shared ones included."""
+    """Decoder layers between the target's states and the LM head.
+
+    Parameters, including shared ones, have the server's names (``model.*``, ``lm_head.weight``).
+    """
 
     def __init__(self, sizes: ServedSizes, parameters: Mapping[str, Tensor]) -> None:
         self.sizes = sizes
         self.parameters = {name: tensor.float() for name, tensor in parameters.items()}
 
     def fuse(self, features: Tensor) -> Tensor:
-        """What the first step reads: (T, n_aux * Ht) -> (T, H); EAGLE-1 reads the states as they are."""
+        """Return the first step's input, (T, n_aux * Ht) -> (T, H); EAGLE-1 uses the states unchanged."""
         s, p = self.sizes, self.parameters
         if s.family == "eagle1":
             return features
@@ -77,8 +79,14 @@ class ServedDrafter:
         return F.linear(features, p["model.fc.weight"], p.get("model.fc.bias"))
 
     def step(self, ids: Tensor, states: Tensor, positions: Tensor, past: Past) -> tuple[Tensor, Tensor]:
-        """Run N tokens with states (N, H), from ``fuse`` or fed back, behind those of ``past``: each sees all before.
-        Returns draft logits (N, head_rows) and what is fed back (N, H)."""
+        """Run N tokens with causal attention, after those in ``past``.
+
+        Args:
+            states: (N, H), from ``fuse`` or fed back.
+
+        Returns:
+            Draft logits (N, head_rows), and the states to feed back (N, H).
+        """
         s, p = self.sizes, self.parameters
         embedded = p["model.embed_tokens.weight"][ids]
         if s.family == "eagle1":
@@ -128,7 +136,7 @@ class ServedDrafter:
 
 
 def rotation(rope: Mapping[str, Any], size: int, positions: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosines and sines (N, 1, D / 2) of rotary positions (Su et al. 2021), with the context extensions."""
+    """Return cosines and sines (N, 1, D / 2) of rotary positions (Su et al. 2021) with context extensions."""
     base = float(rope["rope_theta"])
     speeds = torch.tensor([base ** (-2 * i / size) for i in range(size // 2)], dtype=torch.float64)
     kind = rope["rope_type"]
@@ -137,10 +145,10 @@ def rotation(rope: Mapping[str, Any], size: int, positions: Tensor) -> tuple[Ten
     elif kind == "llama3":
         low, high = float(rope["low_freq_factor"]), float(rope["high_freq_factor"])
         turns = float(rope["original_max_position_embeddings"]) * speeds / (2 * math.pi)
-        keep = ((turns - low) / (high - low)).clamp(0, 1)  # 1: as it is, 0: slowed down by the whole factor
+        keep = ((turns - low) / (high - low)).clamp(0, 1)  # 1: unscaled, 0: scaled by the whole factor
         speeds = keep * speeds + (1 - keep) * speeds / float(rope["factor"])
     scale = 1.0
-    if kind == "yarn":  # Peng et al. 2023; servers multiply the usual factor by attn_factor
+    if kind == "yarn":  # Peng et al. 2023; servers multiply the default factor by attn_factor
         factor, first = float(rope["factor"]), float(rope["original_max_position_embeddings"])
         rates = (float(rope.get("beta_fast") or 32), float(rope.get("beta_slow") or 1))
         begin, end = (size * math.log(first / (2 * math.pi * n)) / (2 * math.log(base)) for n in rates)
@@ -155,6 +163,6 @@ def rotation(rope: Mapping[str, Any], size: int, positions: Tensor) -> tuple[Ten
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """(N, heads, D), the pairs being dimensions i and i + D / 2."""
+    """Rotate (N, heads, D) by pairs of dimensions i and i + D / 2."""
     first, second = x.chunk(2, -1)
     return torch.cat([first * cos - second * sin, second * cos + first * sin], -1)

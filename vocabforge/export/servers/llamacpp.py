@@ -1,9 +1,10 @@
-"""EAGLE-3 drafters as llama.cpp has them: GGUF files, and folders through its ``convert_hf_to_gguf.py``.
+"""EAGLE-3 drafters in llama.cpp: GGUF files, and folders converted by its ``convert_hf_to_gguf.py``.
 
-Facts of llama.cpp 0.5.0-dev (August 2026): the converter takes a folder for EAGLE-3 by ``draft_vocab_size`` and one
-layer. It reads the top-level keys only: ``eagle_aux_hidden_state_layer_ids`` (inputs), ``norm_before_residual``,
-``norm_before_fc``. ``norm_output`` is not read; norms of q and k and of each layer's features have no place. Any number
-of layers is converted, and other than three not loaded. Absent tensors of embedding and LM head are the target's.
+Behaviour of llama.cpp 0.5.0-dev (August 2026): the converter recognises EAGLE-3 by ``draft_vocab_size`` and
+one layer. It reads top-level keys only: ``eagle_aux_hidden_state_layer_ids`` (inputs),
+``norm_before_residual``, ``norm_before_fc``. ``norm_output`` is not read; norms of q and k and of each
+layer's features are not supported. Any number of auxiliary layers is converted, but only three can be loaded.
+A missing embedding or LM head is the target's.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from .types import LAYERS_FROM, Folder, Reader, Served, ServedTarget
 from .vllm import own_embedding
 from .weights import EMBEDDING, HEAD, KeyPlace, conclude, is_targets, load, slots_of
 
-_ARCHITECTURES = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM")  # of folders that are converted
+_ARCHITECTURES = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM")  # accepted by the converter
 _GGUF = "GGUF eagle3"
 
 
@@ -28,7 +29,7 @@ def _fill(served: Served, folder: Folder, target: ServedTarget) -> None:
     if config is not None:
         _read(served, folder, config, target)
     if _GGUF not in folder.architectures:
-        # The folder is for other servers: what keeps it from being converted is no fault of it.
+        # The folder is meant for other servers, so a failed conversion is only a warning.
         served.facts["converted by"] = "convert_hf_to_gguf.py"
         served.problems = [replace(problem, state="warning") for problem in served.problems]
 
@@ -46,7 +47,7 @@ def _read(served: Served, folder: Folder, config: Any, target: ServedTarget) -> 
         told = f"llama.cpp captures no layers of {target.config.get('model_type')} targets"
         served.fail("configuration", told, "serve it with SGLang or vLLM")
     if "draft_vocab_size" not in body:
-        served.fail("configuration", "draft_vocab_size is absent: taken for a Llama", "write it, or null")
+        served.fail("configuration", "draft_vocab_size is absent: treated as a Llama", "write it, or null")
     if body.get("norm_output"):
         told = (
             "norm_output is true, which llama.cpp does not compute: the state that is fed back is not normed"

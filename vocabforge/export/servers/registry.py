@@ -1,4 +1,4 @@
-"""The servers whose reading is known, and a folder read for them."""
+"""Table of servers whose loading rules are known; read a folder as one of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..layouts.fields import read_config
 from ..layouts.gguf.layout import drafter_file, is_gguf, serving_form
 from .types import Folder, Reader, Served, ServedTarget
 
-# name -> "module:attr" of a types.Reader; a new server is a file and a row.
+# name -> "module:attr" of a types.Reader. To add a server, add a file and a row.
 READERS = ExtensionTable(
     "vocabforge.servers",
     {
@@ -30,17 +30,17 @@ READERS = ExtensionTable(
 
 
 def reader_of(name: str) -> Reader:
-    """The reader of a name; an unknown one is a UsageError."""
+    """Return the reader of a name; raise UsageError if it is unknown."""
     reader: Reader = resolve(READERS, name, "server")
     return reader
 
 
 def read_as(name: str, folder: Folder, target: ServedTarget) -> Served:
-    """The folder as the server of a name has it; what its reading breaks on is a problem of the folder."""
+    """Read the folder as a server does; record an exception while reading as a problem of the folder."""
     reader = reader_of(name)
     try:
         return reader.read(folder, target)
-    except Exception as error:  # noqa: BLE001 (a configuration may hold anything in any place)
+    except Exception as error:  # noqa: BLE001 (a configuration may hold any value)
         served = Served(reader.name, reader.title, ", ".join(folder.architectures))
         found = f"cannot be read: {type(error).__name__}: {error}"
         served.fail("configuration", found[:300], "correct config.json, or export the drafter again")
@@ -48,7 +48,7 @@ def read_as(name: str, folder: Folder, target: ServedTarget) -> Served:
 
 
 def open_folder(path: Path) -> Folder:
-    """Read a drafter's folder as it is: configuration, tensors, token map."""
+    """Read a drafter's folder unmodified: configuration, tensors, token map."""
     if is_gguf(path):
         return Folder(path, *serving_form(drafter_file(path)))
     body = read_config(path)

@@ -1,4 +1,4 @@
-"""A drafter's ``config.json`` as servers have it: through transformers' configuration classes, defaults included."""
+"""Parse a drafter's ``config.json`` as servers do, with transformers' configuration classes and defaults."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _REMEDY = "export the drafter again: d2t holds offsets, target id = row + d2t[ro
 
 
 def map_rows(served: Served, d2t: Tensor | None, rows: int, total: int) -> None:
-    """Rows of the head to target ids (``total`` of them) by stored offsets (R,); what is wrong is recorded."""
+    """Map the head's rows to target ids (below ``total``) by the stored offsets (R,); record problems."""
     if d2t is None:
         if rows != total:
             told = f"no d2t: the {rows:,} rows would be proposed as ids 0 to {rows - 1}"
@@ -32,7 +32,7 @@ def map_rows(served: Served, d2t: Tensor | None, rows: int, total: int) -> None:
 
 
 def check_ids(served: Served, ids: Tensor, rows: int, total: int) -> bool:
-    """Whether every row of the head has one target id of its own; they are recorded, or what is wrong with them."""
+    """Record the target ids and return True if every row has a distinct valid id, else record a problem."""
     if len(ids) != rows:
         served.fail("draft tokens", f"{len(ids):,} mapped rows, but {rows:,} of the head", _REMEDY)
         return False
@@ -62,7 +62,7 @@ _CONFIG_REMEDY = "write the field into config.json, or export the drafter again"
 
 
 def configuration(served: Served, body: Mapping[str, Any]) -> Any | None:
-    """The Llama or Qwen3 configuration of a body; None, with a problem recorded, where it does not parse."""
+    """Parse a body as a Llama or Qwen3 configuration; record a problem and return None if that fails."""
     from transformers import LlamaConfig, Qwen3Config
 
     kinds: dict[str, Any] = {"llama": LlamaConfig, "qwen3": Qwen3Config}
@@ -90,9 +90,9 @@ def _first_line(error: Exception) -> str:
 def eagle3_sizes(
     served: Served, config: Any, target: ServedTarget, n_aux: int, **flags: Any
 ) -> ServedSizes | None:
-    """:func:`sizes_of` an EAGLE-3 folder of the serving layout.
+    """Return :func:`sizes_of` an EAGLE-3 folder in the serving layout.
 
-    ``flags`` take the place of what SGLang and vLLM read alike.
+    ``flags`` override values that SGLang and vLLM read alike.
     """
     eagle, rows = getattr(config, "eagle_config", None) or {}, getattr(config, "draft_vocab_size", None)
     read = {
@@ -120,9 +120,14 @@ def sizes_of(
     several: bool = False,
     **flags: Any,
 ) -> ServedSizes | None:
-    """Sizes and flags for the forward pass, held against the target; None, with a problem, if servers compute another.
-    ``flags`` are fields of ``ServedSizes`` that servers read in their own ways. ``several``: the server computes any
-    number of decoder layers."""
+    """Return sizes and flags for the forward pass, checked against the target.
+
+    Record a problem and return None if servers compute another form.
+
+    Args:
+        several: the server computes any number of decoder layers.
+        flags: fields of ``ServedSizes`` that servers read differently.
+    """
     rope = dict(getattr(config, "rope_parameters", None) or {})
     rope.setdefault("rope_type", rope.pop("type", "default"))
     rope.setdefault("rope_theta", 10_000.0)
@@ -158,7 +163,7 @@ def sizes_of(
 
 
 def _sound(served: Served, sizes: ServedSizes) -> bool:
-    """Whether the sizes are numbers that a layer can have; what is allocated for them is then bounded by the file."""
+    """Return whether the sizes are valid for a layer, which bounds what is allocated by the file's size."""
     wrong = [
         f"{name} {value!r}" for name in _COUNTS if type(value := getattr(sizes, name)) is not int or value < 1
     ]
@@ -177,7 +182,7 @@ def _sound(served: Served, sizes: ServedSizes) -> bool:
 
 
 def _check_sizes(served: Served, sizes: ServedSizes, target: ServedTarget, several: bool) -> None:
-    # What servers need equal fails, what only lowers acceptance is a warning.
+    # Fail if servers require equality; warn if only acceptance suffers.
     rows, width = target.embedding.shape
     if sizes.vocab != rows:
         served.fail(
@@ -242,8 +247,13 @@ def _target_rope(config: Mapping[str, Any]) -> dict[str, Any]:
 def check_layers(
     served: Served, inputs: list[int], count: int, *, first: bool = False, last: bool
 ) -> tuple[int, ...]:
-    """Layers as outputs from a list of layer *inputs*, with problems if the server could not capture them: of ``count``
-    target layers, the last one's output if ``last``, the embedding (-1) if ``first``."""
+    """Return the layer outputs for a list of layer *inputs*; record a problem if they cannot be captured.
+
+    Args:
+        count: number of target layers.
+        last: the server can capture the last layer's output.
+        first: the server can capture the embedding (-1).
+    """
     outputs = tuple(sorted({layer - 1 for layer in inputs}))
     most = count - 1 if last else count - 2
     wrong = [layer for layer in outputs if not -first <= layer <= most]

@@ -1,8 +1,8 @@
-"""Folders as SGLang reads them: ``LlamaForCausalLMEagle3`` and ``LlamaForCausalLMEagle``.
+"""How SGLang reads folders of ``LlamaForCausalLMEagle3`` and ``LlamaForCausalLMEagle``.
 
-Facts of SGLang 0.5: the list of layers is ``eagle_config.eagle_aux_hidden_state_layer_ids`` only and holds outputs;
-unknown tensors are skipped and missing ones keep what memory held, both without an error; the embedding is always the
-target's, the LM head where ``draft_vocab_size`` is null.
+Behaviour of SGLang 0.5: the list of layers is ``eagle_config.eagle_aux_hidden_state_layer_ids`` only, and
+holds outputs. Unknown tensors are skipped and missing ones stay uninitialised, both without an error. The
+embedding is always the target's; the LM head is the target's if ``draft_vocab_size`` is null.
 """
 
 from __future__ import annotations
@@ -67,9 +67,7 @@ def _eagle3(served: Served, folder: Folder, config: Any, target: ServedTarget) -
         served.facts["LM head"] = "the target's (draft_vocab_size is null)"
         shared[HEAD] = target.head
         if folder.d2t is not None:
-            told = (
-                f"d2t of {len(folder.d2t):,} rows beside the target's whole head (draft_vocab_size is null)"
-            )
+            told = f"d2t of {len(folder.d2t):,} rows with the target's whole head (draft_vocab_size is null)"
             served.fail("draft tokens", told, "write draft_vocab_size, or remove d2t")
         else:
             map_rows(served, None, sizes.head_rows, len(target.embedding))
@@ -105,7 +103,7 @@ def _check_aux(served: Served, eagle: dict[str, Any], n_aux: int) -> None:
     if n_aux == 1:
         served.fail(
             "layers",
-            "one state is as wide as what fc gives: SGLang takes it for that, and skips fc",
+            "one state is as wide as the output of fc: SGLang uses it directly and skips fc",
             "serve it with vLLM (export --format speculators-eagle3), or train with more drafter.aux_layers",
         )
 
@@ -137,7 +135,7 @@ def _check_biases(served: Served, config: Any) -> None:
 
 
 def _eagle1(served: Served, folder: Folder, config: Any, target: ServedTarget) -> None:
-    """An EAGLE-1/2 folder over the target's embedding and head, cut to the ids of a token map beside it."""
+    """Read an EAGLE-1/2 folder with the target's embedding and head, restricted by its token map."""
     _check_biases(served, config)
     width, rows = config.hidden_size, config.vocab_size
     sizes = sizes_of(served, config, "eagle1", target, target_hidden=width, head_rows=rows, fc_bias=True)

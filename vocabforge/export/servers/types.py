@@ -1,4 +1,4 @@
-"""What a server does with a drafter's folder, key by key."""
+"""Data types that describe how a server reads a drafter's folder, key by key."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from .forward import ServedDrafter
 
-LAYERS_FROM = "layers from"  # a fact: where the server has its layers from
+LAYERS_FROM = "layers from"  # name of the fact: the source of the server's layer list
 Effect = Literal["read", "ignored", "refused"]
 Source = Literal["target", "random"]
 Check = Literal["configuration", "tensors", "layers", "draft tokens"]
@@ -20,8 +20,11 @@ Check = Literal["configuration", "tensors", "layers", "draft tokens"]
 
 @dataclass(frozen=True)
 class KeyUse:
-    """One stored tensor: ``read`` into a parameter of the server, ``ignored`` without an error, or ``refused``: the
-    server does not start. The note tells why."""
+    """How the server treats one stored tensor.
+
+    ``read`` into a parameter, ``ignored`` without an error, or ``refused``: the server does not start.
+    ``note`` gives the reason.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -32,7 +35,7 @@ class KeyUse:
 
     @property
     def renamed(self) -> bool:
-        """Whether the server's name differs by more than its prefix."""
+        """Return whether the server's name differs by more than its prefix."""
         return self.effect == "read" and self.parameter.removeprefix("model.") != self.name
 
     def __str__(self) -> str:
@@ -44,7 +47,7 @@ class KeyUse:
 
 @dataclass(frozen=True)
 class Problem:
-    """What is wrong, under which of the doctor's checks."""
+    """A problem of the folder, under one of the doctor's checks."""
 
     check: Check
     state: Literal["warning", "failed"]
@@ -54,7 +57,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class ServedTarget:
-    """What a server has of the target: ``config.json``, its number of layers, embedding and head (V, H)."""
+    """The target as a server loads it: ``config.json``, number of layers, embedding and head (V, H)."""
 
     config: Mapping[str, Any]
     layers: int
@@ -64,7 +67,7 @@ class ServedTarget:
 
 @dataclass(frozen=True)
 class Folder:
-    """A drafter's folder, read once, with the ids in rank order from a file beside, for servers that take one."""
+    """A drafter's folder, read once, with the ranked ids of a token map for servers that take one."""
 
     path: Path
     body: Mapping[str, Any]
@@ -73,7 +76,7 @@ class Folder:
 
     @property
     def architectures(self) -> list[str]:
-        """As the configuration names them; none where it names no list."""
+        """The architectures in the configuration; empty if they are not a list."""
         named = self.body.get("architectures")
         return [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
 
@@ -85,33 +88,33 @@ class Folder:
 
 @dataclass
 class Served:
-    """A folder as one server has it."""
+    """A folder as one server reads it."""
 
-    server: str  # row of ``registry.READERS``,
-    title: str  # and its name in words
+    server: str  # row of ``registry.READERS``
+    title: str  # display name of the server
     architecture: str  # class that loads it
     keys: list[KeyUse] = field(default_factory=list)  # every stored tensor
-    # Every parameter without one, and its source: the target's, or random: whatever memory held.
+    # Parameters without a stored tensor -> their source: the target, or random (uninitialised memory).
     gaps: dict[str, Source] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
-    layers: tuple[int, ...] = ()  # of the target (0-based outputs) that it reads; (): the final hidden states
-    target_ids: Tensor | None = None  # of each row of the head as the server maps them; None: rows are ids
+    layers: tuple[int, ...] = ()  # target layers that it reads (0-based outputs); (): the final hidden states
+    target_ids: Tensor | None = None  # target id of each row of the head; None: rows are ids
     facts: dict[str, Any] = field(
         default_factory=dict
-    )  # settings as the server reads them, defaults included
-    drafter: ServedDrafter | None = None  # what it would compute; None if it would not start
-    own_head: bool = True  # whether the LM head is the folder's
+    )  # settings as the server reads them, including defaults
+    drafter: ServedDrafter | None = None  # the drafter that the server would run; None if it would not start
+    own_head: bool = True  # whether the LM head is stored in the folder
 
     def fail(self, check: Check, found: str, remedy: str) -> None:
-        """Record what keeps the server from starting or from computing the drafter."""
+        """Record a problem that keeps the server from starting or from computing the drafter."""
         self.problems.append(Problem(check, "failed", found, remedy))
 
     def warn(self, check: Check, found: str, remedy: str) -> None:
-        """Record what may only lower acceptance."""
+        """Record a problem that may only lower acceptance."""
         self.problems.append(Problem(check, "warning", found, remedy))
 
     def of(self, check: Check) -> list[Problem]:
-        """The problems under one of the doctor's checks."""
+        """Return the problems under one of the doctor's checks."""
         return [problem for problem in self.problems if problem.check == check]
 
     @property
@@ -124,8 +127,8 @@ class Served:
 class Reader:
     """A server's way to read a folder: a row of ``registry.READERS``.
 
-    ``layout`` is what to export for it; ``matches`` whether the server knows the folder's architecture; ``fill``
-    records in a ``Served`` what it has of the folder.
+    ``layout`` names the export format for the server, ``matches`` returns whether the server supports the
+    folder's architecture, and ``fill`` records in a ``Served`` how the server reads the folder.
     """
 
     name: str

@@ -1,8 +1,9 @@
-"""Folders as vLLM reads them: EAGLE-3 in the serving and the speculators layout, and EAGLE-1/2.
+"""How vLLM reads folders of EAGLE-3 (serving layout and speculators layout) and EAGLE-1/2.
 
-Facts of vLLM 0.33: the list of layers is the top-level ``eagle_aux_hidden_state_layer_ids``, only without it
-``eagle_config``'s; both hold layer inputs, and the layers are sorted. Unknown tensors are an error, missing ones are
-left as memory held them. An embedding or LM head that is absent is the target's, one that is present is kept.
+Behaviour of vLLM 0.33: the list of layers is the top-level ``eagle_aux_hidden_state_layer_ids``, or that of
+``eagle_config`` if the former is missing. Both hold layer inputs, and the layers are sorted. Unknown tensors
+are an error; missing ones stay uninitialised. A missing embedding or LM head is the target's; a stored one is
+kept.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from .weights import EMBEDDING, HEAD, KeyPlace, conclude, is_targets, load, slot
 EAGLE3 = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM", "Eagle3Qwen3ForCausalLM", *WITH_HEAD.values())
 EAGLE1 = ("EagleLlamaForCausalLM",)
 PUBLISHED = "LlamaForCausalLM"
-ALGORITHM = "eagle3"  # of speculators
-# Parts of the target's model_type that its speculative configuration accepts for EAGLE-3.
+ALGORITHM = "eagle3"  # name in speculators
+# Substrings of the target's model_type that vLLM accepts for EAGLE-3.
 _TARGETS = (
     *("llama", "qwen", "minicpm", "gpt_oss", "hunyuan_vl", "hunyuan_v1_dense", "afmoe", "nemotron_h"),
     *("deepseek_v2", "deepseek_v3", "kimi_k2", "kimi_k25", "minimax_m2", "gemma4"),
@@ -31,7 +32,7 @@ _IMPORTED = {"qwen3": "Eagle3Qwen3ForCausalLM", "llama": "Eagle3LlamaForCausalLM
 
 
 def knows_target(model_type: str) -> bool:
-    """Whether vLLM runs an EAGLE-3 drafter beside targets of this type."""
+    """Return whether vLLM runs an EAGLE-3 drafter with targets of this type."""
     return any(part in model_type for part in _TARGETS)
 
 
@@ -50,18 +51,18 @@ def _read(served: Served, folder: Folder, target: ServedTarget) -> None:
 
 
 def _architecture(folder: Folder) -> str | None:
-    """The class that vLLM loads the folder with; EAGLE's own folders call themselves a Llama."""
+    """Return the class with which vLLM loads the folder; EAGLE's published folders name a Llama."""
     named = folder.architectures
     if PUBLISHED in named and "fc.weight" in folder.tensors:
-        # vLLM puts Eagle or Eagle3 in front, by the method that it is started with.
+        # vLLM prepends Eagle or Eagle3, depending on the configured method.
         return EAGLE3[1] if any("hidden_norm" in name for name in folder.tensors) else EAGLE1[0]
     return next((name for name in named if name in (*EAGLE3, *EAGLE1)), None)
 
 
 def import_speculators(served: Served, body: Any) -> dict[str, Any] | None:
-    """The flat configuration that vLLM makes of a speculators ``config.json``; None where it refuses.
+    """Return the flat configuration that vLLM derives from a speculators one; None if it is rejected.
 
-    Its defaults differ from the layout's own: norm_before_residual is true where it is not written.
+    Its defaults differ from the layout's own: norm_before_residual is true if missing.
     """
     try:
         own = body["speculators_config"]
@@ -71,7 +72,7 @@ def import_speculators(served: Served, body: Any) -> dict[str, Any] | None:
         served.fail(
             "configuration",
             f"speculators_config has no {error}: vLLM refuses the folder",
-            "export --format speculators-eagle3 writes it whole",
+            "run export --format speculators-eagle3, which writes it completely",
         )
         return None
     layer = body.get("transformer_layer_config")
@@ -121,7 +122,7 @@ def _eagle3(served: Served, folder: Folder, config: Any, target: ServedTarget) -
         served.fail(
             "layers",
             f"{len(served.layers)} layers are captured, but fc is made for {n_aux} states",
-            "write num_aux_hidden_states beside the decoder's sizes: vLLM counts 3 without it",
+            "write num_aux_hidden_states next to the decoder's sizes: vLLM counts 3 without it",
         )
     sizes = eagle3_sizes(
         served,
@@ -161,7 +162,7 @@ def _eagle3(served: Served, folder: Folder, config: Any, target: ServedTarget) -
 
 
 def own_embedding(served: Served, folder: Folder, filled: Mapping[str, str], target: ServedTarget) -> bool:
-    """Whether the folder's embedding is kept as one of its own; a warning where it is not the target's."""
+    """Return whether the folder's embedding is kept; warn if it differs from the target's."""
     if EMBEDDING not in filled:
         return False
     stored = folder.tensors[filled[EMBEDDING]]

@@ -1,4 +1,4 @@
-"""Stored tensors into a server's parameters, as its weight loader does it."""
+"""Load stored tensors into a server's parameters as its weight loader does."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ _REMEDY = "export the drafter again, or correct the tensor's name in the file"
 
 @dataclass(frozen=True)
 class Slot:
-    """Where one stored tensor goes: rows of a (fused) parameter; ``whole`` is the latter under its own name, for files
-    that store it so."""
+    """Destination of one stored tensor: rows of a (possibly fused) parameter.
+
+    ``whole`` marks the fused parameter under its own name, for files that store it fused.
+    """
 
     parameter: str
     first: int
@@ -30,7 +32,7 @@ class Slot:
 
 @dataclass(frozen=True)
 class KeyPlace:
-    """A server's decision on a stored name: the slot's name, or why there is none."""
+    """A server's decision on a stored name: the slot's name, or the reason that there is none."""
 
     slot: str | None
     note: str = ""
@@ -38,7 +40,7 @@ class KeyPlace:
 
 
 def slots_of(s: ServedSizes) -> dict[str, Slot]:
-    """Slots of a drafter by the name that a loader looks for; fused names are accepted as well."""
+    """Return a drafter's slots by the name that a loader looks up; fused names are accepted as well."""
     table: dict[str, tuple[int, ...]] = {
         EMBEDDING: (s.vocab, s.hidden),
         HEAD: (s.head_rows, s.hidden),
@@ -61,7 +63,7 @@ def slots_of(s: ServedSizes) -> dict[str, Slot]:
 
 
 def _layer_slots(s: ServedSizes, index: int) -> dict[str, Slot]:
-    """Of one decoder layer: EAGLE-3's first reads two states side by side."""
+    """Return the slots of one decoder layer; EAGLE-3's first layer reads two concatenated states."""
     layer, wide, narrow = f"model.layers.{index}.", s.heads * s.head_dim, s.kv_heads * s.head_dim
     inputs = 2 * s.hidden if s.family == "eagle3" and index == 0 else s.hidden
     table: dict[str, tuple[int, ...]] = {
@@ -92,9 +94,9 @@ def _layer_slots(s: ServedSizes, index: int) -> dict[str, Slot]:
 def load(
     served: Served, folder: Folder, slots: Mapping[str, Slot], place: Callable[[str], KeyPlace]
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Fill the parameters in fp32; what happens to every key is recorded in ``served``.
+    """Fill the parameters in fp32, and record the use of every key in ``served``.
 
-    Returns the parameters with at least one tensor, and slot -> stored name of what was filled.
+    Returns the parameters with at least one tensor, and a map from slot to the stored name that filled it.
     """
     heights: dict[str, int] = {}
     for slot in slots.values():
@@ -125,7 +127,7 @@ def load(
 
 
 def is_targets(tensor: Tensor | None, theirs: Tensor) -> bool:
-    """Whether a stored tensor is the target's as its dtype rounds it: a server then has one for both."""
+    """Return whether a stored tensor equals the target's in its dtype; the server can then share one copy."""
     return (
         tensor is not None
         and tensor.shape == theirs.shape
@@ -140,10 +142,10 @@ def conclude(
     loaded: tuple[dict[str, Tensor], dict[str, str]],
     shared: Mapping[str, Tensor],
 ) -> None:
-    """Record the gaps and what is wrong, and, if nothing is, the drafter that the server computes with.
+    """Record missing tensors and problems; without problems, record the drafter that the server computes.
 
-    A problem is what stops the server, or what it would compute with in silence. ``shared`` are tensors of the target
-    that the server puts in place of the folder's or for want of them.
+    A problem either stops the server or makes it compute silently with wrong weights. ``shared`` holds the
+    target's tensors that the server uses instead of the folder's or because the folder has none.
     """
     parameters, filled = loaded
     served.own_head = HEAD not in shared

@@ -1,1 +1,1 @@
-"""EAGLE-3 drafters, and their targets, as llama.cpp reads them: GGUF files."""
+"""GGUF files of EAGLE-3 drafters and their targets for llama.cpp."""

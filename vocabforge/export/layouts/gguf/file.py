@@ -1,4 +1,4 @@
-"""GGUF files by the package ``gguf``: what drafters and targets have in common, the tokenizer among it.
+"""GGUF files, written with the package ``gguf``: parts shared by drafters and targets, such as the tokenizer.
 
 Source: the GGUF specification (ggml-org/ggml, docs/gguf.md); names as llama.cpp reads them.
 """
@@ -22,7 +22,7 @@ from ....models.rope import RopeSettings, inverse_frequencies
 
 ROPE_FREQS = "rope_freqs.weight"
 ROPES = ("default", "linear", "llama3")
-# A decoder layer's modules as Transformers names them -> as GGUF does.
+# Transformers' names of a decoder layer's modules -> GGUF's names.
 LAYER = {
     "input_layernorm": "attn_norm",
     "self_attn.q_proj": "attn_q",
@@ -36,24 +36,23 @@ LAYER = {
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
 }
-# dtype -> type of a tensor, type of a file
+# dtype -> tensor type, file type
 _TYPES = {
     torch.float32: ("F32", "ALL_F32"),
     torch.float16: ("F16", "MOSTLY_F16"),
     torch.bfloat16: ("BF16", "MOSTLY_BF16"),
 }
-# How a tokenizer cuts texts: byte-level BPE whose pieces llama.cpp cuts as ``tokenizer.json`` does.
+# Supported pre-tokenizers: byte-level BPE whose pieces llama.cpp splits as ``tokenizer.json`` does.
 _CASES = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
 _REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-# Pattern that cuts the text -> its name in llama.cpp (src/llama-vocab.cpp). llama-bpe also takes whole tokens first.
+# Split pattern -> its name in llama.cpp (src/llama-vocab.cpp). llama-bpe also matches whole tokens first.
 _PATTERNS = {_CASES + r"\p{N}{1,3}" + _REST: "llama-bpe", _CASES + r"\p{N}" + _REST: "qwen2"}
 _WHOLE_FIRST = ("llama-bpe",)
 _BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False}
 
 
 def to_neighbours(weight: Tensor, heads: int) -> Tensor:
-    """Rows of a query or key projection in the order in which llama.cpp rotates pairs of neighbours; ours are pairs
-    (i, i + D / 2)."""
+    """Reorder rows of a query or key projection from rotary pairs (i, i + D / 2) to adjacent pairs."""
     return weight.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2)
 
 
@@ -74,10 +73,10 @@ def gguf_file(
     tokenizer: Path,
     name: str,
 ) -> Iterator[Any]:
-    """Yield a writer that has a decoder's settings, its RoPE and the tokenizer; write the file at the end.
+    """Yield a writer with the decoder's settings, RoPE and tokenizer; write the file on exit.
 
     Raises:
-        MismatchError: a RoPE or a tokenizer that llama.cpp does not have.
+        MismatchError: llama.cpp does not support the RoPE or the tokenizer.
     """
     gguf = package()
     writer = gguf.GGUFWriter(path, architecture, use_temp_file=True)
@@ -107,7 +106,7 @@ def gguf_file(
 def _add_rope(writer: Any, rope: RopeSettings, head_dim: int) -> None:
     if rope.kind not in ROPES or rope.partial is not None:
         raise MismatchError(
-            "GGUF files are not written with this RoPE",
+            "GGUF export does not support this RoPE",
             got=f"RoPE of kind {rope.kind}" + ("" if rope.partial is None else " over a part of each head"),
             expected=", ".join(ROPES),
             remedy="export --format sglang-eagle3 and convert it with llama.cpp's convert_hf_to_gguf.py",
@@ -123,7 +122,7 @@ def _add_rope(writer: Any, rope: RopeSettings, head_dim: int) -> None:
 
 
 def add_tensor(writer: Any, name: str, tensor: Tensor, dtype: torch.dtype) -> None:
-    """Add a weight in a dtype; vectors are fp32 behind it, as llama.cpp computes norms with nothing else."""
+    """Add a weight in a dtype. Vectors are stored in fp32: llama.cpp computes norms in fp32 only."""
     gguf = package()
     kind = gguf.GGMLQuantizationType[_TYPES[torch.float32 if tensor.dim() == 1 else dtype][0]]
     data = tensor.detach().cpu().to(dtype).float().contiguous().numpy()
@@ -131,13 +130,13 @@ def add_tensor(writer: Any, name: str, tensor: Tensor, dtype: torch.dtype) -> No
 
 
 def add_tokenizer(writer: Any, folder: Path, rows: int) -> None:
-    """Add tokens, merges, special tokens and the chat template of a target's folder.
+    """Add tokens, merges, special tokens and the chat template from a target's folder.
 
     Args:
-        rows: of the embedding; those without a token are padding.
+        rows: rows of the embedding; rows without a token are padding.
 
     Raises:
-        MismatchError: a tokenizer that llama.cpp would cut differently, or that is written in another way.
+        MismatchError: llama.cpp would split text differently, or the tokenizer's format is not supported.
     """
     gguf = package()
     body = read_json(folder / "tokenizer.json", "tokenizer")
@@ -156,7 +155,7 @@ def add_tokenizer(writer: Any, folder: Path, rows: int) -> None:
 
 
 def _pre_tokenizer(body: Mapping[str, Any], folder: Path) -> str:
-    """llama.cpp's name of how the text is cut."""
+    """Return llama.cpp's name of the pre-tokenizer."""
     model, parts = body["model"], body["pre_tokenizer"] or {}
     *cuts, last = parts.get("pretokenizers", [parts])
     pre = None
@@ -177,10 +176,10 @@ def _pre_tokenizer(body: Mapping[str, Any], folder: Path) -> str:
 
 
 def read_file(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Settings (without the tokenizer's) and tensors, in their stored dtype.
+    """Read the settings (without the tokenizer's) and tensors, in their stored dtype.
 
     Raises:
-        DataError: no GGUF file, damaged, or quantised.
+        DataError: this is not a GGUF file, or it is damaged or quantised.
     """
     gguf, dtypes = package(), {kind: dtype for dtype, (kind, _) in _TYPES.items()}
     damaged = "the GGUF file cannot be read"
@@ -215,10 +214,10 @@ def read_file(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def settings_of(fields: Mapping[str, Any], architecture: str, path: Path) -> dict[str, Any]:
-    """The settings of an architecture, without its prefix.
+    """Return the settings of an architecture, without its prefix.
 
     Raises:
-        DataError: the file is of another one.
+        DataError: the file is of another architecture.
     """
     found = fields.get("general.architecture")
     if found != architecture:

@@ -1,8 +1,9 @@
-"""The layout ``gguf``: ``drafter.gguf``, which llama.cpp loads beside its target, and optionally ``target.gguf``.
+"""The layout ``gguf``: ``drafter.gguf``, loaded by llama.cpp with its target, and optionally ``target.gguf``.
 
-Facts of llama.cpp 0.5.0-dev (August 2026): exactly three layer inputs, ``target_layers``; ``fc``, one decoder layer
-with ``attn_norm_2`` for the hidden state, ``enc.output_norm`` before ``fc``; ``d2t`` holds target ids (int64), not
-offsets. Without ``output`` or ``token_embd`` the target's are used. The tokenizer is in both files.
+Format of llama.cpp 0.5.0-dev (August 2026): exactly three layer inputs, ``target_layers``; ``fc``; one
+decoder layer with ``attn_norm_2`` for the hidden state; ``enc.output_norm`` before ``fc``; ``d2t`` holds
+target ids (int64), not offsets. Missing ``output`` or ``token_embd`` are taken from the target. Both files
+contain the tokenizer.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ from .file import (
 from .target import check_target, write_target
 
 DRAFTER, TARGET = "drafter.gguf", "target.gguf"
-EAGLE3 = "eagle3"  # llama.cpp's architecture
+EAGLE3 = "eagle3"  # llama.cpp's architecture name
 AUX_LAYERS = 3
-# model_type of the targets whose layer inputs llama.cpp gives to a drafter
+# model_type of targets whose layer inputs llama.cpp can pass to a drafter
 TARGETS = (
     *("llama", "mistral", "mixtral", "qwen3", "qwen3_moe", "qwen3_next", "gpt_oss", "lfm2", "minimax_m2"),
     *("nemotron_h", "gemma4", "gemma4_text"),
@@ -66,7 +67,7 @@ class Gguf:
 
     @staticmethod
     def matches(body: Mapping[str, Any]) -> bool:
-        """No: it has no ``config.json``."""
+        """Return False: the layout has no ``config.json``."""
         return False
 
     @staticmethod
@@ -84,7 +85,7 @@ class Gguf:
 
     @staticmethod
     def read(path: Path, shared: TargetTensors, num_layers: int) -> Drafter:
-        """Strictly, whoever wrote it; the factors of a llama3 RoPE come back as those of a longrope."""
+        """Read a folder strictly; a llama3 RoPE is returned as the equivalent longrope factors."""
         file = drafter_file(path)
         body, tensors = serving_form(file)
         config = read_serving_config(body | {"architectures": [ARCHITECTURE]}, num_layers, file)
@@ -93,10 +94,10 @@ class Gguf:
 
 
 def check_form(config: Eagle3Config, target: Mapping[str, Any]) -> None:
-    """Refuse what llama.cpp does not compute.
+    """Check that llama.cpp computes this form of drafter.
 
     Raises:
-        MismatchError: naming all of it.
+        MismatchError: it does not; the message lists every unsupported feature.
     """
     text = text_config(target)
     other = [name for name in _FORMS if getattr(config, name)]
@@ -140,10 +141,10 @@ def _write_drafter(path: Path, drafter: Drafter, target: Path, name: str, dtype:
 
 
 def drafter_file(path: Path) -> Path:
-    """The drafter's file in a folder: ``drafter.gguf``, else the only one.
+    """Return the drafter's file in a folder: ``drafter.gguf``, or the only GGUF file.
 
     Raises:
-        DataError: several files.
+        DataError: there are several files.
     """
     files = sorted(path.glob("*.gguf"))
     if (path / DRAFTER) not in files and len(files) != 1:
@@ -158,15 +159,15 @@ def drafter_file(path: Path) -> Path:
 
 
 def is_gguf(path: Path) -> bool:
-    """Whether a folder holds GGUF files in place of a ``config.json``."""
+    """Return whether a folder holds GGUF files instead of a ``config.json``."""
     return not (path / "config.json").is_file() and any(path.glob("*.gguf"))
 
 
 def serving_form(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """A ``config.json`` of the EAGLE-3 serving layout and its tensors that mean what a GGUF file says.
+    """Convert a GGUF file to an equivalent ``config.json`` and tensors of the EAGLE-3 serving layout.
 
     Raises:
-        DataError: another architecture, a missing key, quantised weights.
+        DataError: the architecture does not match, a key is missing, or the weights are quantised.
     """
     fields, stored = read_file(file)
     found = settings_of(fields, EAGLE3, file)

@@ -1,4 +1,4 @@
-"""Targets as GGUF files: Llama and Qwen3 in floating point. Others are llama.cpp's own converter's business."""
+"""Llama and Qwen3 targets as floating-point GGUF files. For other targets use llama.cpp's converter."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from ....models.checkpoint import EMBEDDING, FINAL_NORM, LM_HEAD, checkpoint_fil
 from ....models.lean.config import LeanConfig
 from .file import LAYER, ROPES, add_tensor, gguf_file, to_neighbours
 
-# model_type -> architecture of llama.cpp, and whether its rotary pairs are neighbours
+# model_type -> llama.cpp's architecture, and whether its rotary pairs are adjacent
 _ARCHITECTURES = {"llama": ("llama", True), "qwen3": ("qwen3", False)}
 _OUTSIDE = {EMBEDDING: "token_embd", FINAL_NORM: "output_norm", LM_HEAD: "output"}
 
 
 def check_target(folder: Path) -> LeanConfig:
-    """The sizes of a target that can be written.
+    """Return the sizes of a target; check that it can be written.
 
     Raises:
-        MismatchError: it cannot; the remedy names what can.
+        MismatchError: it cannot be written; the remedy names supported targets.
     """
     config = LeanConfig.from_hf_config(folder)
     kind = config.family.model_type
@@ -44,7 +44,7 @@ def check_target(folder: Path) -> LeanConfig:
 
 
 def write_target(path: Path, folder: Path, name: str, dtype: torch.dtype) -> None:
-    """Write a target's weights and tokenizer as llama.cpp loads them.
+    """Write a target's weights and tokenizer for llama.cpp.
 
     Raises:
         MismatchError: see :func:`check_target`.
