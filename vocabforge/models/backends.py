@@ -1,4 +1,4 @@
-"""Which code computes a decoding target: the lean model where it knows the architecture, Transformers elsewhere."""
+"""Loading of decoding targets with the lean model if it supports the architecture, else with Transformers."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from .target.load import read_target_config
 
 
 def lean_problem(path: Path) -> VocabForgeError | None:
-    """Why the lean model does not compute a target; None where it does.
+    """Return why the lean model cannot run a target, or None if it can.
 
     Raises:
-        DataError: there is no model, or its configuration is damaged.
+        DataError: the folder has no model, or its configuration is damaged.
     """
     read_target_config(path)
     try:
@@ -44,14 +44,14 @@ def load_decoding_target(
     """Load a Hugging Face folder for decoding.
 
     Args:
-        backend: ``lean``; ``transformers``: the model's own code; ``auto``: lean where it knows the architecture and
-            the target is on one device.
+        backend: ``lean``; ``transformers`` for the model's own code; ``auto`` for lean if it supports the
+            architecture and the target is on one device.
         device, device_map, tp_plan: see :class:`~vocabforge.models.target.load.Placement`.
 
     Raises:
-        UnsupportedError: ``lean``, and it does not compute this target.
-        UsageError: a placement that does not suit ``lean`` or how the processes were launched.
-        DataError: no model, or one that cannot be decoded.
+        UnsupportedError: the backend is ``lean``, which does not support this target.
+        UsageError: the placement does not suit ``lean`` or how the processes were launched.
+        DataError: the folder has no model, or it cannot be decoded.
     """
     spread = device_map is not None or tp_plan is not None
     if backend == "lean" and spread:
@@ -73,7 +73,7 @@ def load_decoding_target(
 
 
 def decoder_over(target: HFTarget) -> Target:
-    """A decoding target over the weights that training has loaded: lean where that is possible.
+    """Create a decoding target over weights already loaded for training, with the lean model if possible.
 
     Raises:
         DataError: the target cannot be decoded.

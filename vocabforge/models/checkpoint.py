@@ -1,4 +1,4 @@
-"""Reading Hugging Face safetensors checkpoints straight into a model's tensors, strictly."""
+"""Strict loading of Hugging Face safetensors checkpoints, directly into a model's tensors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SHOWN = 5
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """Where a tensor lies, its name there, and what the file's header says of it."""
+    """File, name, shape and dtype of a stored tensor, from the file's header."""
 
     file: Path
     name: str
@@ -36,10 +36,10 @@ class StoredTensor:
 
 
 def checkpoint_files(folder: Path) -> list[Path]:
-    """The weight files of a model folder: those of the index, else the single file, else every shard.
+    """Return the weight files of a model folder: the indexed files, else the single file, else every shard.
 
     Raises:
-        DataError: no safetensors file, a shard of the index is missing, or only pickles are there.
+        DataError: the folder has no safetensors files, or a shard of the index is missing.
     """
     if (folder / INDEX).is_file():
         table = read_json(folder / INDEX, "checkpoint index")
@@ -50,13 +50,13 @@ def checkpoint_files(folder: Path) -> list[Path]:
                 got=repr(table)[:80],
                 expected='{"weight_map": {tensor name: file name}}',
                 source=folder / INDEX,
-                remedy="fetch the index again, or remove it: every *.safetensors of the folder is then read",
+                remedy="fetch the index again, or remove it to read every *.safetensors file in the folder",
             )
-        # Names alone, so that nothing outside the folder is read.
+        # File names only, so that nothing outside the folder is read.
         files = [folder / name for name in sorted({Path(str(name)).name for name in weights.values()})]
         absent = [
             file.name[:80] for file in files if not os.path.isfile(file)
-        ]  # False for impossible names too
+        ]  # isfile is also False for invalid names
         if absent:
             raise DataError(
                 "shards of the checkpoint are missing",
@@ -68,7 +68,7 @@ def checkpoint_files(folder: Path) -> list[Path]:
         return files
     if (folder / SINGLE).is_file():
         return [folder / SINGLE]
-    files = sorted(file for file in folder.glob("*.safetensors") if file.is_file())  # a pipe is none
+    files = sorted(file for file in folder.glob("*.safetensors") if file.is_file())  # skips pipes
     if files:
         return files
     others = sorted(file.name for pattern in ("*.bin", "*.pt", "*.pth") for file in folder.glob(pattern))
@@ -80,20 +80,20 @@ def checkpoint_files(folder: Path) -> list[Path]:
         remedy="convert the checkpoint: load it where it was made and save_pretrained it as safetensors "
         "(pickles are not read, since they can run code)"
         if others
-        else "check the path; of a model of the Hub only safetensors files are fetched",
+        else "check the path; only safetensors files are fetched from the Hub",
     )
 
 
 def read_headers(files: list[Path]) -> dict[str, StoredTensor]:
-    """Name, shape and dtype of every tensor, from the headers alone; rotary buffers are left out.
+    """Read the name, shape and dtype of every tensor from the headers, skipping rotary buffers.
 
     Raises:
-        DataError: a truncated or foreign file, a tensor stored twice.
+        DataError: a truncated or invalid file, or a tensor stored twice.
     """
     stored: dict[str, StoredTensor] = {}
     for file in files:
         with _opened(file) as handle:
-            for name in handle.keys():  # noqa: SIM118 (a safetensors handle is no mapping)
+            for name in handle.keys():  # noqa: SIM118 (a safetensors handle is not a mapping)
                 if _HARMLESS.search(name):
                     continue
                 if name in stored:
@@ -111,7 +111,7 @@ def read_headers(files: list[Path]) -> dict[str, StoredTensor]:
 def check_headers(
     stored: Mapping[str, StoredTensor], wanted: Mapping[str, tuple[int, ...]], source: Path
 ) -> None:
-    """Compare what is stored with what the configuration asks for.
+    """Check the stored tensors against the configuration.
 
     Raises:
         MismatchError: missing, unexpected or wrong-shape tensors, all in one message.
@@ -120,7 +120,7 @@ def check_headers(
     rows, vocabulary = stored.get(EMBEDDING), wanted.get(EMBEDDING)
     if rows and vocabulary and len(rows.shape) == 2 and rows.shape[0] != vocabulary[0]:
         raise MismatchError(
-            "the embedding's rows are not the configuration's vocab_size",
+            "the embedding does not have vocab_size rows",
             got=f"{rows.shape[0]} rows in {EMBEDDING}",
             expected=f"vocab_size {vocabulary[0]}",
             source=rows.file,
@@ -157,7 +157,7 @@ def check_headers(
 
 
 def disagreements(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> list[str]:
-    """What keeps ``found`` from being copied into ``wanted``: names that are missing or unknown, other shapes."""
+    """List why ``found`` cannot be copied into ``wanted``: missing or unexpected names, different shapes."""
     problems = [f"missing {name}" for name in wanted if name not in found]
     problems += [f"unexpected {name}" for name in found if name not in wanted]
     problems += [
@@ -180,15 +180,15 @@ def fill(stored: Mapping[str, StoredTensor], destinations: Mapping[str, Sequence
 
 
 def torch_dtype(name: str) -> torch.dtype:
-    """torch's dtype of one of ``FLOATS``."""
+    """Return the torch dtype of a name in ``FLOATS``."""
     return _FLOATS[name]
 
 
 def copy_with(file: Path, copy: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Copy a safetensors file; some of its floating-point tensors get other values, every other byte stays.
+    """Copy a safetensors file, replacing the values of some floating-point tensors and no other byte.
 
     Args:
-        tensors: by name, of the shapes that are stored; they are converted to the dtypes that are stored.
+        tensors: new values by name, in the stored shapes; they are converted to the stored dtypes.
     """
     shutil.copyfile(file, copy)
     with copy.open("r+b") as handle:
@@ -206,7 +206,7 @@ def copy_with(file: Path, copy: Path, tensors: Mapping[str, Tensor]) -> None:
 
 @contextmanager
 def _opened(file: Path) -> Iterator[safe_open]:
-    """A safetensors file, its read errors turned into one clear error."""
+    """Open a safetensors file, converting read errors into one clear error."""
     try:
         with safe_open(str(file), framework="pt", device="cpu") as handle:
             yield handle

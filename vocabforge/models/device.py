@@ -1,4 +1,4 @@
-"""Choosing the device that a command runs on."""
+"""Choice of the device that a command runs on."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from ..core.errors import UsageError
 
 
 def choose_device(name: str | None) -> torch.device:
-    """``auto`` or None is CUDA where there is one, unless `accelerate launch --cpu` asked for the CPU.
+    """Return the named device; ``auto`` or None means CUDA if available.
+
+    Under `accelerate launch --cpu`, they mean the CPU.
 
     Raises:
-        UsageError: an unknown device, one of another kind, or a CUDA device that is not there.
+        UsageError: an unknown or unsupported device, or a CUDA device that is not available.
     """
     if name in (None, "auto"):
         on_cpu = os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes")
@@ -45,7 +47,7 @@ def choose_device(name: str | None) -> torch.device:
 
 @functools.cache
 def has_triton() -> bool:
-    """Whether torch can compile kernels for CUDA here."""
+    """Return whether torch can compile CUDA kernels here."""
     return importlib.util.find_spec("triton") is not None
 
 
@@ -54,7 +56,7 @@ def _unknown(name: str | None) -> UsageError:
 
 
 def synchroniser(device: str) -> Callable[[], None]:
-    """What waits for a device: nothing to wait for on a CPU."""
+    """Return a function that waits for a device; a no-op for a CPU."""
     if not device.startswith("cuda"):
         return lambda: None
     return lambda: torch.cuda.synchronize(device)
@@ -62,7 +64,7 @@ def synchroniser(device: str) -> Callable[[], None]:
 
 @contextlib.contextmanager
 def threads_set(count: int) -> Iterator[None]:
-    """Torch computes with ``count`` CPU threads inside."""
+    """Set the number of CPU threads of torch within the context."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

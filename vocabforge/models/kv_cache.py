@@ -1,7 +1,7 @@
-"""A static key/value cache, and what queries see of it: dense masks, or lengths and bits on the device.
+"""A static key/value cache and the visibility of its slots: dense masks, or lengths and bits on the device.
 
-A dense mask has the shape of the visible slots, so a captured pass would need one recording for each length.
-Lengths and bits keep their shape: only the committed length differs, and it is a tensor.
+A dense mask has the shape of the visible slots, so CUDA graphs would need one recording per length. Lengths
+and bits have fixed shapes: only the committed length changes, and it is a tensor.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from ..ops.trees import bits_of
 
 
 class KVCache:
-    """Keys (after RoPE) and values of every layer, ``k`` and ``v`` (L, B, nkv, capacity + 1, D), allocated as zeros.
+    """Keys (after RoPE) and values of all layers, zero-initialised.
 
-    Which slot holds which position is the caller's to decide. The last slot is never used: a pass that is compiled
-    for a view of the whole tensor would hold for no other view.
+    ``k`` and ``v`` are (L, B, nkv, capacity + 1, D). The caller decides which slot holds which position. The
+    last slot is never used: a pass compiled for a view of the whole tensor would not fit other views.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class KVCache:
     def _hold(self, k: Tensor, v: Tensor) -> None:
         self.k, self.v = k, v
         self.capacity = int(k.shape[3]) - 1
-        # Slicing a layer out costs a microsecond a call: do it once.
+        # Slicing out a layer costs a microsecond per call, so do it once.
         self.k_layers = k.unbind(0)  # each (B, nkv, S, D)
         self.v_layers = v.unbind(0)
         self.rows = torch.arange(k.shape[1], device=k.device)[:, None]  # (B, 1)
@@ -53,25 +53,25 @@ class KVCache:
         return self.k.device
 
     def row(self, index: int) -> KVCache:
-        """One row as a cache of its own that shares this one's memory."""
+        """Return a one-row cache that shares this cache's memory."""
         view = KVCache.__new__(KVCache)
         view._hold(self.k[:, index : index + 1], self.v[:, index : index + 1])
         return view
 
     def restart(self, row: int) -> None:
-        """A new request takes the row: what it does not overwrite, it does not see."""
+        """Assign the row to a new request, which only attends to slots that it has written."""
 
     def attempt(self, size: int) -> None:
-        """The next pass has ``size`` tokens a row, and not all of them may stay."""
+        """Prepare for a pass of ``size`` tokens per row, some of which may be rejected."""
 
     def settle(self, counts: Sequence[int]) -> None:
-        """Of that pass, the first ``counts`` tokens of each row stay."""
+        """Keep the first ``counts`` tokens of each row of that pass."""
 
     def write(self, layer: int, k: Tensor, v: Tensor, slots: Tensor) -> tuple[Tensor, Tensor]:
         """Store one layer's keys (after RoPE) and values (B, nkv, T, D) in ``slots``, (T,) or (B, T).
 
         Returns:
-            the layer's whole keys and values, (B, nkv, S, D) views of the cache.
+            the layer's full keys and values, (B, nkv, S, D) views of the cache.
         """
         keys, values = self.k_layers[layer], self.v_layers[layer]
         if slots.dim() == 2 and len(slots) > 1:
@@ -95,7 +95,11 @@ class KVCache:
         self.v.index_copy_(3, slots, v.permute(2, 0, 3, 1, 4))
 
     def move(self, source: Tensor, destination: Tensor, layers: int | None = None) -> None:
-        """Copy slots ``source`` to ``destination``, (N,) or (B, N), in the first ``layers`` or all; may overlap."""
+        """Copy slots ``source`` to ``destination``, (N,) or (B, N), which may overlap.
+
+        Args:
+            layers: the number of layers to copy in; None for all.
+        """
         k, v = self.k[:layers], self.v[:layers]
         if k.is_cuda:
             every = k.shape[1], -1
@@ -112,38 +116,38 @@ class KVCache:
 
 
 def causal_mask(q_positions: Tensor, key_positions: Tensor, window: int | None = None) -> Tensor:
-    """Which keys a query may read: bool (T, S), True = visible.
+    """Return the causal mask: bool (T, S), True = visible.
 
     Args:
         q_positions: (T,) integer positions of the queries.
-        key_positions: (S,) integer positions of the cache slots; negative means an unused slot.
-        window: positions that a query sees, itself included; None means all.
+        key_positions: (S,) integer positions of the cache slots; negative for an unused slot.
+        window: number of positions that a query attends to, itself included; None for all.
     """
     distance = q_positions.unsqueeze(1) - key_positions.unsqueeze(0)  # (T, S)
     visible = (distance >= 0) & (key_positions >= 0)
     return visible if window is None else visible & (distance < window)
 
 
-# Of positions (..., T, 1) of queries and (..., 1, S) of keys before them: which keys a layer with a bound sees.
+# Maps positions of queries (..., T, 1) and of earlier keys (..., 1, S) to the keys within a layer's bound.
 Near = Callable[[Tensor, Tensor], Tensor]
 
 
 def near_rule(window: int | None, chunk: int | None = None) -> Near | None:
-    """Keys within a ``window`` that ends with the query, or in the query's own ``chunk``; None: all."""
+    """Return the rule for keys in a ``window`` ending at the query or in its ``chunk``; None for no bound."""
     if chunk is not None:
         return lambda queries, keys: queries // chunk == keys // chunk
     return None if window is None else lambda queries, keys: queries - keys < window
 
 
 class Sight(NamedTuple):
-    """What T queries of each of B rows see: the first slots, and behind them what bits say, whatever the window.
+    """Slots visible to T queries of each of B rows: a prefix, then slots selected by bits in any window.
 
     Attributes:
-        lengths: (B,) int64; slots 0 .. lengths - 1 hold these positions, and every query sees them.
-        words: (B, T, W) int64; slot lengths + j is seen where bit j % 64 of word j // 64 is set.
-        positions: (B, T) int64 of the queries, for windows.
-        reach: a window for all layers: positions that a query sees, its own included; None for all.
-        angles: cosines and signed sines (B, T, D) of the positions, if they are known already.
+        lengths: (B,) int64; slots 0 .. lengths - 1 hold these positions and are visible to every query.
+        words: (B, T, W) int64; slot lengths + j is visible if bit j % 64 of word j // 64 is set.
+        positions: (B, T) int64 query positions, for windows.
+        reach: window of all layers: number of positions a query attends to, its own included; None for all.
+        angles: cosines and signed sines (B, T, D) of the positions, if already computed.
     """
 
     lengths: Tensor
@@ -154,13 +158,13 @@ class Sight(NamedTuple):
 
 
 class CacheView(NamedTuple):
-    """A step's view of a key cache: where its own keys go, and which keys it sees.
+    """A key cache as one step uses it: the slots to write and the keys to attend to.
 
     Attributes:
-        cache: of as many layers as the drafter has.
-        slots: (N,) or (B, N) int64, for the step's keys.
-        mask: bool (N, S') or (B, N, S') over the first S' slots, True = visible; a ``Sight`` of all slots; or S' for
-            one token that sees them all.
+        cache: a cache with as many layers as the drafter.
+        slots: (N,) or (B, N) int64 slots for the step's keys.
+        mask: bool (N, S') or (B, N, S') over the first S' slots, True = visible; a ``Sight`` of all slots; or
+            S' if a single token attends to all of them.
     """
 
     cache: KVCache
@@ -175,20 +179,20 @@ def _narrowest(own: int | None, sight: Sight) -> int | None:
 def sight_attention(
     q: Tensor, keys: Tensor, values: Tensor, sight: Sight, own: int | None = None, scale: float | None = None
 ) -> Tensor:
-    """Attention of one layer against its cache: (B, T, h, D).
+    """Compute one layer's attention over its cache: (B, T, h, D).
 
     Args:
         q: (B, T, h, D).
-        keys, values: (B, kv, S, D), with those of the queries' own tokens.
+        keys, values: (B, kv, S, D), including the keys and values of the query tokens.
         own: the layer's window, in positions, or None.
-        scale: of scores; None is D ** -0.5.
+        scale: scale of the scores; None for D ** -0.5.
     """
     window, (lengths, words, positions, *_) = _narrowest(own, sight), sight
     return tree_attention(q, keys, values, lengths, words, positions=positions, window=window, scale=scale)
 
 
 def sight_bias(sight: Sight, capacity: int, own: int | None, dtype: torch.dtype) -> Tensor:
-    """What a ``Sight`` says as an additive mask (B, 1, T, S), for an attention that no operation computes."""
+    """Convert a ``Sight`` to an additive mask (B, 1, T, S), for attention variants without an op."""
     window = _narrowest(own, sight) or 0
     seen = visible_slots(sight.lengths, sight.words, capacity, sight.positions, window)
     bias = torch.zeros(seen.shape, dtype=dtype, device=seen.device)
@@ -196,14 +200,14 @@ def sight_bias(sight: Sight, capacity: int, own: int | None, dtype: torch.dtype)
 
 
 def line_sight(slots: Tensor, reach: int | None = None, angles: tuple[Tensor, Tensor] | None = None) -> Sight:
-    """Of T queries in a row of slots (B, T) that are their positions: each sees itself and all before it."""
-    # Not views with gaps: every layer would copy them for its kernel.
+    """Return the causal ``Sight`` of T consecutive queries in slots (B, T) that equal their positions."""
+    # Contiguous, because every layer would copy a strided view for its kernel.
     return Sight(slots[:, 0].contiguous(), _line_words(*slots.shape, slots.device), slots, reach, angles)
 
 
 @cache
 def _line_words(batch: int, count: int, device: torch.device) -> Tensor:
-    """(B, T, W): a captured pass would make them in every replay."""
+    """Return causal bits (B, T, W), cached so that captured passes do not recompute them in each replay."""
     with torch.inference_mode(False):  # usable in both modes
         seen = torch.ones(count, count, dtype=torch.bool, device=device).tril()
         return bits_of(seen).repeat(batch, 1, 1)

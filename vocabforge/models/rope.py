@@ -1,4 +1,4 @@
-"""Rotary position embedding: configuration in both spellings, frequencies, rotation."""
+"""Rotary position embeddings: configuration in both spellings, frequencies, rotation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from ..core.errors import DataError, UnsupportedError
 
 RopeKind = Literal["default", "linear", "llama3", "yarn", "longrope"]
-# The numbers that each needs.
+# RoPE type -> required numbers.
 ROPE_TYPES: dict[RopeKind, tuple[str, ...]] = {
     "default": (),
     "linear": ("factor",),
@@ -21,21 +21,21 @@ ROPE_TYPES: dict[RopeKind, tuple[str, ...]] = {
     "yarn": ("factor",),
     "longrope": (),
 }
-_EXTENDED = ("llama3", "yarn", "longrope")  # those that know the context before the extension
+_EXTENDED = ("llama3", "yarn", "longrope")  # types that need the original context length
 
 
 @dataclass(frozen=True)
 class RopeSettings:
-    """Base wavelength and context extension. None: not of this kind, or as Transformers has it by default.
+    """Base wavelength and context extension; None if not applicable, or for Transformers' default.
 
     Attributes:
-        kind: a row of ``ROPE_TYPES``.
-        original_positions: the context before the extension, in tokens (llama3, yarn, longrope).
-        partial: share of a head's dimensions that is rotated.
-        attention_factor: cosines and sines are multiplied by it (yarn, longrope).
-        beta_fast, beta_slow: turns within the original context between which yarn blends (32 and 1).
-        truncate: yarn's bounds are whole dimensions (true).
-        short_factors, long_factors: longrope's divisors of each frequency, within and beyond the original context.
+        kind: a key of ``ROPE_TYPES``.
+        original_positions: context length before the extension, in tokens (llama3, yarn, longrope).
+        partial: fraction of a head's dimensions that is rotated.
+        attention_factor: factor of the cosines and sines (yarn, longrope).
+        beta_fast, beta_slow: yarn blends between these numbers of turns in the original context (32 and 1).
+        truncate: round yarn's bounds to whole dimensions (true).
+        short_factors, long_factors: longrope's frequency divisors within and beyond the original context.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
@@ -55,7 +55,11 @@ class RopeSettings:
     long_factors: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
-        """Raises: ValueError: a number is not positive or not finite."""
+        """Check that all numbers are positive and finite.
+
+        Raises:
+            ValueError: they are not.
+        """
         numbers = [
             one for value in astuple(self) for one in (value if isinstance(value, tuple) else (value,))
         ]
@@ -65,11 +69,11 @@ class RopeSettings:
             if isinstance(one, (int, float)) and one is not False and not 0 < one < math.inf
         ]
         if wrong:
-            raise ValueError(f"{wrong[0]} is no positive number")
+            raise ValueError(f"{wrong[0]} is not a positive number")
 
 
 def layer_ropes(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Layer type -> RoPE settings, of a configuration that has several; nothing where all layers share one."""
+    """Return layer type -> RoPE settings; empty if all layers share the same settings."""
     nested = config.get("rope_scaling") or config.get("rope_parameters") or {}
     return {key: value for key, value in nested.items() if isinstance(value, Mapping)}
 
@@ -80,10 +84,10 @@ def parse_rope(
     """Read RoPE from ``rope_theta`` + ``rope_scaling`` or from ``rope_parameters``.
 
     Args:
-        remedy: what to do about a type that is not computed; None is that of a target.
+        remedy: remedy to name for an unsupported type; None for the default.
 
     Raises:
-        UnsupportedError: a rope type that is not computed, or several of them.
+        UnsupportedError: an unsupported rope type, or several types.
         DataError: a missing or non-positive number.
     """
     unsupported: dict[str, Any] = {"source": source} | ({} if remedy is None else {"remedy": remedy})
@@ -124,7 +128,7 @@ def parse_rope(
         return DataError(
             f"the configuration's RoPE setting {key} is not {expected}",
             got=repr(value)[:80],
-            expected=f"{expected}, as rope type {kind} needs it",
+            expected=f"{expected}, as rope type {kind} requires",
             source=source,
             remedy="correct config.json",
         )
@@ -149,13 +153,13 @@ def parse_rope(
 
 
 def _positive(value: object) -> bool:
-    if isinstance(value, int) and value >= 2**63:  # torch takes none
+    if isinstance(value, int) and value >= 2**63:  # too large for torch
         return False
     return not isinstance(value, bool) and isinstance(value, (int, float)) and 0 < value < math.inf
 
 
 def _attention_factor(kind: str, values: Mapping[str, Any], nested: Mapping[str, Any]) -> dict[str, float]:
-    """DeepSeek's yarn has its own factors; elsewhere ``default_attention_factor`` holds."""
+    """Return DeepSeek's yarn attention factor; empty if ``default_attention_factor`` applies."""
     whole, part = nested.get("mscale"), nested.get("mscale_all_dim")
     if kind != "yarn" or not whole or not part or values["factor"] <= 1:
         return {}
@@ -164,9 +168,9 @@ def _attention_factor(kind: str, values: Mapping[str, Any], nested: Mapping[str,
 
 
 def default_attention_factor(rope: RopeSettings) -> float:
-    """What cosines and sines are multiplied by if the configuration does not say it.
+    """Return the factor of cosines and sines for a configuration without one.
 
-    Source: YaRN (Peng et al., 2023), equation 22; LongRoPE (Ding et al., 2024), as Phi-3 has it.
+    Source: YaRN (Peng et al., 2023), equation 22; LongRoPE (Ding et al., 2024), as in Phi-3.
     """
     if rope.factor <= 1 or rope.kind not in ("yarn", "longrope"):
         return 1.0
@@ -176,20 +180,20 @@ def default_attention_factor(rope: RopeSettings) -> float:
 
 
 def attention_factor(rope: RopeSettings) -> float:
-    """What cosines and sines are multiplied by: 1 but for yarn and longrope."""
+    """Return the factor of cosines and sines; 1 except for yarn and longrope."""
     return default_attention_factor(rope) if rope.attention_factor is None else rope.attention_factor
 
 
 def rotated_size(rope: RopeSettings, head_dim: int) -> int:
-    """How many of a head's dimensions are rotated."""
+    """Return how many of a head's dimensions are rotated."""
     return head_dim if rope.partial is None else int(head_dim * rope.partial)
 
 
 def inverse_frequencies(rope: RopeSettings, head_dim: int, length: int = 0) -> Tensor:
-    """Radians per position of each rotated pair, fp32 (rotated_size / 2,).
+    """Return the radians per position of each rotated pair, fp32 (rotated_size / 2,).
 
     Args:
-        length: positions of the pass; beyond the original context longrope takes its long factors.
+        length: number of positions; beyond the original context, longrope uses its long factors.
 
     Source: RoFormer (Su et al., 2021), equation 15; ``linear``: position interpolation (Chen et al., 2023);
     ``llama3``: long wavelengths divided by ``factor``, medium ones interpolated (Llama 3.1 model card);
@@ -223,7 +227,7 @@ def _llama3(rope: RopeSettings, frequencies: Tensor) -> Tensor:
 
 
 def _yarn_ramp(rope: RopeSettings, size: int) -> Tensor:
-    """0 for pairs of many turns within the original context, 1 for those of few: (size / 2,)."""
+    """Return yarn's ramp (size / 2,): 0 for pairs with many turns in the original context, 1 for few."""
 
     def bound(turns: float) -> float:
         return size * math.log(rope.original_positions / (turns * 2 * math.pi)) / (2 * math.log(rope.theta))
@@ -246,14 +250,14 @@ def rope_at(
     size: int | None = None,
     interleaved: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Cosines and signed sines (..., D) at integer positions (...,); angles are always fp32.
+    """Compute cosines and signed sines (..., D) at integer positions (...,), with angles in fp32.
 
     Args:
         inverse: (rotated_size / 2,) from ``inverse_frequencies``.
-        dtype: of the result. The minus of rotate-half is in the first half of the sines.
+        dtype: dtype of the result. The first half of the sines includes rotate-half's minus sign.
         scale: ``attention_factor``.
-        size: D, if some of the head is not rotated.
-        interleaved: pairs are neighbours; rotate with :func:`rotation_partners`.
+        size: D, if only a part of the head is rotated.
+        interleaved: pairs are adjacent dimensions; rotate with :func:`rotation_partners`.
     """
     angles = positions.unsqueeze(-1) * inverse  # (..., D / 2)
     cos, sin = angles.cos(), angles.sin()
@@ -270,7 +274,7 @@ def rope_at(
 
 
 def rotation_partners(rotated: int, size: int, *, interleaved: bool = False) -> Tensor | None:
-    """(D,) the dimension that each one is rotated with; None: that of rotate-half over the whole head."""
+    """Return each dimension's rotation partner (D,); None for rotate-half over the whole head."""
     own = torch.arange(size)
     if interleaved:
         return own ^ 1
@@ -278,9 +282,10 @@ def rotation_partners(rotated: int, size: int, *, interleaved: bool = False) -> 
 
 
 def rope_tables(settings: RopeSettings, head_dim: int, max_positions: int) -> tuple[Tensor, Tensor]:
-    """``rope_at`` of positions 0 .. max_positions - 1: two fp32 tensors (max_positions, D).
+    """Compute ``rope_at`` for positions 0 .. max_positions - 1: two fp32 tensors (max_positions, D).
 
-    longrope takes the long factors for the positions beyond the original context only: a table serves every length.
+    The long factors of longrope apply only to positions beyond the original context, so that one table serves
+    every length.
     """
     scale, positions = attention_factor(settings), torch.arange(max_positions)
     cos, sin = rope_at(positions, inverse_frequencies(settings, head_dim), scale=scale)
@@ -292,7 +297,7 @@ def rope_tables(settings: RopeSettings, head_dim: int, max_positions: int) -> tu
 
 
 def apply_rope(x: Tensor, cos: Tensor, signed_sin: Tensor, partners: Tensor | None = None) -> Tensor:
-    """Rotate the pairs (i, i + D/2) of (..., D) queries or keys by ``rope_at``'s cosines and sines.
+    """Rotate the pairs (i, i + D/2) of queries or keys (..., D) with the cosines and sines of ``rope_at``.
 
     Args:
         partners: (D,) from :func:`rotation_partners`, for other pairs.

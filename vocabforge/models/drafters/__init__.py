@@ -1,1 +1,1 @@
-"""EAGLE-3, EAGLE-1 and Medusa drafters and their files."""
+"""Drafters and their files."""

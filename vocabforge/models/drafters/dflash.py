@@ -1,11 +1,12 @@
-"""The DFlash drafter: a block of drafts in one pass, over features of the target (block diffusion with one step).
+"""The DFlash drafter: a block of drafts in one pass over target features (one-step block diffusion).
 
-arXiv 2602.06036. The context is ``c_s = RMSNorm(fc [F^1_s; ..; F^m_s])``, one vector a position for all layers. A block
-has b rows behind the context: the last known token and b - 1 mask tokens, embedded by the target's embedding. Every
-layer makes keys and values of the context and of its own rows with the same matrices; a row sees all of the context
-and all rows of its block. Row j predicts the token at its own place (*fill-in*), so that b - 1 drafts come of b rows.
+arXiv 2602.06036. The context is ``c_s = RMSNorm(fc [F^1_s; ..; F^m_s])``, one vector per position for all
+layers. A block appends b rows to the context: the last known token and b - 1 mask tokens, embedded by the
+target's embedding. Every layer computes keys and values of the context and of the block with the same
+matrices; a row attends to the whole context and to all rows of its block. Row j predicts the token at its own
+position (*fill-in*), so b rows give b - 1 drafts.
 
-Nothing that is computed from a mask token outlives its cycle: what is kept are keys and values of the context.
+Only keys and values of the context are cached; nothing computed from a mask token outlives its cycle.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ class DFlashConfig(parts.LayerSizes):
     Attributes:
         aux_layers: target layers (0-based outputs) that ``fc`` reads, ascending.
         num_layers: L.
-        block_size: b, rows of a block, the last known token among them.
-        mask_token_id: the row of the target's embedding that stands for a draft; None: a trained row of its own.
-        causal: a row sees the rows of its block up to itself only.
+        block_size: b, rows of a block including the last known token.
+        mask_token_id: row of the target's embedding used for mask tokens; None for a separate trained row.
+        causal: a row attends only to the rows of its block up to itself.
     """
 
     kind: ClassVar[str] = "dflash"
@@ -59,7 +60,7 @@ class DFlashConfig(parts.LayerSizes):
 
     @property
     def drafts(self) -> int:
-        """Drafts of a block."""
+        """Drafts per block."""
         return self.block_size - 1
 
     @staticmethod
@@ -68,7 +69,7 @@ class DFlashConfig(parts.LayerSizes):
 
 
 def spread_layers(layers: int, count: int) -> tuple[int, ...]:
-    """``count`` of a target's layers (0-based outputs), evenly from the second to the fourth from the end."""
+    """Choose ``count`` layers (0-based outputs), evenly spread from the second to the third to last."""
     count = min(count, layers)
     if count == 1:
         return (layers // 2,)
@@ -84,7 +85,7 @@ class DFlashDrafter(RotaryPositions, ParallelDrafter):
     label = "DFlash"
     sizes_type: type[Any] = DFlashConfig
     reads: Literal["aux", "hidden"] = "aux"
-    first_row = 1  # of a block that predicts something
+    first_row = 1  # first row of a block that predicts a token
     _merged_keys: tuple[tuple[int, int], Tensor, Tensor] | None = None
 
     def __init__(
@@ -104,20 +105,20 @@ class DFlashDrafter(RotaryPositions, ParallelDrafter):
 
     @property
     def max_steps(self) -> int | None:
-        """The drafts of a block."""
+        """Drafts per block."""
         return int(self.config.drafts)
 
     @property
     def block_rows(self) -> int:
-        """Rows of a block's pass, each with a slot behind the context."""
+        """Rows of a block, each with a slot after the context."""
         return int(self.config.block_size)
 
     @torch.no_grad()
     def init_from_target(self, features: Tensor, hidden: Tensor) -> None:
-        """Start at the target's scale, from features (N, m * H) and hidden states (N, H) of real tokens.
+        """Initialise at the target's scale, from features (N, m * H) and hidden states (N, H) of real tokens.
 
-        The final norm takes the root mean square of the hidden states, a dimension at a time; a mask row of its own
-        the mean of the embedding's rows.
+        The final norm is set to the root mean square of the hidden states in each dimension, and a trained
+        mask row to the mean of the embedding's rows.
         """
         self.init_own_head()
         self.norm.weight.copy_(hidden.float().pow(2).mean(0).sqrt())
@@ -125,11 +126,11 @@ class DFlashDrafter(RotaryPositions, ParallelDrafter):
             self.mask_embedding.copy_(self.embedding.float().mean(0))
 
     def fuse(self, features: Tensor) -> Tensor:
-        """The context c: (..., m * H) -> (..., H)."""
+        """Compute the context c: (..., m * H) -> (..., H)."""
         return self.hidden_norm(linear(features.to(self.fc.weight.dtype), self.fc.weight))
 
     def read(self, g: Tensor) -> Tensor:
-        """What the LM head reads: the final norm of g (..., H)."""
+        """Return the LM head's input, the final norm of g (..., H)."""
         return self.norm(g)
 
     def read_rows(self, drafts: Tensor) -> Tensor:
@@ -160,18 +161,18 @@ class DFlashDrafter(RotaryPositions, ParallelDrafter):
         return self.marked(list(drafts.unbind(2)), ids, anchors)
 
     def marked(self, drafts: list[Tensor], ids: Tensor, anchors: Tensor) -> list[Tensor]:
-        """What is known of each draft beside its row's state: here nothing."""
+        """Append per-draft information to the row states; nothing here."""
         return drafts
 
     def _block(self, known: Tensor) -> Tensor:
-        """Embedded rows of blocks behind known tokens (...): (..., b, H)."""
+        """Return the embedded rows of blocks that start with known tokens (...): (..., b, H)."""
         first = self.embed(known)[..., None, :]
         number = self.config.mask_token_id
         mask: Tensor = self.mask_embedding if number is None else self.embedding[number]
         return torch.cat([first, mask.to(first.dtype).expand(*known.shape, self.block_rows - 1, -1)], -2)
 
     def absorb(self, following: Tensor, states: Tensor, position: Tensor, cached: CacheView) -> None:
-        """Keep the keys and values of committed positions; tokens and mask are not read."""
+        """Store the keys and values of committed positions; tokens and mask are not used."""
         matrix, norm = self._key_rows()
         kept = linear(self.fuse(states), matrix).unflatten(-1, (len(norm), 2, -1, self.config.head_dim))
         keys, values = kept.unbind(3)  # (B, L, layers, kv, D)
@@ -191,7 +192,7 @@ class DFlashDrafter(RotaryPositions, ParallelDrafter):
         return x[:, self.first_row :]
 
     def _key_rows(self) -> tuple[Tensor, Tensor]:
-        """Rows of all layers' keys and values (L * 2 * kv * D, H), and the norms of keys (L, 1, D)."""
+        """Return all layers' key and value weights (L * 2 * kv * D, H) and key norms (L, 1, D)."""
         first = self._layers[0].self_attn.k_proj.weight
         if self._merged_keys is None or self._merged_keys[0] != weight_state(first):
             attentions = [layer.self_attn for layer in self._layers]

@@ -1,11 +1,11 @@
-"""The DSpark drafter: DFlash's block, a bias by the token before (Markov head), and a confidence of each draft.
+"""The DSpark drafter: DFlash's block, a bias from the previous token (Markov head), and a confidence head.
 
-DeepSeek, arXiv 2607.05147. Rows are *anchor-first*: b rows give b drafts, row k the one behind x_{t+1+k}. Its logits
-are ``U h_k + W2 W1[x_{t+1+k}]`` with h_k of the block's one pass and the token before it, so that a draft depends on
-the draft before it. ``c_k = sigmoid(w . [h_k ; W1[x_{t+1+k}]] + w_0)`` estimates that draft k is accepted, given that
-those before it were.
+DeepSeek, arXiv 2607.05147. Rows are *anchor-first*: b rows give b drafts, and row k drafts the token after
+x_{t+1+k}. Its logits are ``U h_k + W2 W1[x_{t+1+k}]``, where h_k is computed in a single pass for the block
+and the second term depends on the previous draft. ``c_k = sigmoid(w . [h_k ; W1[x_{t+1+k}]] + w_0)``
+estimates the probability that draft k is accepted if all drafts before it are.
 
-A state g is ``[row ; W1[x]]``: (..., H + r). The transform of the target's logits is left to the drafter to learn.
+A state g is ``[row ; W1[x]]``: (..., H + r). The drafter learns the transform of the target's logits.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class DSparkConfig(DFlashConfig):
 
     Attributes:
         markov_rank: r, columns of W1 and W2.
-        confidence: it has a confidence head.
+        confidence: whether the drafter has a confidence head.
     """
 
     kind: ClassVar[str] = "dspark"
@@ -46,12 +46,12 @@ class DSparkConfig(DFlashConfig):
 
     @property
     def drafts(self) -> int:
-        """Drafts of a block: one a row."""
+        """Drafts per block, one for each row."""
         return self.block_size
 
 
 class MarkovHead(nn.Module):
-    """W1 (V, r) by the token before, and W2 (R, r) by the token that is scored."""
+    """Low-rank bigram bias: W1 (V, r) indexed by the previous token, W2 (R, r) by the scored token."""
 
     def __init__(self, vocab: int, rows: int, rank: int) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class MarkovHead(nn.Module):
 
 
 class ConfidenceHead(nn.Module):
-    """A logit of acceptance from [h ; W1[x]]."""
+    """Linear layer that computes the acceptance logit from [h ; W1[x]]."""
 
     def __init__(self, inputs: int) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class DSparkDrafter(DFlashDrafter):
     label = "DSpark"
     sizes_type: type[Any] = DSparkConfig
     first_row = 0
-    rows_by_token = ("markov_head.markov_w2.weight",)  # (R, r), as the head's rows
+    rows_by_token = ("markov_head.markov_w2.weight",)  # (R, r), in the order of the head's rows
 
     def __init__(
         self, config: DSparkConfig, embedding: Tensor, target_head: Tensor, target_ids: Tensor | None = None
@@ -88,7 +88,7 @@ class DSparkDrafter(DFlashDrafter):
 
     @property
     def transform(self) -> LogitTransform:
-        """None: the bias is added to the head's products, and the norm's weight learns the scale."""
+        """The identity: the bias is added to the head's output, and the norm's weight learns the scale."""
         return IDENTITY
 
     @property
@@ -97,35 +97,38 @@ class DSparkDrafter(DFlashDrafter):
         return self.markov_head.markov_w2.weight
 
     def token_state(self, before: Tensor) -> Tensor:
-        """W1[x] of the token before a draft: (...) -> (..., r)."""
+        """Return W1[x] of the token before a draft: (...) -> (..., r)."""
         return self.markov_head.markov_w1(before)
 
     @torch.no_grad()
     def init_from_target(self, features: Tensor, hidden: Tensor) -> None:
-        """See :class:`.dflash.DFlashDrafter`; the logits start at the target's scale."""
+        """Initialise as :class:`.dflash.DFlashDrafter`, with logits at the target's scale."""
         super().init_from_target(features, hidden)
         if not self.has_own_head:
             self.norm.weight.mul_(self.target_transform.scale)
 
     def read(self, g: Tensor) -> Tensor:
-        """``[norm(row) ; W1[x]]`` (..., H + r): the head's rows read the first part, W2 and confidence all of it."""
+        """Return ``[norm(row) ; W1[x]]`` (..., H + r).
+
+        The LM head reads the first part, W2 the second, and the confidence head both.
+        """
         size = self.config.hidden_size
         return torch.cat([self.norm(g[..., :size]), g[..., size:]], -1)
 
     def logits(self, g: Tensor, step: int = 0) -> Tensor:
-        """(..., H + r) -> (..., R or V) draft logits, the bias included."""
+        """Compute draft logits including the bias: (..., H + r) -> (..., R or V)."""
         state, size = self.read(g), self.config.hidden_size
         return linear(state[..., :size], self.head_weight) + linear(state[..., size:], self.bias_weight)
 
     def confidence(self, state: Tensor) -> Tensor | None:
-        """Logits of acceptance from what :meth:`read` gave: (..., H + r) -> (...)."""
+        """Compute acceptance logits from the output of :meth:`read`: (..., H + r) -> (...)."""
         if not self.config.confidence:
             return None
         proj = self.confidence_head.proj
         return F.linear(state, proj.weight, proj.bias)[..., 0]
 
     def marked(self, drafts: list[Tensor], ids: Tensor, anchors: Tensor) -> list[Tensor]:
-        """Each draft with the text's token before it (teacher forced)."""
+        """Append W1[x] of the previous token in the text (teacher forcing) to each draft."""
         before = [tokens_behind(ids, anchors, 1 + k) for k in range(len(drafts))]
         return [
             torch.cat([row, self.token_state(token).to(row.dtype)], -1) for row, token in zip(drafts, before)

@@ -1,12 +1,12 @@
-"""The EAGLE-1 and EAGLE-2 drafter; the two differ in the draft tree only, and HASS in its training.
+"""The EAGLE-1 and EAGLE-2 drafter; the two differ only in the draft tree, and HASS only in training.
 
 Li et al., "EAGLE: Speculative Sampling Requires Rethinking Feature Uncertainty" (2024), and "EAGLE-2" (2024).
-``x = fc([e(x_{t+1}) ; f_t])``; one decoder layer without input norm makes of it g, an estimate of the
-target's next hidden state f_{t+1}, which the LM head reads as it is. f_t is the target's last hidden state after its
-final norm. Parameter names follow the serving layout (``fc``, ``layers.0.*``).
+``x = fc([e(x_{t+1}) ; f_t])``; a decoder layer without input norm maps it to g, an estimate of the target's
+next hidden state f_{t+1}, to which the LM head is applied directly. f_t is the target's last hidden state
+after its final norm. Parameter names follow the serving layout (``fc``, ``layers.0.*``).
 
-One step of the unroll (K = 1) is EAGLE's training; K > 1 feeds the drafter its own g, as in Zhang et al.,
-"Learning Harmonized Representations for Speculative Sampling" (HASS, 2025).
+A single step of the unroll (K = 1) is EAGLE's training; K > 1 feeds back the drafter's own g, as in Zhang et
+al., "Learning Harmonized Representations for Speculative Sampling" (HASS, 2025).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .interface import CachedDrafter
 from .parts import RotaryPositions
 
 _TINY = 1e-12
-_SCALE_ROWS = 4096  # embedding rows that its scale is taken from, evenly spread
+_SCALE_ROWS = 4096  # evenly spread embedding rows used to estimate the embedding's scale
 
 
 @dataclass(frozen=True)
@@ -34,12 +34,12 @@ class Eagle1Config(parts.LayerSizes):
     """Sizes of an EAGLE-1/2 drafter.
 
     Attributes:
-        fc_bias: ``fc`` has a bias. vLLM computes none; SGLang always does (zeros are written for none).
+        fc_bias: ``fc`` has a bias. vLLM supports none; SGLang always adds one (exported as zeros if false).
     """
 
     kind: ClassVar[str] = "eagle1"
     num_layers: ClassVar[int] = 1
-    aux_layers: ClassVar[tuple[int, ...]] = ()  # it reads the final hidden states
+    aux_layers: ClassVar[tuple[int, ...]] = ()  # uses the final hidden states
 
     fc_bias: bool = False
 
@@ -64,9 +64,9 @@ class Eagle1Drafter(RotaryPositions, CachedDrafter):
 
     @torch.no_grad()
     def init_from_target(self, features: Tensor, hidden: Tensor) -> None:
-        """Start with both inputs of ``fc`` equally strong, from states (N, H) of real tokens.
+        """Initialise ``fc`` so that its two inputs have equal scale, from states (N, H) of real tokens.
 
-        There is no input norm: the embedding's half of ``fc`` is scaled by the ratio of both root mean squares.
+        Without an input norm, the embedding's half of ``fc`` is scaled by the ratio of the root mean squares.
         """
         self.init_own_head()
         some = self.embedding[:: -(-len(self.embedding) // _SCALE_ROWS)].float()
@@ -76,7 +76,7 @@ class Eagle1Drafter(RotaryPositions, CachedDrafter):
             self.fc.bias.zero_()
 
     def ttt_step(self, ids: Tensor, g: Tensor, position: Tensor, state: TTTState) -> Tensor:
-        """See :class:`.interface.Drafter`; which keys a row sees is EAGLE-3's rule."""
+        """Run a step of the unroll; see :class:`.interface.Drafter`. Visibility of keys is as in EAGLE-3."""
         layer, x = self._layer, self._join(ids, g)
         q, k, v = layer.qkv(x, *self.rotary(position))
         state.k.append(k)
@@ -99,6 +99,6 @@ class Eagle1Drafter(RotaryPositions, CachedDrafter):
         return layer
 
     def _join(self, ids: Tensor, g: Tensor) -> Tensor:
-        """fc([e(x) ; g]): (B, T), (B, T, H) -> (B, T, H)."""
+        """Compute fc([e(x) ; g]): (B, T), (B, T, H) -> (B, T, H)."""
         joined = torch.cat([self.embed(ids), g], dim=-1)  # (B, T, 2H)
         return linear(joined.to(self.fc.weight.dtype), self.fc.weight, self.fc.bias)

@@ -1,12 +1,11 @@
-"""The EAGLE-3 drafter: one module for training and decoding, so that the two cannot drift apart.
+"""The EAGLE-3 drafter: one module for training and decoding, so that the two cannot diverge.
 
 Li et al., "EAGLE-3: Scaling up Inference Acceleration of LLMs via Training-Time Test" (2025).
-``g0 = fc([f_low ; f_mid ; f_high])``; one decoder layer whose q, k and v read
-``[norm(e(x)) ; norm(g)]``; its output is the next step's g. Parameter names follow the serving layout
-(``fc``, ``midlayer.*``, ``norm``, ``lm_head``). Drafters of other tools differ in where norms stand; these forms are
-switches of ``Eagle3Config``.
+``g0 = fc([f_low ; f_mid ; f_high])``; a decoder layer with q, k and v from ``[norm(e(x)) ; norm(g)]`` outputs
+the next step's g. Parameter names follow the serving layout (``fc``, ``midlayer.*``, ``norm``,
+``lm_head``). Other tools place norms differently; these variants are switches of ``Eagle3Config``.
 
-Training (``ttt_step``) and decoding (``extend``) differ only in which keys a row may see; projections,
+Training (``ttt_step``) and decoding (``extend``) differ only in the keys that a row attends to; projections,
 norms, rotary positions and the MLP are the same functions.
 """
 
@@ -36,7 +35,7 @@ FORMS = (
     "fc_norm",
     "norm_output",
     "qk_norm",
-)  # switches of the norms
+)  # norm switches
 
 
 @dataclass(frozen=True)
@@ -47,10 +46,10 @@ class Eagle3Config(parts.LayerSizes):
         aux_layers: target layers (0-based outputs) that ``fc`` reads.
         norm_before_residual: the layer's residual is ``hidden_norm(g)``, not g.
         norm_before_fc: one RMSNorm over all n_aux * H features before ``fc`` (``input_norm``).
-        fc_norm: an RMSNorm over the H features of each layer before ``fc`` (``fc_norm.0`` to ``fc_norm.n-1``).
-        norm_output: the next g is the normed output, which the LM head reads too.
+        fc_norm: an RMSNorm over each layer's H features before ``fc`` (``fc_norm.0`` to ``fc_norm.n-1``).
+        norm_output: the next g is the normed output, which is also the input of the LM head.
         qk_norm: q and k of every head are normed before the rotation (``q_norm``, ``k_norm``).
-        num_layers: decoder layers; ``midlayer`` is the first, ``layers.1`` and so on are plain ones.
+        num_layers: decoder layers; ``midlayer`` is the first, and ``layers.1`` and so on are plain layers.
     """
 
     kind: ClassVar[str] = "eagle3"
@@ -102,10 +101,10 @@ class Eagle3Drafter(RotaryPositions, CachedDrafter):
 
     @torch.no_grad()
     def init_from_target(self, features: Tensor, hidden: Tensor) -> None:
-        """Start at the target's scale, from features (N, n_aux * H) and hidden states (N, H) of real tokens.
+        """Initialise at the target's scale from features (N, n_aux * H) and states (N, H) of real tokens.
 
-        The final norm takes the root mean square of the hidden states, a dimension at a time, so that the first logits
-        are as large as the target's. ``fc`` is scaled so that g0 has a root mean square of 1.
+        The final norm is set to the root mean square of the hidden states in each dimension, so that the
+        initial logits have the target's scale. ``fc`` is scaled to give g0 a root mean square of 1.
         """
         self.init_own_head()
         self.norm.weight.copy_(hidden.float().pow(2).mean(0).sqrt())  # (H,)
@@ -113,7 +112,7 @@ class Eagle3Drafter(RotaryPositions, CachedDrafter):
         self.fc.weight.div_(fused.float().pow(2).mean().sqrt().clamp(min=_TINY))
 
     def fuse(self, features: Tensor) -> Tensor:
-        """g0 = fc(features), normed if the sizes say so: (..., n_aux * H) -> (..., H)."""
+        """Compute g0 = fc(features), with norms if configured: (..., n_aux * H) -> (..., H)."""
         features = features.to(self.fc.weight.dtype)
         if self.config.norm_before_fc:
             features = self.input_norm(features)
@@ -123,13 +122,13 @@ class Eagle3Drafter(RotaryPositions, CachedDrafter):
         return linear(features, self.fc.weight)
 
     def read(self, g: Tensor) -> Tensor:
-        """What the LM head reads: the final norm of g, which ``norm_output`` has already applied."""
+        """Return the LM head's input: the final norm of g, or g itself with ``norm_output``."""
         return g if self.config.norm_output else self.norm(g)
 
     def ttt_step(self, ids: Tensor, g: Tensor, position: Tensor, state: TTTState) -> Tensor:
-        """Step k feeds row t the token x_{t+1+k} at rotary position t + k; see ``Drafter``.
+        """Run step k, with token x_{t+1+k} at rotary position t + k as the input of row t; see ``Drafter``.
 
-        It sees the step-0 keys s <= t of its document and its own keys of steps 1..k, in each layer that layer's.
+        In each layer, row t attends to the step-0 keys s <= t of its document and its own keys of steps 1..k.
         """
         angles = self.rotary(position)
         q, k, v, residual = self.midlayer.qkv(self.embed(ids), g, *angles)
@@ -150,7 +149,7 @@ class Eagle3Drafter(RotaryPositions, CachedDrafter):
     def _through(
         self, embedded: Embedded, g: Tensor, position: Tensor, cached: CacheView
     ) -> tuple[Tensor, Tensor]:
-        """As :meth:`extend`, of embedded tokens."""
+        """Run :meth:`extend` on embedded tokens."""
         first = self.midlayer
         if first.fits(g, cached.mask):
             angles = self.angles(position, cached.mask)
@@ -178,7 +177,7 @@ class Eagle3Drafter(RotaryPositions, CachedDrafter):
         head: Tensor,
         head_ids: Tensor | None,
     ) -> Tensor:
-        """What :func:`.draft_chain.draft_chain` drafts after committed tokens (N,); for one decoder layer."""
+        """Draft after committed tokens (N,) with :func:`.draft_chain.draft_chain`; for one decoder layer."""
         fused = self.config.norm_before_fc or self.config.fc_norm
         return draft_chain(
             self.fuse(features) if fused else features,

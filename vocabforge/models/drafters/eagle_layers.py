@@ -1,4 +1,4 @@
-"""The layers of the EAGLE drafters; see ``eagle3.py`` and ``eagle1.py`` for how they are put together."""
+"""Layers of the EAGLE drafters, used in ``eagle3.py`` and ``eagle1.py``."""
 
 from __future__ import annotations
 
@@ -32,15 +32,21 @@ class RMSNorm(nn.Module):
         self.register_buffer("small", torch.tensor(eps), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        if torch.is_grad_enabled():  # the fused one is quicker with its backward pass, the other without
+        if torch.is_grad_enabled():  # the fused norm is faster with a backward pass, rms_norm without
             return F.rms_norm(x.float(), self.weight.shape, self.weight.float(), self.eps).to(x.dtype)
-        if x.is_cuda and x.dtype in HALVES and x.dtype == self.weight.dtype:  # one kernel in place of seven
+        if x.is_cuda and x.dtype in HALVES and x.dtype == self.weight.dtype:  # one kernel instead of seven
             return add_rms_norm(x.reshape(-1, x.shape[-1]), None, self.weight, self.eps)[0].view(x.shape)
         return rms_norm(x, self.weight, self.small)
 
 
 class Attention(nn.Module):
-    """The drafter's attention; q, k and v read ``inputs`` features. ``qk_norm``: RMSNorm of q and k, as in Qwen3."""
+    """The drafter's attention.
+
+    Args:
+        config: sizes of the drafter.
+        inputs: input features of q, k and v.
+        qk_norm: apply RMSNorm to q and k, as in Qwen3.
+    """
 
     def __init__(self, config: LayerSizes, inputs: int, *, qk_norm: bool = False) -> None:
         super().__init__()
@@ -56,14 +62,14 @@ class Attention(nn.Module):
             self.k_norm = RMSNorm(c.head_dim, c.rms_norm_eps)
 
     def qkv(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """(B, T, inputs) -> rotated q (B, h, T, D), rotated k and v (B, kv, T, D)."""
+        """Project (B, T, inputs) to rotated q (B, h, T, D), rotated k and v (B, kv, T, D)."""
         q = self.q_proj(x).unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2)
         if self.qk_norm:
             q = self.q_norm(q)
         return apply_rope(q, cos, sin), *self.keys(x, cos, sin)
 
     def keys(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-        """Rotated keys and values of (B, T, inputs): (B, kv, T, D) each."""
+        """Project (B, T, inputs) to rotated keys and values, (B, kv, T, D) each."""
         k = self.k_proj(x).unflatten(-1, (self.kv_heads, self.head_dim)).transpose(1, 2)
         v = self.v_proj(x).unflatten(-1, (self.kv_heads, self.head_dim)).transpose(1, 2)
         if self.qk_norm:
@@ -71,7 +77,7 @@ class Attention(nn.Module):
         return apply_rope(k, cos, sin), v
 
     def output(self, attended: Tensor) -> Tensor:
-        """(B, h, T, D) -> (B, T, H)."""
+        """Apply the output projection: (B, h, T, D) -> (B, T, H)."""
         return self.o_proj(attended.transpose(1, 2).flatten(-2))
 
 
@@ -88,31 +94,31 @@ class MLP(nn.Module):
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
-Embedded = Tensor | tuple[Tensor, Tensor]  # (B, N, H); or embeddings (V, H) and tokens (B, N)
+Embedded = Tensor | tuple[Tensor, Tensor]  # (B, N, H), or an embedding table (V, H) and tokens (B, N)
 
 
 class DraftLayer(nn.Module):
-    """A decoder layer; a CPU runs it in one call, and a GPU in few kernels, with merged matrices."""
+    """A decoder layer with merged matrices for decoding: a single call on a CPU, few kernels on a GPU."""
 
     self_attn: Attention
     mlp: MLP
     post_attention_layernorm: RMSNorm
-    # The weight that tells of changes, where and in which version it was, and what was made of all of them.
+    # A weight that is checked for changes, its last seen state, and the merged arguments of all weights.
     _merged: tuple[Tensor, tuple[int, int], dict[str, Any]] | None = None
 
     def finish(self, residual: Tensor, attended: Tensor) -> Tensor:
-        """Residual, MLP: (B, T, H), (B, h, T, D) -> (B, T, H), before a final norm."""
+        """Add the attention output and the MLP: (B, T, H), (B, h, T, D) -> (B, T, H), before a final norm."""
         x = residual + self.self_attn.output(attended)
         return x + self.mlp(self.post_attention_layernorm(x))
 
     def fits(self, x: Tensor, mask: Tensor | Sight | int) -> bool:
-        """Whether :func:`run_layers` takes x (B, N, H) under this mask."""
+        """Return whether :func:`run_layers` supports x (B, N, H) with this mask."""
         if torch.is_grad_enabled() or torch.compiler.is_compiling():
             return False
         return isinstance(mask, Sight) or (x.shape[0] * x.shape[1] <= MOST_ROWS and runs_layers(x))
 
     def merged(self) -> dict[str, Any]:
-        """What the ops are told of this layer, its matrices merged."""
+        """Return the arguments of the ops for this layer, with merged matrices."""
         if self._merged is None or self._merged[1] != weight_state(self._merged[0]):
             first = self.self_attn.q_proj.weight
             self._merged = first, weight_state(first), self._merge()
@@ -147,14 +153,17 @@ def run_layers(
     angles: tuple[Tensor, Tensor],
     cached: CacheView,
 ) -> tuple[Tensor, Tensor]:
-    """The residual x (B, N, H) through layers in few calls: what comes of it, and an RMSNorm of that, each (B, N, H).
+    """Run layers on the residual x (B, N, H) in few calls.
 
     Args:
-        layers: that :meth:`DraftLayer.fits`; layer i has the keys of layer i of the cache.
-        embedded: what EAGLE-3's layer reads beside x.
-        norm: (H,), or None: nothing is normed.
+        layers: layers that accept x according to :meth:`DraftLayer.fits`; layer i uses layer i of the cache.
+        embedded: second input of EAGLE-3's layer.
+        norm: weight (H,) of a final RMSNorm; None for no norm.
         angles: cosines and signed sines (B, N, D).
-        cached: an S' in place of a mask is for N tokens of which the last sees all.
+        cached: the cache; if its mask is an integer S', the last of the N tokens attends to all S' slots.
+
+    Returns:
+        the output and its RMSNorm, (B, N, H) each.
     """
     cache, slots, mask = cached
     if isinstance(mask, Sight):
@@ -193,7 +202,7 @@ def _on_ops(
     cached: CacheView,
     sight: Sight,
 ) -> tuple[Tensor, Tensor]:
-    """As :func:`run_layers`: what a block adds to the residual stream is added by the norm that follows it."""
+    """Run :func:`run_layers` on the ops, with each residual addition fused with the following norm."""
     shape, x = x.shape, x.flatten(0, 1)
     cache, slots = cached.cache, cached.slots.expand(shape[:2])
     change: Tensor | None = None
@@ -228,7 +237,7 @@ def _on_ops(
 
 
 def weight_state(weight: Tensor) -> tuple[int, int]:
-    """Differs when the weight lies elsewhere or was changed."""
+    """Return a key that changes when the weight is moved or modified."""
     return weight.data_ptr(), 0 if weight.is_inference() else weight._version
 
 
@@ -248,7 +257,7 @@ class MidLayer(DraftLayer):
     def qkv(
         self, embedded: Tensor, g: Tensor, cos: Tensor, sin: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """q, k, v as :meth:`Attention.qkv` gives them, and the residual (B, T, H) that ``finish`` adds to."""
+        """Return q, k, v as in :meth:`Attention.qkv`, and the residual (B, T, H) for ``finish``."""
         normed = self.hidden_norm(g)
         x = torch.cat([self.input_layernorm(embedded), normed], dim=-1)  # (B, T, 2H)
         return *self.self_attn.qkv(x, cos, sin), normed if self.norm_before_residual else g
@@ -259,7 +268,7 @@ class MidLayer(DraftLayer):
 
 
 class PlainLayer(DraftLayer):
-    """EAGLE-1's decoder layer: no norm before the attention."""
+    """EAGLE-1's decoder layer, without a norm before the attention."""
 
     def __init__(self, config: LayerSizes) -> None:
         super().__init__()
@@ -269,14 +278,14 @@ class PlainLayer(DraftLayer):
         self.post_attention_layernorm = RMSNorm(size, config.rms_norm_eps)
 
     def qkv(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """As :meth:`Attention.qkv`, of x (B, T, H)."""
+        """Compute :meth:`Attention.qkv` of x (B, T, H)."""
         return self.self_attn.qkv(x, cos, sin)
 
 
 class PreNormLayer(DraftLayer):
-    """A Llama decoder layer, for drafters of several layers: the second and later ones.
+    """A Llama decoder layer, used for the second and later layers of a drafter.
 
-    Names as in Transformers; ``config`` has the sizes and ``qk_norm``.
+    Parameter names are those of Transformers; ``config`` has the sizes and ``qk_norm``.
     """
 
     def __init__(self, config: Any) -> None:
@@ -288,7 +297,7 @@ class PreNormLayer(DraftLayer):
         self.mlp = MLP(size, config.intermediate_size)
 
     def qkv(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """As :meth:`Attention.qkv`, of the norm of x (B, T, H)."""
+        """Compute :meth:`Attention.qkv` of the norm of x (B, T, H)."""
         return self.self_attn.qkv(self.input_layernorm(x), cos, sin)
 
     def _merge(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What training and decoding ask of every drafter, whatever its kind, and what the kinds share."""
+"""The interface of drafters for training and decoding, and the code shared by all kinds."""
 
 from __future__ import annotations
 
@@ -16,22 +16,23 @@ from ..ttt.attention import TTTState
 
 
 class Drafter(nn.Module):
-    """A drafter over a frozen target, read by the target's LM head or by its own (``lm_head``).
+    """A drafter over a frozen target, with the target's LM head or its own (``lm_head``).
 
     Args:
         config: sizes of the kind.
-        embedding, target_head: (V, H) the target's; shared buffers, never trained, never saved.
-        target_ids: (R,) ascending target ids of the own head's rows; required if R is below V. Without an own head
-            they restrict the target's head to these rows.
+        embedding, target_head: (V, H) tensors of the target; shared buffers, never trained or saved.
+        target_ids: (R,) ascending target ids of the rows of the drafter's own head; required if R is below V.
+            Without an own head, they restrict the target's head to these rows.
 
     Attributes:
-        kind: its row of the drafter table; ``label`` as people write it.
+        kind: key in the drafter table.
+        label: display name.
         sizes_type: class of ``config``.
-        reads: what :meth:`fuse` takes: ``aux`` (B, T, n_aux * H) outputs of the auxiliary layers, ``hidden``
-            (B, T, H) after the final norm.
-        target_ids: (R,) target ids of the head's rows (0..V-1 over the whole vocabulary).
-        target_transform: of the target's logits.
-        rows_by_token: tensors with a row a draft token, beside the head.
+        reads: input of :meth:`fuse`: ``aux`` for outputs of the auxiliary layers (B, T, n_aux * H),
+            ``hidden`` for states after the final norm (B, T, H).
+        target_ids: (R,) target ids of the head's rows (0..V-1 for the whole vocabulary).
+        target_transform: transform of the target's logits.
+        rows_by_token: names of further tensors with one row per draft token.
 
     Raises:
         MismatchError: the target's tensors do not have the configured sizes, or the ids are missing.
@@ -85,116 +86,116 @@ class Drafter(nn.Module):
 
     @property
     def restricted(self) -> bool:
-        """Whether the drafter is read by some rows of the target's head, which are not stored with it."""
+        """Whether the drafter uses a subset of the target head's rows, which are not stored with it."""
         return not self.has_own_head and len(self.target_ids) < self.config.vocab_size
 
     @property
     def head_weight(self) -> Tensor:
-        """(R, H) or (V, H) rows that score draft tokens; an error if ``heads_differ``."""
+        """LM head rows (R, H) or (V, H) for draft tokens; an error if ``heads_differ``."""
         if self.has_own_head:
             return self.lm_head.weight
         return self.shared_rows if self.restricted else self.target_head
 
     @property
     def bias_weight(self) -> Tensor | None:
-        """(R, r) further columns beside the head's rows, for states with r numbers more (DSpark's W2)."""
+        """Additional columns (R, r) of the head, for states with r additional features (DSpark's W2)."""
         return None
 
     @property
     def heads_differ(self) -> bool:
-        """Whether draft steps have LM heads of their own (Medusa's, as published)."""
+        """Whether each draft step has a separate LM head (Medusa, as published)."""
         return False
 
     def head_rows(self, step: int) -> Tensor:
-        """``head_weight`` of a draft step."""
+        """Return the ``head_weight`` of a draft step."""
         return self.head_weight
 
     @property
     def transform(self) -> LogitTransform:
-        """Of the logits of ``head_weight``: the target's where the head is; an own head learns what comes of it."""
+        """Transform of the logits: the target's for its head, the identity for an own head (it learns it)."""
         return IDENTITY if self.has_own_head else self.target_transform
 
     @property
     def positions(self) -> int | None:
-        """How many rotary positions there are now; None where positions are not used."""
+        """Current number of rotary positions; None if positions are not used."""
         return None
 
     @property
     def max_steps(self) -> int | None:
-        """Most steps of an unroll (Medusa: its heads); None where there is no bound."""
+        """Maximum steps of an unroll (for Medusa, its heads); None for no limit."""
         return None
 
     def init_from_target(self, features: Tensor, hidden: Tensor) -> None:
-        """Start at the target's scale, from captured rows (N, .) of real tokens; see ``train/setup.py``."""
+        """Initialise at the target's scale from captured rows (N, .) of tokens; see ``train/setup.py``."""
         self.init_own_head()
 
     @torch.no_grad()
     def init_own_head(self) -> None:
-        """An own LM head takes the target's rows of the same tokens, with the target's scale."""
+        """Initialise an own LM head with the target's rows of the same tokens, times the target's scale."""
         if self.has_own_head:
             self.lm_head.weight.copy_(self.target_head[self.target_ids] * self.target_transform.scale)
 
     def ensure_positions(self, count: int) -> None:
-        """Make room for at least this many positions; nothing where they are not used."""
+        """Extend the tables to at least ``count`` positions; a no-op if positions are not used."""
 
     @property
     def cache_layers(self) -> int:
-        """Layers of the key cache that it decodes against."""
+        """Number of layers of the key cache for decoding."""
         return int(getattr(self.config, "num_layers", 1))
 
     def new_cache(self, rows: int, capacity: int) -> KVCache:
-        """An empty key cache for ``rows`` requests, of the dtype and device of the weights."""
+        """Return an empty key cache for ``rows`` requests, with the dtype and device of the weights."""
         weight, c = next(self.parameters()), self.config
         sizes = self.cache_layers, rows, c.num_kv_heads, capacity, c.head_dim
         return KVCache(*sizes, weight.dtype, weight.device)
 
     def embed(self, ids: Tensor) -> Tensor:
-        """(B, T) -> (B, T, H)."""
+        """Embed token ids: (B, T) -> (B, T, H)."""
         return F.embedding(ids, self.embedding)
 
     def fuse(self, features: Tensor) -> Tensor:
-        """What the first step is fed: (B, T, .) -> (B, T, H); here the target's hidden states as they are."""
+        """Compute the first step's input: (B, T, .) -> (B, T, H); by default the target's hidden states."""
         return features
 
     def ttt_step(self, ids: Tensor, g: Tensor, position: Tensor, state: TTTState) -> Tensor:
-        """One step of the unroll for all rows: the next g (B, T, H).
+        """Run one step of the unroll for all rows; return the next g (B, T, H).
 
         Args:
-            ids: (B, T) tokens fed.
-            g: (B, T, H) hidden states fed: of ``fuse``, later the drafter's own.
+            ids: (B, T) input tokens.
+            g: (B, T, H) input states: the output of ``fuse`` in step 0, then the drafter's own.
             position: (B, T) rotary positions, already t + k.
-            state: documents and keys of the earlier steps; this step's are appended.
+            state: documents and keys of the earlier steps; this step's keys are appended.
         """
         raise NotImplementedError
 
     def read(self, g: Tensor) -> Tensor:
-        """What the LM head reads: (..., H) -> (..., H); here g itself."""
+        """Return the LM head's input: (..., H) -> (..., H); by default g itself."""
         return g
 
     def confidence(self, state: Tensor) -> Tensor | None:
-        """Logits of acceptance (...) from what :meth:`read` gave, if the drafter estimates it."""
+        """Compute acceptance logits (...) from the output of :meth:`read`; None if not supported."""
         return None
 
     def logits(self, g: Tensor, step: int = 0) -> Tensor:
-        """(..., H) of a draft step -> (..., R or V)."""
+        """Compute the logits of a draft step: (..., H) -> (..., R or V)."""
         return self.transform(linear(self.read(g), self.head_rows(step)))
 
 
 class CachedDrafter(Drafter):
-    """A drafter whose next state depends on its path: it decodes a step at a time against a key cache."""
+    """A drafter whose next state depends on its path, decoded step by step with a key cache."""
 
     def extend(self, ids: Tensor, g: Tensor, position: Tensor, cached: CacheView) -> tuple[Tensor, Tensor]:
-        """One cached step of decoding: the next g (B, N, H), and :meth:`read` of it.
+        """Run one cached decoding step; return the next g (B, N, H) and its :meth:`read`.
 
         Args:
-            ids: (B, N) tokens fed.
-            g: (B, N, H) hidden states fed.
+            ids: (B, N) input tokens.
+            g: (B, N, H) input states.
             position: (B, N) rotary positions.
-            cached: the cache of ``cache_layers`` layers, as this step uses it.
+            cached: the step's view of a cache with ``cache_layers`` layers.
         """
         raise NotImplementedError
 
 
 def is_autoregressive(drafter: Any) -> TypeGuard[CachedDrafter]:
-    """Whether a draft step is fed the token drafted before it and the state that the step before made."""
+    """Return whether the inputs of a draft step are the previous step's token and state."""
     return hasattr(drafter, "extend") and not getattr(drafter, "parallel", False)

@@ -1,4 +1,4 @@
-"""Drafters on disk: the native artefact, and the folder kinds that a drafter can be loaded from."""
+"""Drafters on disk: the native artefact, and the checks of a drafter against its target."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from .registry import DRAFTERS, drafter_class, new_drafter
 
 KIND = "drafter"
 WEIGHTS, CONFIG, TARGET_IDS = "drafter.safetensors", "drafter.json", "target_ids"
-_ROWS = 8192  # compared at a time
+_ROWS = 8192  # rows compared at a time
 _LAYER = re.compile(r"midlayer\b|layers\.\d+\b")
 
 
 @dataclass(frozen=True)
 class TargetTensors:
-    """The target's embedding and LM head (V, H), which a drafter shares, and what comes of the head's logits."""
+    """The target's embedding and LM head (V, H), which drafters share, and the transform of its logits."""
 
     embedding: Tensor
     head: Tensor
@@ -50,13 +50,13 @@ def save_drafter(
     config: Mapping[str, Any] | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Write the native artefact; ``meta`` has ``target_fingerprint`` and ``tokenizer_fingerprint``."""
+    """Write the native artefact; ``meta`` includes ``target_fingerprint`` and ``tokenizer_fingerprint``."""
     with write_artifact(path, KIND, meta, parents=parents, config=config, overwrite=overwrite) as folder:
         fill_native(folder, drafter)
 
 
 def fill_native(folder: Path, drafter: Drafter, dtype: torch.dtype | None = None) -> None:
-    """The files of the native artefact, in the drafter's dtype or another."""
+    """Write the files of the native artefact, optionally in another dtype than the drafter's."""
     buffers = {name: tensor.cpu() for name, tensor in drafter.state_dict().items()}
     tensors = buffers | {
         name: p.detach().to("cpu", dtype).contiguous() for name, p in drafter.named_parameters()
@@ -68,10 +68,10 @@ def fill_native(folder: Path, drafter: Drafter, dtype: torch.dtype | None = None
 
 
 def load_native(path: Path, target: TargetTensors) -> tuple[Drafter, Artifact]:
-    """Load a native drafter of any kind onto its target's tensors, for decoding.
+    """Load a native drafter of any kind for decoding, sharing its target's tensors.
 
     Raises:
-        ArtifactError: damaged or of another kind.
+        ArtifactError: the artefact is damaged or not a drafter.
         MismatchError: the target's tensors do not fit.
     """
     sizes, tensors, ids, artifact = _read_native(path)
@@ -79,14 +79,14 @@ def load_native(path: Path, target: TargetTensors) -> tuple[Drafter, Artifact]:
 
 
 def load_trainable(path: Path, target: TargetTensors) -> tuple[Drafter, Artifact]:
-    """The same to be trained on: fp32 parameters with gradients, on the target's device."""
+    """Load a native drafter for training: fp32 parameters with gradients, on the target's device."""
     sizes, tensors, ids, artifact = _read_native(path)
     drafter = _filled(sizes, tensors, ids, target, source=path)
     return drafter.to(target.embedding.device).train().requires_grad_(True), artifact
 
 
 def native_sizes(path: Path) -> Any:
-    """Sizes of a native drafter artefact, without its tensors; ``.kind`` names the kind."""
+    """Read the sizes of a native drafter artefact without its tensors; ``.kind`` is its kind."""
     return _read_sizes(open_artifact(path, KIND))
 
 
@@ -121,10 +121,10 @@ def assemble(
     *,
     source: object,
 ) -> Any:
-    """A drafter from its tensors, strictly, in the target's device and dtype; ``sizes.kind`` names its kind.
+    """Create a drafter from its sizes and tensors, strictly, with the target's device and dtype.
 
     Raises:
-        ArtifactError: a tensor is missing, unknown or of another shape.
+        ArtifactError: a tensor is missing, unknown or has the wrong shape.
     """
     drafter = _filled(sizes, tensors, target_ids, target, source=source)
     return drafter.to(target.embedding).eval().requires_grad_(False)
@@ -143,11 +143,11 @@ def _filled(
     said = getattr(sizes, "num_layers", 1)
     problems = [f"num_layers {said:,}"] if said > len(tensors) else []
     try:
-        with torch.device("meta"):  # sizes of a damaged file may fit in no memory
+        with torch.device("meta"):  # sizes from a damaged file may not fit in memory
             problems = problems or disagreements(
                 tensors, new_drafter(sizes.kind, sizes, *shared).state_dict()
             )
-    except (RuntimeError, OverflowError, TypeError) as error:  # a TypeError: sizes beyond 64 bits
+    except (RuntimeError, OverflowError, TypeError) as error:  # TypeError for sizes beyond 64 bits
         problems = [str(error).partition("\n")[0][:300]]
     layers = {match[0] for name in tensors if (match := _LAYER.match(name))}
     if problems and layers and len(layers) != said:
@@ -189,10 +189,10 @@ def _check_ids(sizes: Any, target_ids: Tensor | None, source: object) -> None:
 
 
 def check_own_embedding(tensor: Tensor, shared: TargetTensors, source: object) -> None:
-    """Refuse a drafter's own input embedding (V, H) that is not the target's, up to rounding to bf16 or fp16.
+    """Check that a drafter's own input embedding (V, H) is the target's, up to rounding to bf16 or fp16.
 
     Raises:
-        MismatchError: another shape, or other values.
+        MismatchError: its shape or values differ.
     """
     ours = shared.embedding
     if tensor.shape != ours.shape:
@@ -219,12 +219,12 @@ def check_own_embedding(tensor: Tensor, shared: TargetTensors, source: object) -
 
 
 def load_target_tensors(path: Path, dtype: torch.dtype = torch.float32) -> TargetTensors:
-    """Only what a drafter shares, on the CPU; a head that is stored once with the embedding is one tensor with it.
+    """Load the tensors that a drafter shares, on the CPU; a tied head and embedding are one tensor.
 
     Raises:
-        DataError: unreadable weights, or none under the usual names.
+        DataError: the weights cannot be read, or there are none under the usual names.
     """
-    config = read_target_config(path)  # says what is missing where there is no model at all
+    config = read_target_config(path)  # raises a clear error if the folder has no model
     stored = read_headers(checkpoint_files(path))
     embedding = next((stored[name] for name in EMBEDDINGS if name in stored), None)
     head = next((stored[name] for name in HEADS if name in stored), embedding)
@@ -246,13 +246,13 @@ def load_target_tensors(path: Path, dtype: torch.dtype = torch.float32) -> Targe
 
 
 def check_target(artifact: Artifact, fingerprint: str, *, target: Path, quiet: bool = False) -> bool:
-    """Check that a drafter was made for a target, or for another quantisation of it, which is reported.
+    """Check that a drafter was trained for a target, or for another quantisation of it, which is reported.
 
     Returns:
-        whether it was made for these very weights, as far as it is known.
+        whether it was trained for exactly these weights, as far as is known.
 
     Raises:
-        MismatchError: it was made for another target.
+        MismatchError: it was trained for another target.
     """
     expected = artifact.meta.get("target_fingerprint")
     if expected is not None and expected != fingerprint:

@@ -1,12 +1,12 @@
 """The Medusa drafter: independent heads over the target's last hidden state.
 
 Cai et al., "Medusa: Simple LLM Inference Acceleration Framework with Multiple Decoding Heads" (2024).
-Head k makes ``h + SiLU(W_k h + b_k)`` of the hidden state h of position t; an LM head reads it as the
-distribution of x_{t+2+k}. The LM head is the target's, one of its own that all heads share, or one a head, as
-published. Several such blocks may follow one another in a head.
+Head k computes ``h + SiLU(W_k h + b_k)`` from the hidden state h of position t, and an LM head maps it to the
+distribution of x_{t+2+k}. The LM head is the target's, a separate head shared by all Medusa heads, or one per
+Medusa head, as published. A Medusa head may stack several such blocks.
 
-In the training-time test step k's g is head k's output of what step 0 was fed; tokens, positions and the
-other steps' g are not read.
+In the training-time test, the g of step k is the output of head k for the input of step 0; tokens, positions
+and the other steps' g are not used.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class MedusaConfig(parts.DictSizes):
     Attributes:
         hidden_size: H, equal to the target's.
         vocab_size: V, rows of the target's LM head.
-        draft_vocab_size: R, rows of the own LM head; None shares the target's.
-        medusa_heads: 1 to 5.
-        medusa_layers: blocks a head.
-        medusa_own_heads: each head has an own LM head.
+        draft_vocab_size: R, rows of the drafter's own LM head; None to share the target's.
+        medusa_heads: number of Medusa heads, 1 to 5.
+        medusa_layers: blocks per head.
+        medusa_own_heads: each head has a separate LM head.
     """
 
     kind: ClassVar[str] = "medusa"
-    aux_layers: ClassVar[tuple[int, ...]] = ()  # it reads the final hidden states
+    aux_layers: ClassVar[tuple[int, ...]] = ()  # uses the final hidden states
     later: ClassVar[tuple[str, ...]] = ("medusa_layers", "medusa_own_heads")
 
     hidden_size: int
@@ -65,7 +65,7 @@ class MedusaConfig(parts.DictSizes):
 
     @classmethod
     def from_target(cls, target: parts.TargetSizes, wishes: Mapping[str, Any]) -> MedusaConfig:
-        """The target's sizes if ``wishes``, values by field, leaves them out."""
+        """Create sizes from ``wishes``, values by field, and from the target for all other fields."""
         sizes: dict[str, Any] = {
             "hidden_size": target.hidden_size,
             "vocab_size": target.vocab_size,
@@ -76,7 +76,7 @@ class MedusaConfig(parts.DictSizes):
 
 
 class MedusaBlock(nn.Module):
-    """``h + SiLU(W h + b)``, the identity until it is trained (W and b are zero)."""
+    """The block ``h + SiLU(W h + b)``, initialised as the identity (W and b are zero)."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -85,12 +85,12 @@ class MedusaBlock(nn.Module):
         nn.init.zeros_(self.linear.bias)
 
     def forward(self, h: Tensor) -> Tensor:
-        """(..., H) -> (..., H)."""
+        """Apply the block: (..., H) -> (..., H)."""
         return h + F.silu(self.linear(h))
 
 
 def _blocks(size: int, count: int) -> nn.Module:
-    """The blocks of one head; a single one keeps its parameters' names."""
+    """Create the blocks of one head; a single block is not wrapped, so its parameter names stay the same."""
     if count == 1:
         return MedusaBlock(size)
     return nn.Sequential(*(MedusaBlock(size) for _ in range(count)))
@@ -120,15 +120,15 @@ class MedusaDrafter(Drafter):
 
     @property
     def heads_differ(self) -> bool:
-        """Whether each head has an LM head of its own."""
+        """Whether each head has a separate LM head."""
         return bool(self.config.medusa_own_heads)
 
     @property
     def head_weight(self) -> Tensor:
-        """The rows that all heads share.
+        """LM head rows shared by all heads.
 
         Raises:
-            ConfigError: each head has its own.
+            ConfigError: each head has a separate LM head.
         """
         if self.heads_differ:
             raise ConfigError(
@@ -140,28 +140,28 @@ class MedusaDrafter(Drafter):
         return super().head_weight
 
     def head_rows(self, step: int) -> Tensor:
-        """(R, H) or (V, H) rows of head ``step``."""
+        """Return the LM head rows (R, H) or (V, H) of head ``step``."""
         return cast(Tensor, self.lm_heads[step].weight) if self.heads_differ else self.head_weight
 
     @property
     def max_steps(self) -> int | None:
-        """One step a head."""
+        """One step per head."""
         return self.config.medusa_heads
 
     @torch.no_grad()
     def init_from_target(self, features: Tensor, hidden: Tensor) -> None:
-        """An own LM head takes the target's rows; the blocks are the identity already."""
+        """Initialise own LM heads with the target's rows; the blocks are already the identity."""
         if not self.heads_differ:
             self.init_own_head()
         for step in range(self.config.medusa_heads if self.heads_differ else 0):
             self.head_rows(step).copy_(self.target_head[self.target_ids] * self.target_transform.scale)
 
     def heads(self, h: Tensor, count: int) -> Tensor:
-        """What the first ``count`` heads make of hidden states: (..., H) -> (count, ..., H)."""
+        """Apply the first ``count`` heads to hidden states: (..., H) -> (count, ..., H)."""
         return torch.stack([self.blocks[step](h) for step in range(count)])
 
     def ttt_step(self, ids: Tensor, g: Tensor, position: Tensor, state: TTTState) -> Tensor:
-        """Head k of the hidden states that step 0 was fed; ids, positions and later g (B, T, H) are not read.
+        """Apply head k to the input of step 0; ids, positions and later g (B, T, H) are not used.
 
         Raises:
             ConfigError: more steps than heads.

@@ -1,11 +1,12 @@
-"""The MTP drafter: a target's own multi-token-prediction module, drafting several tokens one after the other.
+"""The MTP drafter: a target's multi-token-prediction module, applied repeatedly to draft several tokens.
 
-DeepSeek-V3 (arXiv 2412.19437, equations 21 to 23), with one module for all steps as in FastMTP (arXiv 2509.18362)::
+DeepSeek-V3 (arXiv 2412.19437, equations 21-23), with one module for all steps (FastMTP, arXiv 2509.18362)::
 
     h^{k+1}_t = layer(W [norm_e(e(x_{t+1+k})) ; norm_h(h^k_t)]),    draft = head(norm(h^{k+1}_t))
 
-h^0_t is the target's hidden state behind its final norm. Later steps are fed norm(h), or h itself in some families. The
-layer is the family's own (:mod:`.mtp_families`); a fresh module for a target that has none has Llama's.
+h^0_t is the target's hidden state after its final norm. The input of later steps is norm(h), or h itself in
+some families. The decoder layer is the family's (:mod:`.mtp_families`); a new module for a target without one
+uses Llama's.
 """
 
 from __future__ import annotations
@@ -34,16 +35,16 @@ class MtpConfig(parts.LayerSizes):
     """Sizes of an MTP module.
 
     Attributes:
-        num_kv_heads, head_dim: of the keys that are cached; latent attention caches them expanded.
-        rope, qk_norm: of Llama's layer; a family's has its own.
-        family: row of ``FAMILIES``; None is Llama's layer.
-        layer: the target's text configuration, which the family's layer is made from.
-        post_norm: the state that the next step is fed is behind the final norm.
+        num_kv_heads, head_dim: sizes of the cached keys; latent attention caches them expanded.
+        rope, qk_norm: settings of Llama's layer; not used for a family's layer.
+        family: key of ``FAMILIES``; None for Llama's layer.
+        layer: the target's text configuration, from which the family's layer is built.
+        post_norm: the next step's input state is taken after the final norm.
     """
 
     kind: ClassVar[str] = "mtp"
     num_layers: ClassVar[int] = 1
-    aux_layers: ClassVar[tuple[int, ...]] = ()  # it reads the final hidden states
+    aux_layers: ClassVar[tuple[int, ...]] = ()  # uses the final hidden states
 
     qk_norm: bool = False
     family: str | None = None
@@ -54,17 +55,17 @@ class MtpConfig(parts.LayerSizes):
         super().__post_init__()
         if self.family is not None and (self.family not in FAMILIES or not isinstance(self.layer, Mapping)):
             raise ConfigError(
-                "the drafter's configuration names no family whose layer is computed",
+                "the drafter's configuration has no supported model family",
                 got=f"family {self.family!r}, layer {type(self.layer).__name__}",
                 expected=f"a configuration of {', '.join(FAMILIES)}",
             )
 
     @classmethod
     def of_family(cls, layer: Mapping[str, Any], draft_vocab_size: int | None = None) -> MtpConfig:
-        """The module of a target with this text configuration.
+        """Return the sizes of the module of a target with this text configuration.
 
         Raises:
-            ConfigError: its family is not known, or its layer is not computed.
+            ConfigError: the family or its layer is not supported.
         """
         text = text_config(layer)
         family = text.model_type
@@ -120,19 +121,19 @@ class MtpDrafter(RotaryPositions, CachedDrafter):
         self.register_tables()
 
     def tables(self, count: int) -> tuple[Tensor, Tensor]:
-        """The family's rotary tables; see :class:`.parts.RotaryPositions`."""
+        """Compute the family's rotary tables; see :class:`.parts.RotaryPositions`."""
         if self.config.family is None:
             return super().tables(count)
         return rotary_tables(self.config.family, self._layer_config, count)
 
     @torch.no_grad()
     def init_from_target(self, features: Tensor, hidden: Tensor) -> None:
-        """Start a fresh module at the target's scale, from states (N, H) of real tokens.
+        """Initialise a new module at the target's scale, from states (N, H) of real tokens.
 
-        The final norm takes the root mean square of the hidden states, a dimension at a time.
+        The final norm is set to the root mean square of the hidden states in each dimension.
         """
         self.init_own_head()
-        if self.config.family is not None:  # its class does not initialise itself
+        if self.config.family is not None:  # the layer's class does not initialise itself
             for parameter in self.layer.parameters():
                 if parameter.dim() > 1:
                     parameter.normal_(0.0, self._layer_config.initializer_range)
@@ -142,7 +143,7 @@ class MtpDrafter(RotaryPositions, CachedDrafter):
         self.norm.weight.sub_(unit - scale)  # some families' weights are centred on zero
 
     def ttt_step(self, ids: Tensor, g: Tensor, position: Tensor, state: TTTState) -> Tensor:
-        """See :class:`.interface.Drafter`; which keys a row sees is EAGLE-3's rule."""
+        """Run a step of the unroll; see :class:`.interface.Drafter`. Visibility of keys is as in EAGLE-3."""
 
         def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             state.k.append(k)
@@ -159,11 +160,11 @@ class MtpDrafter(RotaryPositions, CachedDrafter):
         return g, self.read(g)
 
     def read(self, g: Tensor) -> Tensor:
-        """What the LM head reads: the final norm of g, where the state fed back is not behind it already."""
+        """Return the LM head's input: the final norm of g, unless g already includes it."""
         return g if self.config.post_norm else self.norm(g)
 
     def _next(self, ids: Tensor, g: Tensor, position: Tensor, attend: Attend) -> Tensor:
-        """(B, T) tokens, (B, T, H) states -> (B, T, H)."""
+        """Apply the module: (B, T) tokens, (B, T, H) states -> (B, T, H)."""
         dtype = self.fc.weight.dtype
         embedded = self.embed(ids).to(dtype)
         if self._family is not None and self._family.zero_first:
@@ -178,7 +179,7 @@ class MtpDrafter(RotaryPositions, CachedDrafter):
         return self.norm(x) if self.config.post_norm else x
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> MtpDrafter:
-        """Experts' routing biases keep their precision: bf16 would choose other experts."""
+        """Keep the dtype of the experts' routing biases, because bf16 would select different experts."""
         stored = self.layer.state_dict()
         kept = {name: buffer for name, buffer in self.layer.named_buffers() if name in stored}
         super()._apply(fn, recurse)

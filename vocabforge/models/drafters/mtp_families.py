@@ -1,11 +1,11 @@
-"""Multi-token-prediction modules as target families have them: their decoder layer, their rules, their names.
+"""Multi-token-prediction modules of target families: decoder layers, conventions and tensor names.
 
-A module is ``norm_e``, ``norm_h``, a projection, one decoder layer of the target's own class, and a norm; embedding and
-LM head are the target's. The layer is Transformers' class. Its attention is taken out: it hands queries, keys and
-values over, so that training and decoding decide which rows see which.
+A module consists of ``norm_e``, ``norm_h``, a projection, a decoder layer of the target's class, and a norm;
+embedding and LM head are the target's. The layer is Transformers' class with its attention replaced by a
+callback for queries, keys and values, so that training and decoding control which keys each row attends to.
 
-Sources: DeepSeek-V3 (arXiv 2412.19437, section 2.2); which state is fed back, and where the first embedding is zero,
-as vLLM 0.33 computes it.
+Sources: DeepSeek-V3 (arXiv 2412.19437, section 2.2); the state fed back and the zero embedding at position 0
+follow vLLM 0.33.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch.nn import functional as F
 from ...core.errors import ConfigError
 from ..target.text_config import text_config
 
-# Of queries (B, h, T, D), keys and values (B, kv, T, D) of a pass: the attention (B, h, T, D).
+# Maps queries (B, h, T, D), keys and values (B, kv, T, D) of a pass to the attention output (B, h, T, D).
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 ATTENTION = "handed_over"
@@ -33,15 +33,16 @@ _EXPERTS = "grouped_mm"  # static shapes, so that passes can be captured and com
 
 @dataclass(frozen=True)
 class Family:
-    """One family's module.
+    """The MTP module of a family.
 
     Attributes:
-        module: in ``transformers.models``; ``layer``, ``rotary`` and ``norm`` are classes there.
-        prefix: of the module's tensors; ``{n}`` stands for the target's number of layers.
-        block: of the decoder layer's tensors, behind the prefix.
-        parts: our name -> the name behind the prefix, of what is not the decoder layer.
-        post_norm: the state that the next step is fed is behind the final norm.
-        zero_first: the embedding fed at position 0 is zero.
+        module: module in ``transformers.models``.
+        layer, rotary, norm: names of classes in that module.
+        prefix: prefix of the tensor names; ``{n}`` is replaced with the target's number of layers.
+        block: prefix of the decoder layer's tensors, after ``prefix``.
+        parts: our name -> the checkpoint name after ``prefix``, for all parts except the decoder layer.
+        post_norm: the next step's input state is taken after the final norm.
+        zero_first: the input embedding at position 0 is zero.
     """
 
     module: str
@@ -55,7 +56,7 @@ class Family:
     zero_first: bool
 
     def class_of(self, name: str) -> Any:
-        """One of the family's classes."""
+        """Return one of the family's classes by name."""
         return getattr(importlib.import_module(f"transformers.models.{self.module}"), name)
 
 
@@ -69,7 +70,7 @@ _BESIDE_MODEL = {
 
 
 def _behind(package: str, stem: str, *, post_norm: bool) -> Family:
-    """A family whose module is stored as one layer more."""
+    """Describe a family whose module is stored as an additional layer."""
     names = f"{stem}DecoderLayer", f"{stem}RotaryEmbedding", f"{stem}RMSNorm"
     return Family(
         f"{package}.modeling_{package}", *names, "model.layers.{n}.", "", _BEHIND_LAYERS, post_norm, True
@@ -77,27 +78,27 @@ def _behind(package: str, stem: str, *, post_norm: bool) -> Family:
 
 
 def _beside(package: str, stem: str, rotary: str) -> Family:
-    """A family whose module is stored beside the model."""
+    """Describe a family whose module is stored outside the model."""
     names = f"{stem}DecoderLayer", f"{stem}{rotary}", f"{stem}RMSNorm"
     return Family(f"{package}.modeling_{package}", *names, "mtp.", "layers.0.", _BESIDE_MODEL, True, False)
 
 
-# model_type of the text configuration -> its module; a new family is a row.
+# model_type of the text configuration -> MTP module.
 FAMILIES: dict[str, Family] = {
     "deepseek_v3": _behind("deepseek_v3", "DeepseekV3", post_norm=True),
     "glm4_moe": _behind("glm4_moe", "Glm4Moe", post_norm=False),
     "qwen3_next": _beside("qwen3_next", "Qwen3Next", "RotaryEmbedding"),
-    # Its three rows of positions are one for text, which is all that a target is used with here.
+    # Its three rows of positions are identical for text, the only input used here.
     "qwen3_5_text": _beside("qwen3_5", "Qwen3_5", "TextRotaryEmbedding"),
     "qwen3_5_moe_text": _beside("qwen3_5_moe", "Qwen3_5Moe", "TextRotaryEmbedding"),
 }
 
 
 def layer_config(family: str, layer: Mapping[str, Any]) -> Any:
-    """The configuration of a family's decoder layer: the target's text configuration for one layer of full attention.
+    """Return the configuration of a family's decoder layer: the target's with one layer of full attention.
 
     Raises:
-        ConfigError: Transformers cannot read it, or a rotary embedding whose frequencies depend on the pass.
+        ConfigError: Transformers cannot read the configuration, or the rotary frequencies depend on the pass.
     """
     config = text_config(layer, "the drafter's layer")
     kind = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
@@ -107,7 +108,7 @@ def layer_config(family: str, layer: Mapping[str, Any]) -> Any:
             got=f"model_type {config.model_type} with rope_type {kind}",
             expected=f"model_type {family}, and a rotary embedding with fixed frequencies",
         )
-    # As Transformers' own ``get_mtp_config``: whatever depends on the place of a layer is the module's.
+    # As in Transformers' ``get_mtp_config``: settings that depend on the layer index get the module's values.
     changes = {
         "num_hidden_layers": 1,
         "layer_types": ["full_attention"],
@@ -125,22 +126,22 @@ def layer_config(family: str, layer: Mapping[str, Any]) -> Any:
 
 
 def make_layer(family: str, config: Any) -> nn.Module:
-    """A family's decoder layer of :func:`layer_config`, not initialised.
+    """Create a family's decoder layer for a :func:`layer_config`, without initialising it.
 
     Raises:
-        ConfigError: sizes that its class refuses.
+        ConfigError: the class rejects the sizes.
     """
     row = FAMILIES[family]
-    with _accepted("the decoder layer's sizes do not go together", f"a configuration of {family}"):
+    with _accepted("the decoder layer's sizes are inconsistent", f"a configuration of {family}"):
         made: nn.Module = row.class_of(row.layer)(config, 0)
     return made
 
 
 def rotary_tables(family: str, config: Any, count: int) -> tuple[Tensor, Tensor]:
-    """cos and sin (count, D') of a family's rotary embedding, fp32.
+    """Compute cos and sin (count, D') of a family's rotary embedding, fp32.
 
     Raises:
-        ConfigError: settings that its class refuses.
+        ConfigError: the class rejects the settings.
     """
     row, failed = FAMILIES[family], "the rotary embedding of the decoder layer cannot be computed"
     with _accepted(failed, f"rope_parameters of {family}"), torch.device("cpu"):
@@ -151,7 +152,7 @@ def rotary_tables(family: str, config: Any, count: int) -> tuple[Tensor, Tensor]
 
 @contextmanager
 def _accepted(failed: str, expected: str) -> Iterator[None]:
-    """A family's own classes raise errors of many kinds; all mean the same to a user."""
+    """Convert the various errors of a family's classes into one clear error."""
     try:
         yield
     except Exception as error:
@@ -162,7 +163,7 @@ def _accepted(failed: str, expected: str) -> Iterator[None]:
 def run_layer(
     layer: nn.Module, x: Tensor, position: Tensor, angles: tuple[Tensor, Tensor], attend: Attend
 ) -> Tensor:
-    """A family's decoder layer over x (B, T, H) at positions (B, T); ``angles`` (B, T, D') each."""
+    """Run a family's decoder layer on x (B, T, H) at positions (B, T); ``angles`` are (B, T, D') each."""
     out = layer(
         x,
         attention_mask=None,
@@ -184,9 +185,10 @@ def _hand_over(
     attend: Attend,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """An attention of Transformers that asks ``attend``, which scales by D^-0.5 and has one D for keys and values.
+    """Implement a Transformers attention with ``attend``.
 
-    Latent attention has wider keys than values: the narrower ones are padded with zeros.
+    ``attend`` scales by D^-0.5 and has the same D for keys and values. Latent attention has wider keys than
+    values, so the narrower tensors are padded with zeros.
     """
     width, size = value.shape[-1], max(query.shape[-1], value.shape[-1])
     scale = scaling * math.sqrt(size)
@@ -209,11 +211,11 @@ def _register_attention() -> None:
 def stored_views(
     family: str, layers: int, tensors: Mapping[str, Tensor], stored: Collection[str]
 ) -> Iterator[tuple[str, Tensor]]:
-    """The tensors of a module (our names) as a checkpoint has them: its name, and a view of ours.
+    """Yield the checkpoint name and a view of each tensor of a module (our names).
 
     Args:
-        layers: of the target.
-        stored: names in the checkpoint: experts are one by one there, unless it has them all in one tensor.
+        layers: number of layers of the target.
+        stored: names in the checkpoint; experts are split unless their merged tensor is among them.
     """
     row = FAMILIES[family]
     prefix = row.prefix.format(n=layers)

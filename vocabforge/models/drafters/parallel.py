@@ -1,4 +1,4 @@
-"""What training and decoding ask of a drafter that makes all drafts of a block in one pass."""
+"""The interface of parallel drafters, which compute all drafts of a block in one pass."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from .interface import Drafter
 
 
 class ParallelDrafter(Drafter):
-    """A drafter that makes all drafts of a block in one pass; ``max_steps`` is their number.
+    """A drafter that computes all drafts of a block in one pass; ``max_steps`` is their number.
 
     Attributes:
-        block_rows: rows of a block's own in a pass of decoding, each with a slot behind the committed ones.
-        first_everywhere: draft 0 is made at every position anyway: it is (B, T, .), whatever the anchors.
+        block_rows: rows of a block in a decoding pass, each with a slot after the committed ones.
+        first_everywhere: draft 0 is computed at every position regardless of the anchors: (B, T, .).
     """
 
     parallel: Literal[True] = True
@@ -26,11 +26,11 @@ class ParallelDrafter(Drafter):
         raise NotImplementedError
 
     def read_rows(self, drafts: Tensor) -> Tensor:
-        """What the head's rows read of what :meth:`draft` gave: (..., H)."""
+        """Return the LM head's input for the output of :meth:`draft`: (..., H)."""
         raise NotImplementedError
 
     def token_state(self, before: Tensor) -> Tensor:
-        """What ``bias_weight`` is multiplied with, by the token before a draft: (N,) -> (N, r)."""
+        """Return the factors of ``bias_weight`` for the token before a draft: (N,) -> (N, r)."""
         raise NotImplementedError
 
     def draft_blocks(
@@ -42,10 +42,10 @@ class ParallelDrafter(Drafter):
         anchors: Tensor,
         attention: str,
     ) -> list[Tensor]:
-        """All drafts of the blocks at some anchors, for training: g (B, A, .) of each draft.
+        """Compute all drafts of the blocks at some anchors, for training: g (B, A, .) of each draft.
 
         Args:
-            context: (B, T, H) of ``fuse``.
+            context: (B, T, H) output of ``fuse``.
             ids, position, document: (B, T) of the packed rows.
             anchors: int64 (B, A) positions t, -1 for none.
             attention: ``auto``, ``eager`` or ``flex``.
@@ -53,24 +53,26 @@ class ParallelDrafter(Drafter):
         raise NotImplementedError
 
     def absorb(self, following: Tensor, states: Tensor, position: Tensor, cached: CacheView) -> Tensor | None:
-        """Keep committed positions (decoding); what :meth:`draft` needs of each, (B, L, .), if anything.
+        """Store committed positions (decoding); return their states (B, L, .) for :meth:`draft`, if any.
 
         Args:
-            following: (B, L) the token after each; ``states`` (B, L, .) the target's; ``position`` (B, L).
-            cached: the cache of ``config.num_layers`` layers; a position sees those up to itself.
+            following: (B, L) the token after each position.
+            states: (B, L, .) the target's states.
+            position: (B, L).
+            cached: the cache of ``config.num_layers`` layers; a position attends to those up to itself.
         """
         raise NotImplementedError
 
     def draft(self, roots: Tensor, last: Tensor | None, position: Tensor, cached: CacheView) -> Tensor:
-        """All drafts behind the last committed tokens (B,): g (B, K, .) (decoding).
+        """Compute all drafts after the last committed tokens (B,) (decoding): g (B, K, .).
 
         Args:
-            last: what :meth:`absorb` gave for the last position.
-            position: (B, b) of the block's rows, whose keys go to ``cached.slots`` (B, b).
+            last: output of :meth:`absorb` for the last position.
+            position: (B, b) of the block's rows, whose keys are written to ``cached.slots`` (B, b).
         """
         raise NotImplementedError
 
 
 def is_parallel(drafter: Any) -> TypeGuard[ParallelDrafter]:
-    """Whether a drafter makes all drafts of a block in one pass."""
+    """Return whether a drafter computes all drafts of a block in one pass."""
     return getattr(drafter, "parallel", False) is True

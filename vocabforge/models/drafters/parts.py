@@ -1,4 +1,4 @@
-"""What drafters of several kinds share: sizes, rotary tables, attention against a cache."""
+"""Shared parts of drafters: sizes, rotary tables, attention over a cache."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..rope import RopeSettings, layer_ropes, parse_rope, rope_tables
 from ..target.text_config import text_config
 from .interface import Drafter
 
-_MOST = 1 << 28  # no size of any model comes near
+_MOST = 1 << 28  # far above any size of a real model
 
 _Sizes = TypeVar("_Sizes")
 _Layers = TypeVar("_Layers", bound="LayerSizes")
@@ -25,10 +25,10 @@ _Layers = TypeVar("_Layers", bound="LayerSizes")
 
 @dataclass(frozen=True)
 class TargetSizes:
-    """A target's sizes, from its text configuration; the defaults of every drafter.
+    """A target's sizes from its text configuration, used as defaults of every drafter.
 
     Attributes:
-        intermediate_size: of a dense MLP; with experts, the width that one token passes.
+        intermediate_size: width of a dense MLP, or the total width of a token's experts.
         config: the text configuration object.
     """
 
@@ -44,12 +44,12 @@ class TargetSizes:
     config: Any
 
     def rope(self) -> RopeSettings:
-        """The target's RoPE over whole heads; that of the sliding layers, if types of layers differ.
+        """Return the target's RoPE over whole heads; that of the sliding layers if layer types differ.
 
-        Plain RoPE if the target has none. Source: speculators 0.9, which serves drafters so.
+        Plain RoPE if the target has none. Source: speculators 0.9, which serves drafters this way.
 
         Raises:
-            UnsupportedError: a rotary embedding that is not computed.
+            UnsupportedError: the rotary embedding is not supported.
         """
         values: Mapping[str, Any] = getattr(self.config, "rope_parameters", None) or {}
         kinds = layer_ropes({"rope_parameters": values})
@@ -62,11 +62,11 @@ class TargetSizes:
         return replace(settings, partial=None)
 
 
-_NO_LIMIT = 32_768  # positions of a target that names no longest context
+_NO_LIMIT = 32_768  # context length of a target whose configuration has none
 
 
 def read_target_sizes(config: Mapping[str, Any]) -> TargetSizes:
-    """Sizes from a target's ``config.json`` (its text part, if it has several).
+    """Read the sizes from a target's ``config.json`` (from the text part of a multimodal model).
 
     Raises:
         DataError: Transformers cannot read it.
@@ -87,7 +87,7 @@ def read_target_sizes(config: Mapping[str, Any]) -> TargetSizes:
     hidden = int(text.hidden_size)
     heads, head_dim = named("num_attention_heads"), named("head_dim")
     kv_heads = named("num_key_value_heads") or heads
-    if named("kv_lora_rank"):  # head_dim is the rotated part of a head; keys are not shared
+    if named("kv_lora_rank"):  # head_dim is only the rotated part of a head, and heads do not share keys
         head_dim = int(text.v_head_dim)
         heads = kv_heads = max(hidden // head_dim, 1)
     if heads is None:  # no attention layer
@@ -108,7 +108,7 @@ def read_target_sizes(config: Mapping[str, Any]) -> TargetSizes:
 
 
 def _dense_width(named: Callable[..., Any], hidden: int) -> int:
-    """The MLP's width; of a model that has experts of this width only, times the experts of a token."""
+    """Return the MLP's width, times the experts per token if the model has only experts of this width."""
     width = named("intermediate_size_mlp", "intermediate_size", "n_inner", "ffn_hidden_size")
     if width is None:
         return 4 * hidden
@@ -119,10 +119,10 @@ def _dense_width(named: Callable[..., Any], hidden: int) -> int:
 
 
 def known_layers(layers: tuple[int, ...], target: TargetSizes) -> tuple[int, ...]:
-    """The layers (0-based outputs) themselves.
+    """Check that the target has these layers (0-based outputs), and return them.
 
     Raises:
-        MismatchError: the target does not have one of them.
+        MismatchError: a layer does not exist.
     """
     if not all(0 <= layer < target.num_layers for layer in layers):
         raise MismatchError(
@@ -134,7 +134,7 @@ def known_layers(layers: tuple[int, ...], target: TargetSizes) -> tuple[int, ...
 
 
 def size_problem(sizes: Any, *names: str) -> str | None:
-    """The first thing wrong with a drafter's sizes, or None; ``names`` are further counts."""
+    """Return the problem with a drafter's sizes, or None; ``names`` are further sizes to check."""
     names = ("hidden_size", "vocab_size", "max_position_embeddings", *names)
     wrong = [f"{name} {getattr(sizes, name)}" for name in names if not 1 <= getattr(sizes, name) <= _MOST]
     if wrong:
@@ -146,41 +146,45 @@ def size_problem(sizes: Any, *names: str) -> str | None:
 
 
 def aux_problem(sizes: Any) -> str | None:
-    """What is wrong with the auxiliary layers, or None."""
+    """Return the problem with the auxiliary layers, or None."""
     layers = sizes.aux_layers
     return None if layers and min(layers) >= 0 else f"aux_layers {list(layers)}"
 
 
 def block_problem(sizes: Any) -> str | None:
-    """The first thing wrong with the sizes of a block, or None."""
+    """Return the first problem with the sizes of a block, or None."""
     if sizes.block_size < 2:
-        return f"block_size {sizes.block_size}: a block has at least two rows"
+        return f"block_size {sizes.block_size}: a block needs at least two rows"
     if sizes.block_size > sizes.max_position_embeddings:
         return (
             f"block_size {sizes.block_size} is above max_position_embeddings {sizes.max_position_embeddings}"
         )
     number = sizes.mask_token_id
     if number is not None and not 0 <= number < sizes.vocab_size:
-        return f"mask_token_id {number} is no row of {sizes.vocab_size:,}"
+        return f"mask_token_id {number} is not a row of {sizes.vocab_size:,}"
     return None
 
 
 def refuse(problem: str | None) -> None:
-    """Raises: ConfigError: there is a problem."""
+    """Raise an error if there is a problem.
+
+    Raises:
+        ConfigError: there is one.
+    """
     if problem is not None:
         raise ConfigError(
             "the drafter's sizes do not go together",
             got=problem,
-            remedy="change these sizes: the section drafter of a recipe, the configuration of a folder",
+            remedy="change them in the recipe's drafter section, or in the folder's configuration",
         )
 
 
 class DictSizes:
-    """Mix-in of a kind's sizes, a dataclass: to a dictionary and back."""
+    """Mix-in for dataclasses of sizes with conversion to and from dictionaries."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
-    # Fields that came later: left out at their default, so that older folders and runs keep their identity.
+    # Fields added later, omitted at their defaults so that older folders and runs keep their identity.
     later: ClassVar[tuple[str, ...]] = ()
 
     def to_dict(self) -> dict[str, Any]:
@@ -191,10 +195,10 @@ class DictSizes:
 
     @classmethod
     def from_dict(cls: type[_Sizes], values: Mapping[str, Any]) -> _Sizes:
-        """Sizes from what ``to_dict`` and JSON made of them, strictly.
+        """Parse the output of ``to_dict`` after a JSON round trip, strictly.
 
         Raises:
-            ConfigError: a key is missing, unknown or of another type, or the sizes do not go together.
+            ConfigError: missing or unknown keys, values of the wrong type, or inconsistent sizes.
         """
         from pydantic import TypeAdapter, ValidationError  # GPU checks run without it
 
@@ -211,12 +215,12 @@ class DictSizes:
 
 @dataclass(frozen=True)
 class LayerSizes(DictSizes):
-    """Sizes of a drafter with decoder layers, for all kinds that have some.
+    """Sizes of a drafter with decoder layers.
 
     Attributes:
         hidden_size: H, equal to the target's.
         vocab_size: V, rows of the target's LM head.
-        draft_vocab_size: R, rows of the drafter's own LM head; None shares the target's.
+        draft_vocab_size: R, rows of the drafter's own LM head; None to share the target's.
     """
 
     hidden_size: int
@@ -236,15 +240,15 @@ class LayerSizes(DictSizes):
 
     @staticmethod
     def default_layers(layers: int, wishes: Mapping[str, Any]) -> tuple[int, ...]:
-        """Auxiliary layers of a target of so many layers, for kinds that read some."""
+        """Return the default auxiliary layers for a target with ``layers`` layers."""
         raise NotImplementedError
 
     @classmethod
     def from_target(cls: type[_Layers], target: TargetSizes, wishes: Mapping[str, Any]) -> _Layers:
-        """The target's sizes if ``wishes``, values by field, leaves them out.
+        """Create sizes from ``wishes``, values by field, and from the target for all other fields.
 
         Raises:
-            MismatchError: auxiliary layers that the target does not have.
+            MismatchError: the target does not have the auxiliary layers.
         """
         heads = wishes.get("num_heads", target.num_heads)
         sizes: dict[str, Any] = {
@@ -256,7 +260,7 @@ class LayerSizes(DictSizes):
             "vocab_size": target.vocab_size,
             "draft_vocab_size": None,
             "max_position_embeddings": target.max_position_embeddings,
-            # A smaller one would vanish in bf16 next to fresh norms.
+            # Smaller values would vanish in bf16 next to untrained norms.
             "rms_norm_eps": max(target.rms_norm_eps, 1e-6),
         }
         if "rope" not in wishes:
@@ -270,7 +274,7 @@ class LayerSizes(DictSizes):
         if self.num_heads % self.num_kv_heads:
             return f"num_heads {self.num_heads} is no multiple of num_kv_heads {self.num_kv_heads}"
         if self.head_dim % 2:
-            return f"head_dim {self.head_dim} is odd, and rotary positions need pairs"
+            return f"head_dim {self.head_dim} is odd, but rotary positions need pairs"
         rope, pairs = self.rope, self.head_dim // 2
         if rope.partial is not None:
             return f"rope.partial {rope.partial}: a drafter rotates whole heads (set drafter.rope: plain)"
@@ -280,11 +284,11 @@ class LayerSizes(DictSizes):
 
 
 def cached_attention(q: Tensor, k: Tensor, v: Tensor, cached: CacheView, index: int = 0) -> Tensor:
-    """Attention (B, h, N, D) of one decoding step against a layer of the cache, which takes the step's keys.
+    """Write a decoding step's keys and values to a layer of the cache and compute attention: (B, h, N, D).
 
     Args:
         q: (B, h, N, D); k, v: (B, kv, N, D), written to ``cached.slots``.
-        index: the layer.
+        index: index of the layer.
     """
     mask = cached.mask
     keys, values = cached.cache.write(index, k, v, cached.slots)
@@ -306,15 +310,15 @@ _READY_POSITIONS = 131_072
 
 
 class RotaryPositions(Drafter):
-    """A drafter with rotary positions: tables ``cos`` and ``sin`` (P, D), see :meth:`register_tables`."""
+    """A drafter with rotary positions from tables ``cos`` and ``sin`` (P, D); see :meth:`register_tables`."""
 
     cos: Tensor
     sin: Tensor
 
     def register_tables(self) -> None:
-        """Make the tables, fp32, neither trained nor saved, once the sizes are known.
+        """Register fp32 tables that are neither trained nor saved.
 
-        P is at most 131,072: some configurations admit gigabytes of tables. ``ensure_positions`` makes more.
+        P is at most 131,072, since some configurations would need gigabytes; see ``ensure_positions``.
         """
         cos, sin = self.tables(min(self.config.max_position_embeddings, _READY_POSITIONS))
         self.register_buffer("cos", cos, persistent=False)
@@ -326,22 +330,22 @@ class RotaryPositions(Drafter):
         return int(self.cos.shape[0])
 
     def ensure_positions(self, count: int) -> None:
-        """Lengthen the rotary tables to at least ``count`` positions; what was made keeps its values."""
+        """Extend the rotary tables to at least ``count`` positions; existing values do not change."""
         if count > self.positions:
-            # A table made in inference mode could not be used in training again.
+            # Tables created in inference mode could not be used in training.
             with torch.inference_mode(False):
                 cos, sin = self.tables(count)
                 self.cos, self.sin = cos.to(self.cos), sin.to(self.sin)
 
     def tables(self, count: int) -> tuple[Tensor, Tensor]:
-        """Tables of that many positions, fp32."""
+        """Compute fp32 tables of ``count`` positions."""
         return rope_tables(self.config.rope, self.config.head_dim, count)
 
     def angles(self, position: Tensor, mask: Tensor | Sight | int) -> tuple[Tensor, Tensor]:
-        """cos and signed sin (B, T, D) of positions (B, T), unless a ``Sight`` has them."""
+        """Return cos and signed sin (B, T, D) of positions (B, T), from the ``Sight`` if it has them."""
         known = mask.angles if isinstance(mask, Sight) else None
         return known or (self.cos[position], self.sin[position])
 
     def rotary(self, position: Tensor) -> tuple[Tensor, Tensor]:
-        """cos and signed sin (B, 1, T, D) of positions (B, T)."""
+        """Return cos and signed sin (B, 1, T, D) of positions (B, T)."""
         return self.cos[position][:, None], self.sin[position][:, None]

@@ -1,11 +1,11 @@
-"""The P-EAGLE drafter: EAGLE-3 whose further drafts are mask tokens in the same pass.
+"""The P-EAGLE drafter: EAGLE-3 with mask tokens for all drafts after the first, in the same pass.
 
-arXiv 2602.01469. Draft 0 of row t is EAGLE-3's: it is fed x_{t+1} and what ``fc`` makes of the target's features. Draft
-k >= 1 is fed a mask token and ``fc`` of one learned vector in place of the features, at rotary position t + k. It sees
-draft 0's rows s <= t of the document, and the drafts of its own block up to itself.
+arXiv 2602.01469. Draft 0 of row t is EAGLE-3's, with inputs x_{t+1} and ``fc`` of the target's features.
+Draft k >= 1 has as inputs a mask token and ``fc`` of a learned vector instead of the features, at rotary
+position t + k. It attends to draft 0's rows s <= t of the document and its block's drafts up to itself.
 
-Training computes draft 0 at every position, and the further drafts of a block at some anchors drawn anew each step. The
-published recipe keeps a random share of each depth; whole blocks cost the same for an equal number of rows.
+Training computes draft 0 at every position, and the other drafts of a block at anchors sampled in each step.
+The published recipe keeps a random fraction of each depth; whole blocks cost the same for equally many rows.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class PEagleConfig(Eagle3Config):
     """Sizes of a P-EAGLE drafter; see :class:`.eagle3.Eagle3Config`.
 
     Attributes:
-        block_size: K, drafts of a pass.
-        mask_token_id: the row of the target's embedding that stands for a draft; None: a trained row of its own.
+        block_size: K, drafts per pass.
+        mask_token_id: row of the target's embedding used for mask tokens; None for a separate trained row.
     """
 
     kind: ClassVar[str] = "peagle"
@@ -69,17 +69,17 @@ class PEagleDrafter(Eagle3Drafter, ParallelDrafter):
 
     @property
     def max_steps(self) -> int | None:
-        """The drafts of a pass."""
+        """Drafts per pass."""
         return self.config.block_size
 
     @property
     def block_rows(self) -> int:
-        """Mask rows of a pass: all drafts but the first."""
+        """Mask rows per pass: all drafts except the first."""
         return self.config.block_size - 1
 
     @torch.no_grad()
     def init_from_target(self, features: Tensor, hidden: Tensor) -> None:
-        """As EAGLE-3's; the learned vectors start at the means of features and embedding."""
+        """Initialise as EAGLE-3, and the learned vectors with the means of the features and the embedding."""
         super().init_from_target(features, hidden)
         self.mask_hidden.copy_(features.float().mean(0))
         if self.config.mask_token_id is None:
@@ -94,7 +94,7 @@ class PEagleDrafter(Eagle3Drafter, ParallelDrafter):
         anchors: Tensor,
         attention: str,
     ) -> list[Tensor]:
-        """Draft 0 is (B, T, H), the others (B, A, H)."""
+        """Compute the drafts: draft 0 is (B, T, H), the others (B, A, H)."""
         size = self.block_rows
         places = block_positions(anchors, position, size, self.positions)  # (B, A * (K - 1))
         first = Documents.find(document).first
@@ -122,7 +122,7 @@ class PEagleDrafter(Eagle3Drafter, ParallelDrafter):
         return [x, *y.unflatten(1, (anchors.shape[1], size)).unbind(2)]
 
     def _masks(self, places: Tensor) -> tuple[Tensor, Tensor]:
-        """What mask rows at places (B, N) are fed: embedded tokens and states, (B, N, H) each."""
+        """Return the inputs of mask rows at positions (B, N): embedded tokens and states, (B, N, H) each."""
         number = self.config.mask_token_id
         mask: Tensor = self.mask_embedding if number is None else self.embedding[number]
         state = self.fuse(self.mask_hidden)[0, 0]
@@ -133,7 +133,7 @@ class PEagleDrafter(Eagle3Drafter, ParallelDrafter):
         return self.read(drafts)
 
     def absorb(self, following: Tensor, states: Tensor, position: Tensor, cached: CacheView) -> Tensor:
-        """Draft 0 of each position, (B, L, H)."""
+        """Store committed positions; return draft 0 of each, (B, L, H)."""
         return self.extend(following, self.fuse(states), position, cached)[0]
 
     def draft(self, roots: Tensor, last: Tensor | None, position: Tensor, cached: CacheView) -> Tensor:

@@ -1,4 +1,4 @@
-"""The table of drafters, and making one for a target."""
+"""The table of drafters, and the creation of drafters for a target."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..target.logits import IDENTITY, LogitTransform
 from .interface import Drafter
 from .parts import read_target_sizes
 
-# name -> "module:attr" of a class with .kind (the name) and .sizes_type (its sizes, with from_dict, from_target)
+# name -> "module:attr" of a class with .kind (the name) and .sizes_type (with from_dict and from_target)
 DRAFTERS = ExtensionTable(
     "vocabforge.drafters",
     {
@@ -30,36 +30,36 @@ DRAFTERS = ExtensionTable(
 
 
 def drafter_class(kind: str) -> Any:
-    """The class of a kind.
+    """Return the class of a kind of drafter.
 
     Raises:
-        UsageError: no such kind.
+        UsageError: the kind is unknown.
     """
     return resolve(DRAFTERS, kind, "kind of drafter")
 
 
 def drafter_sizes(kind: str, target: Mapping[str, Any], **wishes: Any) -> Any:
-    """Sizes of a drafter: the target's (``config.json``) unless ``wishes``, values by field, has another.
+    """Return a drafter's sizes: ``wishes``, values by field, over those of the target (``config.json``).
 
     Raises:
-        MismatchError: the target's configuration lacks a size, or has no such auxiliary layers.
-        ConfigError: the sizes do not go together, or this kind does not have one that is wished.
+        MismatchError: the target's configuration lacks a size, or the auxiliary layers do not exist.
+        ConfigError: the sizes are inconsistent, or this kind does not have a field of ``wishes``.
     """
     sizes_type = drafter_class(kind).sizes_type
     return sizes_type.from_target(read_target_sizes(target), _given(kind, wishes))
 
 
 def check_wishes(sizes: Any, wishes: Mapping[str, Any], *, source: object) -> None:
-    """Refuse wishes that a trained drafter's sizes do not fulfil; None wishes nothing.
+    """Check that a trained drafter's sizes match ``wishes``; None values are not checked.
 
     Raises:
         MismatchError: a size differs.
-        ConfigError: this kind does not have a size that is wished.
+        ConfigError: this kind does not have a field of ``wishes``.
     """
     for name, wish in _given(sizes.kind, wishes).items():
         if getattr(sizes, name) != wish:
             raise MismatchError(
-                f"the drafter to start from has another drafter.{name}",
+                f"the drafter to start from has a different drafter.{name}",
                 got=wish,
                 expected=getattr(sizes, name),
                 source=source,
@@ -90,7 +90,7 @@ def new_drafter(
     target_ids: Tensor | None = None,
     transform: LogitTransform = IDENTITY,
 ) -> Drafter:
-    """A fresh drafter; see the classes.
+    """Create an untrained drafter.
 
     Raises:
         MismatchError: the target's tensors, or the ids, do not fit the sizes.

@@ -1,4 +1,4 @@
-"""Heads over the tokens of the request's own text: the context head (NanoSpec) and the hybrid head."""
+"""Heads that use the tokens of the request's text: the context head (NanoSpec) and the hybrid head."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from .interface import DraftHead, HeadBase, HeadOptions, HeadSizes
 from .low_rank import as_scorer, check_shortlist, new_scorer
 from .scorer import LowRankScorer
 
-MOST_TOKENS = 2999  # NanoSpec scores fewer than 3,000 in all
+MOST_TOKENS = 2999  # NanoSpec scores fewer than 3,000 in total
 LEAST_CONTEXT = 256
-DEFAULT_TAIL = 512  # of a hybrid head
+DEFAULT_TAIL = 512  # tail size of a hybrid head
 
 
 class HybridHead(CoreAndTail):
-    """A hot core that needs no gather and no scorer, and a small tail for what it lacks; our own head."""
+    """A hot core without gather or scorer, plus a small tail for the tokens it lacks; our own design."""
 
     KIND = "hybrid"
 
     @classmethod
     def new_module(cls, sizes: HeadSizes) -> LowRankScorer | None:
-        """A ranker's scorer; without a rank, nothing: the tail is the text then."""
+        """Return a ranker's scorer; None without a rank, when the tail is the text."""
         return None if sizes.rank is None else new_scorer(sizes)
 
     @classmethod
@@ -42,11 +42,11 @@ class HybridHead(CoreAndTail):
 
 
 class ContextHead(CoreAndTail):
-    """NanoSpec: what a text has used it is likely to use again; see docs/methods.md, Draft heads.
+    """NanoSpec's draft head: a text is likely to reuse its own tokens; see docs/methods.md, Draft heads.
 
     Args:
-        ranked: target ids of the hot core, in rank order; those without a head row are dropped.
-        context: tokens of the text, those met last.
+        ranked: target ids of the hot core, in rank order; ids without a head row are dropped.
+        context: number of tokens of the text, the most recent ones.
         ops: see ``HeadOptions.ops``.
     """
 
@@ -59,7 +59,7 @@ class ContextHead(CoreAndTail):
 
     @classmethod
     def new_module(cls, sizes: HeadSizes) -> None:
-        """It trains nothing."""
+        """Return None: nothing is trained."""
 
     @classmethod
     def build(cls, base: HeadBase, module: nn.Module | None, options: HeadOptions) -> DraftHead:
@@ -68,7 +68,7 @@ class ContextHead(CoreAndTail):
 
 
 def text_tail(base: HeadBase, ranked: Sequence[int], size: int | None) -> ContextTail:
-    """The request's own text as a tail of ``size`` tokens; None: what the core leaves of ``MOST_TOKENS``.
+    """Create a tail of ``size`` tokens of the request's text; None for ``MOST_TOKENS`` minus the core.
 
     Raises:
         UsageError: ``size`` is outside 1 to V.

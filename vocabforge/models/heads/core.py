@@ -1,7 +1,7 @@
-"""A hot core of head rows with a tail that changes: what context and hybrid heads are made of.
+"""A hot core of head rows plus a dynamic tail, the basis of context and hybrid heads.
 
-The core is one dense product over a slab of rows; the tail gathers a few rows a group (a request, or a row),
-in static shapes. A tail names head rows that the core does not have, so no token is scored twice.
+The core is one dense product over a slab of rows; the tail gathers a few rows per group (a request, or a row)
+with static shapes. A tail only has head rows outside the core, so no token is scored twice.
 """
 
 from __future__ import annotations
@@ -32,11 +32,10 @@ class HotCore(nn.Module):
         rows: (C,) int64 head rows, ascending.
 
     Attributes:
-        weight: (C, H) a slab of their own.
+        weight: (C, H) contiguous copy of the rows.
         outside: (R - C,) int32 the other head rows, ascending.
-        inside: bool (R,), by head row.
-        others: (V + 1,) int32 the head row of each id that is not inside, else -1; the last place is for ids that
-            are none.
+        inside: bool (R,), whether each head row is in the core.
+        others: (V + 1,) int32 head row of each id outside the core, else -1; the last is for invalid ids.
     """
 
     weight: Tensor
@@ -62,10 +61,12 @@ class HotCore(nn.Module):
 
 
 class ContextTail:
-    """The tokens of each request's own text; a short text ``fills`` no k tokens, so the core must.
+    """Tail with the tokens of each request's text.
 
-    ``rows`` of a tail are (G, T) int head rows outside the core, once each, -1 for padding. Group g has the N / G
-    hidden rows (N, H) from g * N / G on. ``alone``: rows share nothing of each other's.
+    A short text may have fewer than k tokens (``fills`` is false), so the core must provide them.
+
+    ``rows`` returns (G, T) int head rows outside the core, each once, -1 for padding. Group g has the N / G
+    hidden rows (N, H) from g * N / G on. With ``alone``, rows share nothing.
     """
 
     fills = False
@@ -79,21 +80,22 @@ class ContextTail:
         if state is None or state.context is None:
             raise UsageError(
                 "this draft head reads the tokens of the request's text, and this way of drafting does not tell them",
-                expected="a proposer that tells a head the text's tokens",
+                expected="a proposer that passes the text's tokens to the head",
             )
-        # Padding, -1, and ids that are none fall on the last place.
+        # Padding (-1) and invalid ids map to the last entry.
         return core.others[state.context.clamp(max=len(core.others) - 1)]  # (B, C)
 
 
 class RankerTail(nn.Module):
-    """The best tokens outside the core by a low-rank scorer.
+    """Tail with the best tokens outside the core according to a low-rank scorer.
 
-    On the ops, own tails are selected from a copy of the scorer's rows outside the core: (R - C) * d' weights more.
-    A shared tail is selected in plain operations: it needs every row's normaliser, core included.
+    On the ops, per-row tails are selected from a copy of the scorer's rows outside the core, (R - C) * d'
+    additional weights. A shared tail is selected with plain operations, because it needs every row's
+    normaliser including the core.
 
     Args:
-        size: tokens.
-        shared: the rows of a request share the tokens that are likeliest in any of them; else each row has its own.
+        size: number of tokens.
+        shared: the rows of a request share the tokens most likely in any of them; else each row has its own.
         fp8: see ``HeadOptions.fp8``.
     """
 
@@ -123,20 +125,20 @@ class RankerTail(nn.Module):
             return core.outside[self._outside.select(projected, count)]  # (N, T)
         scores = self._all.scores(projected)  # (N, R)
         if self.shared and not alone:
-            scores = scores.log_softmax(-1)  # so that rows can be compared
+            scores = scores.log_softmax(-1)  # makes rows comparable
             scores = scores.view(requests_of(state), -1, scores.shape[-1]).amax(1)  # (B, R)
         return top_set(scores.masked_fill(core.inside, float("-inf")), count)
 
 
 class CoreAndTail(nn.Module):
-    """A head that scores a core and a tail; see ``DraftHead``.
+    """A draft head that scores a core and a tail; see ``DraftHead``.
 
     Args:
-        ranked: target ids of the core, in rank order; those without a head row are dropped.
+        ranked: target ids of the core, in rank order; ids without a head row are dropped.
         ops: see ``HeadOptions.ops``.
 
     Raises:
-        MismatchError: the exact head has a row for none of them.
+        MismatchError: the exact head has no row for any of these ids.
     """
 
     by_step, static_shapes = False, True
@@ -191,13 +193,13 @@ class CoreAndTail(nn.Module):
     def log_probs(self, hidden: Tensor, state: DraftState | None = None) -> Tensor:
         tail = self.tail.rows(self.core, hidden, 1, state, alone=True)  # (G, T)
         size = len(self.core.inside)
-        inside = F.pad(self.core.inside, (0, 1)).repeat(len(tail), 1)  # the last column takes the padding
+        inside = F.pad(self.core.inside, (0, 1)).repeat(len(tail), 1)  # the last column is for padding
         inside.scatter_(-1, torch.where(tail < 0, size, tail).long(), True)
         logits = self.transform(linear(hidden, self.weight).float())
         return masked(logits, of_rows(inside[:, :size], len(logits)))
 
     def _scored(self, hidden: Tensor, k: int, state: DraftState | None) -> tuple[Tensor, Tensor]:
-        """Logits (N, C) fp32 and their ids, (C,) or (N, C), the core first, then the tail."""
+        """Compute logits (N, C) fp32 and their ids, (C,) or (N, C), the core before the tail."""
         spare, tail = self._spare_and_tail(hidden, k, state)
         places = tail.clamp(min=0)
         grouped = hidden.reshape(len(tail), -1, hidden.shape[-1])  # (G, N / G, H)
@@ -212,24 +214,27 @@ class CoreAndTail(nn.Module):
         return logits, ids[0] if len(tail) == 1 else of_rows(ids, len(logits))
 
     def _spare_and_tail(self, hidden: Tensor, k: int, state: DraftState | None) -> tuple[Tensor, Tensor]:
-        """Head rows beside the core: those that every hidden row has (n,), and the tail (G, T) without them.
+        """Return the spare head rows (n,) shared by all hidden rows, and the tail (G, T) without them.
 
-        A text may be too short for k tokens: if the core is smaller than that, the lowest ids outside join it.
+        A text may be too short for k tokens. If the core is also too small, the lowest other ids are added.
         """
         tail = self.tail.rows(self.core, hidden, k, state)
         spare = self.core.outside[: 0 if self.tail.fills else max(0, k - self.core.size)]
         if len(spare):
             tail = tail.masked_fill(
                 tail <= spare[-1], -1
-            )  # all rows up to it outside of the core are spare ones
+            )  # all rows outside the core up to the last spare row are spare
         return spare, tail
 
 
 def rows_of(base: HeadBase, ids: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Head rows (n,) int64 of those target ids that have one, in their order, and bool (len(ids),) which they are.
+    """Find the head rows of target ids.
+
+    Returns:
+        the rows (n,) int64 of the ids that have one, in order, and bool (len(ids),) whether each id has one.
 
     Raises:
-        MismatchError: none has.
+        MismatchError: no id has a row.
     """
     wanted = torch.tensor(ids, dtype=torch.int64, device=base.target_ids.device)
     places = torch.searchsorted(base.target_ids, wanted).clamp(max=len(base.target_ids) - 1)
@@ -237,14 +242,14 @@ def rows_of(base: HeadBase, ids: Sequence[int]) -> tuple[Tensor, Tensor]:
     if not bool(known.any()):
         raise MismatchError(
             "the exact head scores no token of this draft vocabulary",
-            got=f"{len(ids):,} ids, none of them with a row",
-            expected="some ids of the head's own",
+            got=f"{len(ids):,} ids, none with a row",
+            expected="ids with a row in the head",
         )
     return places[known], known
 
 
 def ranked_ids(kind: str, ranked: Sequence[int] | None) -> Sequence[int]:
-    """The vocabulary that a kind is made over.
+    """Check that a vocabulary was given for a kind of head, and return it.
 
     Raises:
         UsageError: none was given.

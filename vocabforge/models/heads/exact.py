@@ -1,4 +1,4 @@
-"""The exact heads, full and static, and what all heads share: normalisation, order, checks."""
+"""The exact heads (full and static), and code shared by all heads: normalisation, order, checks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .interface import DraftHead, DraftState, HeadBase, HeadOptions, HeadSizes, 
 
 
 class FullHead(nn.Module):
-    """The whole LM head (V, H). A module, so that its weight is a constant of compiled passes."""
+    """The whole LM head (V, H), as a module so that compiled passes treat its weight as a constant."""
 
     KIND = "full"
     context_size, by_step, static_shapes = 0, False, True
@@ -35,7 +35,7 @@ class FullHead(nn.Module):
 
     @classmethod
     def new_module(cls, sizes: HeadSizes) -> None:
-        """It trains nothing."""
+        """Return None: nothing is trained."""
 
     @classmethod
     def build(cls, base: HeadBase, module: nn.Module | None, options: HeadOptions) -> DraftHead:
@@ -59,9 +59,9 @@ class FullHead(nn.Module):
         return self.logits(hidden).argmax(-1, keepdim=True)
 
     def table(self) -> tuple[Tensor, Tensor | None] | None:
-        """Rows (R, H) whose products with a state are in the order of its scores, and their ids (R,), None for 0 on.
+        """Return rows (R, H) whose products with a state have the order of its scores, and their ids (R,).
 
-        None altogether: there are no such rows.
+        The ids are None for 0 .. R-1. The result is None for heads with a transform, which have no such rows.
         """
         if self.transform != IDENTITY:
             return None
@@ -74,7 +74,7 @@ class FullHead(nn.Module):
         return self.logits(hidden).float().log_softmax(-1)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """(N, H) -> (N, R) in the head's dtype."""
+        """Compute the logits: (N, H) -> (N, R) in the head's dtype."""
         return self.transform(linear(hidden, self.weight))
 
 
@@ -82,8 +82,8 @@ class StaticHead(FullHead):
     """A fixed subset of head rows (FR-Spec, VocabTrim, EAGLE-3's reduced vocabulary).
 
     Args:
-        weight: (R, H), row j scores ``target_ids[j]``.
-        target_ids: (R,) int64, ascending (so that ties go to the lower target id).
+        weight: (R, H); row j scores ``target_ids[j]``.
+        target_ids: (R,) int64, ascending so that ties go to the lower target id.
     """
 
     KIND = "static"
@@ -114,10 +114,10 @@ class StaticHead(FullHead):
 
 
 class HeadsByStep(nn.Module):
-    """An exact head for each draft step: Medusa heads with LM heads of their own.
+    """An exact head per draft step, for Medusa heads with separate LM heads.
 
     Args:
-        heads: of draft steps 0, 1, ..., over the same tokens.
+        heads: heads of draft steps 0, 1, ..., over the same tokens.
     """
 
     context_size, by_step, static_shapes = 0, True, True
@@ -148,32 +148,33 @@ class HeadsByStep(nn.Module):
 
 
 def answer(logits: Tensor, ids: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """``DraftHead.topk`` of scores (N, C) fp32 whose ids are (C,) or (N, C) in any order."""
+    """Compute ``DraftHead.topk`` from scores (N, C) fp32 with ids (C,) or (N, C) in any order."""
     values, chosen = topk_by_id(logits, ids, k)
     return normalised(values, logits), chosen
 
 
 def normalised(values: Tensor, logits: Tensor) -> Tensor:
-    """Log-probabilities of some of the logits (N, C).
+    """Compute the log-probabilities of some of the logits (N, C).
 
-    One above 0, by rounding, would let a child's score exceed its parent's; so would NaN of a damaged state.
+    Values above 0 (by rounding) become 0 and NaN (from a damaged state) becomes -inf; otherwise the score of
+    a child could exceed its parent's.
     """
     found = (values - logits.logsumexp(-1, keepdim=True)).clamp(max=0.0)
     return found.nan_to_num(nan=float("-inf"), neginf=float("-inf"))
 
 
 def requests_of(state: DraftState | None) -> int:
-    """Requests that the rows belong to."""
+    """Return the number of requests that the rows belong to."""
     return 1 if state is None else state.requests
 
 
 def masked(logits: Tensor, shortlist: Tensor) -> Tensor:
-    """Dense log-probabilities (N, R) over shortlists, bool (N, R)."""
+    """Compute dense log-probabilities (N, R) over shortlists, bool (N, R)."""
     return logits.masked_fill(~shortlist, float("-inf")).log_softmax(-1)
 
 
 def check_width(what: str, width: int, base: HeadBase) -> None:
-    """Refuse a trained part whose hidden size is not H.
+    """Check that the hidden size of a trained part is H.
 
     Raises:
         MismatchError: it is not.
@@ -187,13 +188,13 @@ def check_width(what: str, width: int, base: HeadBase) -> None:
 
 
 def refuse_options(kind: str, options: HeadOptions, known: Sequence[str]) -> None:
-    """An option without meaning for a kind is a mistake.
+    """Check that only options of this kind of head are set.
 
     Raises:
         UsageError: an option is set that is not among ``known``.
     """
     given: dict[str, Any] = {name: value for name, value in vars(options).items() if value is not None}
-    unknown = [name for name in given if name not in (*known, "ops")]  # how, not what: of every kind
+    unknown = [name for name in given if name not in (*known, "ops")]  # every kind accepts "ops"
     if unknown:
         raise UsageError(
             f"a {kind} head has no such setting",

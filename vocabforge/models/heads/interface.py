@@ -1,4 +1,4 @@
-"""What draft heads are made of and asked: the drafting state, the rows below a head, sizes and options."""
+"""The interface of draft heads: the drafting state, the exact head, sizes and options."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from ..target.logits import IDENTITY, LogitTransform
 
 @dataclass(frozen=True)
 class DraftState:
-    """What the drafter was fed in the step whose output the head scores; one row a hidden row.
+    """The drafter's inputs in the step whose output the head scores, one row per hidden row.
 
     Attributes:
         step: draft step t, from 0.
-        tokens: (N,) int64 tokens fed (the last committed token at step 0).
-        previous: (N, H) hidden states fed: ``fuse(features)`` at step 0, the drafter's own g later.
-        requests: B requests, N / B rows of each, one after the other; they share nothing.
-        context: (B, C) int64 distinct tokens of each request's text, padded with -1; None if no head asks for it.
-        prepared: what :class:`PreparesSteps` computed of this step ahead.
+        tokens: (N,) int64 input tokens (the last committed token at step 0).
+        previous: (N, H) input states: ``fuse(features)`` at step 0, then the drafter's own g.
+        requests: number B of requests, with N / B consecutive rows each; they share nothing.
+        context: (B, C) int64 distinct tokens of each request's text, padded with -1; None if not needed.
+        prepared: result that :class:`PreparesSteps` computed in advance for this step.
     """
 
     step: int
@@ -35,11 +35,11 @@ class DraftState:
     prepared: Any = None
 
     def part(self, rows: slice) -> DraftState:
-        """Some of the rows of one request."""
+        """Return the state of some rows of a single request."""
         return DraftState(self.step, self.tokens[rows], self.previous[rows], 1, self.context)
 
     def of_requests(self, first: int, last: int) -> DraftState:
-        """The rows of the requests from ``first`` to before ``last``; nothing of them is prepared."""
+        """Return the state of the requests ``first`` .. ``last - 1``, without ``prepared``."""
         each = len(self.tokens) // self.requests
         rows = slice(first * each, last * each)
         context = None if self.context is None else self.context[first:last]
@@ -48,14 +48,14 @@ class DraftState:
 
 @dataclass(frozen=True)
 class HeadBase:
-    """The exact head that a draft head answers for.
+    """The exact head that a draft head approximates.
 
     Attributes:
         weight: (R, H) rows of the drafter's head, its own or the target's (R = V).
         target_ids: (R,) int64 ascending target ids of the rows.
         embedding: (V, H) the target's input embedding.
-        transform: what the model whose rows these are does to their logits.
-        autoregressive: a draft step is fed what the step before drafted; false for Medusa and block drafters.
+        transform: transform of the rows' logits.
+        autoregressive: each draft step depends on the previous draft; false for Medusa and block drafters.
     """
 
     weight: Tensor
@@ -67,12 +67,13 @@ class HeadBase:
 
 @dataclass(frozen=True)
 class HeadSizes:
-    """Sizes of a trainable draft head; those that a kind does not have are None.
+    """Sizes of a trainable draft head; None for sizes that a kind does not have.
 
     Attributes:
-        vocab_size: ids that the head knows: rows of the target's LM head; for a router ids of the tokenizer.
+        vocab_size: number of ids: rows of the target's LM head, or ids of the tokenizer for a router.
         rank: d' of a ranker or a low-rank head.
-        clusters: M of a router; ``width`` and ``depth`` of its MLP.
+        clusters: M of a router.
+        width, depth: sizes of a router's MLP.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "strict": True}
@@ -89,10 +90,10 @@ class HeadSizes:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], *, source: object) -> HeadSizes:
-        """Read back what :meth:`to_dict` wrote.
+        """Parse the output of :meth:`to_dict`.
 
         Raises:
-            ArtifactError: a size is missing, unknown or no positive number.
+            ArtifactError: a size is missing, unknown or not a positive integer.
         """
         from pydantic import TypeAdapter  # GPU checks run without it
 
@@ -113,22 +114,24 @@ class HeadSizes:
 
 @dataclass(frozen=True)
 class HeadOptions:
-    """How a head is used; None takes the kind's default.
+    """Settings of a head; None for the kind's default.
 
     Attributes:
-        shortlist: candidates a ranker hands to the LM head (2048), or the tail of a hybrid head (512).
-        budgets: clusters that a router may open at draft step 0, 1, ...; the last holds for deeper steps. The default
-            is ``router.default_budgets``.
-        rows: ``own``: each row keeps its own shortlist (a ranker's default); ``shared``: one union for the rows of a
-            request (a router's default).
-        ranked: target ids of a draft vocabulary in rank order: all that a scheduled head scores, the hot core of
-            a context or hybrid head.
-        schedule: B(0), B(1), ...: draft step t of a scheduled head may use the first B(t) of ``ranked``.
-        context: tokens of the request's text that a context head reads, or a hybrid one without a ranker.
-        fp8: a ranker's scorer is read in float8_e4m3fn, one scale a token; candidates change a little, logits do not.
-        ops: ``topk`` on the ops, in the form that a CUDA graph can capture; None: if the weights are on CUDA.
-        fused: a ranker with own rows answers in one op, on the ops (``ops/ranker_topk.py``): a few candidates more,
-            never fewer. None: no, until a GPU has measured both forms.
+        shortlist: number of candidates that a ranker passes to the LM head (2048), or tail size of a hybrid
+            head (512).
+        budgets: clusters that a router selects at draft step 0, 1, ...; the last budget applies to deeper
+            steps. The default is ``router.default_budgets``.
+        rows: ``own`` for a separate shortlist per row (a ranker's default), ``shared`` for one union for the
+            rows of a request (a router's default).
+        ranked: target ids of a draft vocabulary in rank order: all tokens of a scheduled head, or the hot
+            core of a context or hybrid head.
+        schedule: B(0), B(1), ...: draft step t of a scheduled head uses the first B(t) of ``ranked``.
+        context: number of tokens of the request's text, for a context head or a hybrid head without a ranker.
+        fp8: use a ranker's scorer in float8_e4m3fn, with one scale per token; candidates change slightly,
+            logits do not.
+        ops: run ``topk`` on the ops, which CUDA graphs can capture; None for true if the weights are on CUDA.
+        fused: compute a ranker with own rows in one op, on the ops (``ops/ranker_topk.py``), with a few more
+            candidates, never fewer. None for false, until both forms have been measured on a GPU.
     """
 
     shortlist: int | None = None
@@ -143,16 +146,18 @@ class HeadOptions:
 
 
 class DraftHead(Protocol):
-    """For N hidden rows, the top-k log-probabilities and target ids.
+    """A draft head: computes top-k log-probabilities and target ids for N hidden rows.
 
     Attributes:
-        size: tokens it can propose; ``target_ids`` (size,) int64 ascending.
-        context_size: most tokens C of the request's text that it reads from ``DraftState.context``; 0: none.
-        by_step: its answer depends on ``DraftState.step``, so rows of several steps need a call each.
+        size: number of tokens that it can propose.
+        target_ids: (size,) int64, ascending.
+        context_size: maximum number C of tokens used from ``DraftState.context``; 0 for none.
+        by_step: the result depends on ``DraftState.step``, so each step's rows need a separate call.
 
-    With ``static_shapes`` true :meth:`topk` reads nothing on the host and its shapes depend on its arguments' shapes
-    alone: it can be compiled or captured. On the ops that holds for up to 64 tokens, and up to 64 rows of a request.
-    A head may have ``best``, (N, H) -> (N, 1): the ids of ``topk`` without probabilities, for chains.
+    If ``static_shapes`` is true, :meth:`topk` reads nothing on the host and its shapes depend only on the
+    shapes of its arguments, so it can be compiled or captured. On the ops, this applies to up to 64 tokens
+    and up to 64 rows per request. A head may have ``best``, (N, H) -> (N, 1): the ids of ``topk`` without
+    probabilities, for chains.
     """
 
     @property
@@ -165,14 +170,14 @@ class DraftHead(Protocol):
     def target_ids(self) -> Tensor: ...
 
     def topk(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
-        """The k best tokens of each row, best first, ties to the lower id.
+        """Return the k best tokens of each row, best first; ties go to the lower id.
 
-        A shortlist of fewer than k tokens is widened, so that every answer is a token with a probability.
+        A shortlist of fewer than k tokens is extended, so that every returned token has a probability.
 
         Args:
             hidden: (N, H) normed hidden rows of one draft step.
-            k: at most ``size``.
-            state: what was fed in this step; some kinds need it.
+            k: number of tokens, at most ``size``.
+            state: inputs of this step; some kinds need it.
 
         Returns:
             log-probabilities (N, k) fp32, normalised over the row's shortlist, and target ids (N, k) int64.
@@ -180,27 +185,30 @@ class DraftHead(Protocol):
         ...
 
     def scores(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
-        """What :meth:`topk` chooses from.
+        """Compute the scores from which :meth:`topk` chooses.
 
         Returns:
-            logits (N, C) fp32, -inf outside the row's shortlist, at least k of them finite; and their target ids,
-            ascending, (C,) if rows share them or (N, C), each once but for padding.
+            logits (N, C) fp32, -inf outside the row's shortlist, at least k of them finite; and their target
+            ids, ascending, (C,) if shared by all rows or (N, C), each once except padding.
         """
         ...
 
     def log_probs(self, hidden: Tensor, state: DraftState | None = None) -> Tensor:
-        """The same, plain and dense: (N, H) -> (N, size) fp32, -inf outside a row's shortlist; rows share nothing."""
+        """Compute dense log-probabilities without the ops: (N, H) -> (N, size) fp32.
+
+        They are -inf outside a row's shortlist, and rows share nothing.
+        """
         ...
 
 
 @runtime_checkable
 class PreparesSteps(Protocol):
-    """A head that can begin with what the drafter is fed, before the drafter's own pass."""
+    """A head that can start from the drafter's inputs before the drafter's pass."""
 
     def prepare(self, state: DraftState) -> DraftState:
-        """The same state with ``prepared`` filled; on a GPU its work runs beside what is launched next.
+        """Return the state with ``prepared`` set; on a GPU, the work runs in parallel with later kernels.
 
-        The state goes to :meth:`DraftHead.topk` once, in the same stream and capture.
+        The state must be passed to :meth:`DraftHead.topk` once, in the same stream and capture.
         """
         ...
 
@@ -210,29 +218,29 @@ class ScoresSome(Protocol):
     """A head that scores fewer tokens than it can propose."""
 
     def scored(self, step: int) -> int:
-        """Tokens that get a logit at draft step ``step``, for one row; a router's mean over its clusters."""
+        """Return the number of tokens scored per row at draft step ``step``; for a router, the mean."""
         ...
 
 
 class DraftHeadKind(Protocol):
-    """What a row of the table ``HEADS`` names: a head's class; ``KIND`` is its name there."""
+    """The class of a head in the table ``HEADS``; ``KIND`` is its key."""
 
     KIND: str
 
     @classmethod
     def new_module(cls, sizes: HeadSizes) -> nn.Module | None:
-        """The trainable part with fresh weights; None if a kind has none.
+        """Create the untrained trainable part; None if a kind has none.
 
-        Its parameters are what an artefact holds; ``head_sizes``, a ``HeadSizes``, is what it is made from again.
+        Artefacts store its parameters and its ``head_sizes``, a ``HeadSizes`` from which it is created again.
         """
         ...
 
     @classmethod
     def build(cls, base: HeadBase, module: nn.Module | None, options: HeadOptions) -> DraftHead:
-        """A head over ``base``."""
+        """Create a head over ``base``."""
         ...
 
 
 def full_ids(weight: Tensor) -> Tensor:
-    """(V,) ids of a head that has a row for every id."""
+    """Return the ids (V,) of a head with a row for every id."""
     return torch.arange(weight.shape[0], device=weight.device)

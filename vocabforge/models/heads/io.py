@@ -1,4 +1,4 @@
-"""Trained draft heads on disk: the artefact ``draft-head``, bound to its drafter, target and tokenizer."""
+"""Trained draft heads on disk: ``draft-head`` artefacts, bound to a drafter, target and tokenizer."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _DRAFTER_FILES = (DRAFTER_WEIGHTS, "model.safetensors")
 
 @dataclass(frozen=True)
 class HeadOwner:
-    """What a draft head belongs to: :func:`drafter_digest`, and the fingerprints of target and tokenizer."""
+    """The owner of a draft head: :func:`drafter_digest`, and the fingerprints of target and tokenizer."""
 
     drafter: str
     target: str
@@ -46,9 +46,9 @@ class HeadOwner:
 
 @dataclass(frozen=True)
 class LoadedHead:
-    """A draft head read back: its kind, frozen weights, and where they came from.
+    """A loaded draft head: its kind, frozen weights and artefact.
 
-    The artefact's meta may have ``shortlist`` or ``budgets`` to start from.
+    The artefact's meta may have default values of ``shortlist`` or ``budgets``.
     """
 
     kind: str
@@ -57,10 +57,10 @@ class LoadedHead:
 
 
 def drafter_digest(path: Path) -> str:
-    """Which drafter a folder holds: the SHA-256 of its weight file, or over its shards' own, sorted by name.
+    """Identify the drafter in a folder: the SHA-256 of its weight file, or of its shards' hashes by name.
 
     Raises:
-        DataError: no weights there.
+        DataError: the folder has no weights.
     """
     for name in _DRAFTER_FILES:
         if not (path / name).is_file():
@@ -87,7 +87,7 @@ def save_head(
     config: Mapping[str, Any] | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Write the artefact: parameters, a router's clusters, sizes, and further facts (``meta``)."""
+    """Write the artefact: parameters, a router's clusters, sizes and metadata."""
     head: Any = module
     body = {"kind": kind, "sizes": head.head_sizes.to_dict()}
     with write_artifact(
@@ -103,7 +103,7 @@ def save_head(
 
 
 def head_tensors(module: nn.Module, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
-    """Parameters, in their dtype or another, and a router's clusters."""
+    """Return the parameters, optionally converted to another dtype, and a router's clusters."""
     tensors = {name: p.detach().to("cpu", dtype).contiguous() for name, p in module.named_parameters()}
     if isinstance(module, Router):
         tensors[ASSIGNMENT] = module.assignment.to("cpu", torch.int32)
@@ -113,10 +113,10 @@ def head_tensors(module: nn.Module, dtype: torch.dtype | None = None) -> dict[st
 def load_head(
     path: Path, *, device: torch.device | str = "cpu", dtype: torch.dtype | None = None
 ) -> LoadedHead:
-    """Read a draft head, strictly; ``dtype`` None keeps the stored one.
+    """Load a draft head, strictly; ``dtype`` None keeps the stored dtype.
 
     Raises:
-        ArtifactError: damaged, of another kind, or with tensors that are not those of its sizes.
+        ArtifactError: the artefact is damaged or not a draft head, or its tensors do not match its sizes.
     """
     artifact = open_artifact(path, KIND)
     body = read_json(artifact.file(CONFIG), "draft head's sizes")
@@ -149,10 +149,10 @@ def load_head(
 
 
 def fill_head(module: nn.Module, tensors: Mapping[str, Tensor], source: object) -> None:
-    """Put what :func:`head_tensors` gave into a module of the same sizes.
+    """Copy the output of :func:`head_tensors` into a module of the same sizes.
 
     Raises:
-        ArtifactError: the tensors are not those of its sizes.
+        ArtifactError: the tensors do not match its sizes.
     """
     wanted: dict[str, Tensor] = dict(module.named_parameters())
     if isinstance(module, Router):
@@ -175,10 +175,10 @@ def fill_head(module: nn.Module, tensors: Mapping[str, Tensor], source: object) 
 
 
 def owner_of(artifact: Artifact) -> HeadOwner:
-    """What a draft head was made for.
+    """Return the owner of a draft head.
 
     Raises:
-        ArtifactError: the artefact does not say.
+        ArtifactError: the artefact does not record it.
     """
     meta = artifact.meta
     try:
@@ -196,10 +196,10 @@ def owner_of(artifact: Artifact) -> HeadOwner:
 
 
 def check_owner(artifact: Artifact, found: HeadOwner, *, drafter: object) -> None:
-    """Refuse a draft head that was trained for something else: it would only lower acceptance, in silence.
+    """Check that a draft head was trained for this owner; otherwise it would silently lower acceptance.
 
     Raises:
-        MismatchError: another drafter, target or tokenizer than ``found``.
+        MismatchError: drafter, target or tokenizer differ from ``found``.
     """
     made = owner_of(artifact)
     for what, expected, got, remedy in (

@@ -22,13 +22,13 @@ DEFAULT_SHORTLIST = 2048
 
 
 class RankerHead(nn.Module):
-    """SpecVocab: a low-rank scorer names candidates, the exact head decides among them.
+    """SpecVocab's draft head: a low-rank scorer selects candidates, and the exact head scores them.
 
     Args:
-        base: the exact head; with fewer rows than V, candidates come from its rows.
-        shortlist: candidates a row, at most R.
-        rows: ``own`` candidates a row, or one ``shared`` union for the rows of a step of a request.
-        fp8, ops, fused: see ``HeadOptions``; a model that changes its logits keeps the usual form.
+        base: the exact head; if it has fewer than V rows, candidates are limited to its rows.
+        shortlist: candidates per row, at most R.
+        rows: ``own`` for separate candidates per row, ``shared`` for one union per request and step.
+        fp8, ops, fused: see ``HeadOptions``; ``fused`` is ignored for models that transform their logits.
     """
 
     KIND = "ranker"
@@ -75,7 +75,7 @@ class RankerHead(nn.Module):
         refuse_options(cls.KIND, options, ("shortlist", "rows", "fp8", "fused"))
         if (
             options.shortlist != DEFAULT_SHORTLIST
-        ):  # configurations carry it without anyone having asked for it
+        ):  # configurations may have the default although nobody asked for it
             check_shortlist(options.shortlist, len(base.embedding))
         return cls(
             base,
@@ -88,7 +88,7 @@ class RankerHead(nn.Module):
         )
 
     def candidates(self, hidden: Tensor, k: int = 1) -> Tensor:
-        """Head rows (N, max(shortlist, k)) int64 of each row's candidates, ascending."""
+        """Return the head rows of each row's candidates, (N, max(shortlist, k)) int64, ascending."""
         return top_set(self._selector.scores(self.scorer.project(hidden)), max(self.shortlist, k))
 
     def topk(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
@@ -112,7 +112,7 @@ class RankerHead(nn.Module):
 
     def scores(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
         own = self.candidates(hidden, k)
-        union = own[0] if len(own) == 1 else own.unique()  # of all requests: one product for them all
+        union = own[0] if len(own) == 1 else own.unique()  # one product for all requests
         logits = self.transform(linear(hidden, self.weight[union]).float())  # (N, C)
         if len(own) == 1:
             return logits, self.target_ids[union]
@@ -133,7 +133,7 @@ class RankerHead(nn.Module):
 
 
 class LowRankHead(nn.Module):
-    """SlimSpec: the scorer's softmax is the draft distribution over the ids of ``base``; no gather."""
+    """SlimSpec's draft head: the scorer's softmax is the draft distribution over the ids of ``base``."""
 
     KIND = "low-rank"
     context_size, by_step, static_shapes = 0, False, True
@@ -168,7 +168,7 @@ class LowRankHead(nn.Module):
 
 
 def check_shortlist(shortlist: int | None, vocab_size: int, *, source: object = None) -> None:
-    """Refuse more candidates than the vocabulary has; None asks for nothing.
+    """Check that a shortlist is not larger than the vocabulary; None is accepted.
 
     Raises:
         UsageError: ``shortlist`` is above ``vocab_size``.
@@ -183,10 +183,10 @@ def check_shortlist(shortlist: int | None, vocab_size: int, *, source: object = 
 
 
 def new_scorer(sizes: HeadSizes) -> LowRankScorer:
-    """A scorer with fresh weights.
+    """Create an untrained scorer.
 
     Raises:
-        ConfigError: no rank.
+        ConfigError: the rank is missing.
     """
     if sizes.rank is None:
         raise ConfigError(
@@ -196,16 +196,16 @@ def new_scorer(sizes: HeadSizes) -> LowRankScorer:
 
 
 def as_scorer(module: nn.Module | None) -> LowRankScorer:
-    """The trained part of a kind that has a scorer."""
+    """Cast the trained part of a kind with a scorer."""
     assert isinstance(module, LowRankScorer)
     return module
 
 
 def scorer_rows(base: HeadBase, scorer: LowRankScorer) -> Tensor:
-    """W_vocab's rows (R, d') of the base's tokens.
+    """Return the rows (R, d') of W_vocab for the base's tokens.
 
     Raises:
-        MismatchError: the scorer reads another hidden size, or does not score every token of the base.
+        MismatchError: the hidden sizes differ, or the scorer does not score every token of the base.
     """
     check_width("low-rank scorer", scorer.down.in_features, base)
     weight, ids = scorer.head_weight, base.target_ids

@@ -1,8 +1,8 @@
-"""Draft heads on the ops: static shapes and no host reads, so that a CUDA graph can capture them.
+"""Draft heads on the ops: static shapes and no host reads, so that CUDA graphs can capture them.
 
-Which form a head's ``topk`` takes is decided here alone (:func:`chosen`). On a GPU it is this one: a host read would
-stop the stream, and no graph could be captured. On a CPU it is the plain one: a union whose size is read on the host
-gathers and multiplies fewer rows than one of the most rows that there could be.
+:func:`chosen` alone selects the form of a head's ``topk``. On a GPU it selects the ops, because a host read
+would stall the stream and prevent graph capture. On a CPU it selects the plain form: a union whose size is
+read on the host gathers and multiplies fewer rows than a union of the maximum size.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from .interface import DraftState
 
 __all__ = ["MOST_K", "MOST_ROWS", "Answer", "chosen", "fits", "in_parts", "of_rows", "shared_logits"]
 
-_STEP = 8  # the width of a head that the ops take is a multiple of it
+_STEP = 8  # the ops require head widths that are multiples of this
 
 Answer = tuple[Tensor, Tensor]
 
 
 def chosen(weight: Tensor, asked: bool | None) -> bool:
-    """Whether a head over this weight (R, H) answers on the ops; ``asked``: see ``HeadOptions.ops``."""
+    """Return whether a head with weight (R, H) runs on the ops; for ``asked`` see ``HeadOptions.ops``."""
     wanted = weight.is_cuda if asked is None else asked
     return wanted and weight.shape[1] % _STEP == 0 and len(weight) <= MOST_VOCAB
 
 
 def fits(hidden: Tensor, k: int, requests: int) -> bool:
-    """Whether the ops take as many tokens, and the rows (N, H) of one request at once."""
+    """Return whether the ops support ``k`` tokens and all rows (N, H) of a request in one call."""
     return k <= MOST_K and len(hidden) <= MOST_ROWS * requests
 
 
 def in_parts(
     ask: Callable[[Tensor, DraftState | None], Answer], hidden: Tensor, state: DraftState | None
 ) -> Answer:
-    """Ask about rows (N, H) in parts that the ops take: a few requests a call, each whole."""
+    """Call ``ask`` on rows (N, H) in parts small enough for the ops, each with a few whole requests."""
     if len(hidden) <= MOST_ROWS or state is None:
         return ask(hidden, state)
     each = len(hidden) // state.requests
@@ -55,14 +55,14 @@ def in_parts(
 def shared_logits(
     hidden: Tensor, weight: Tensor, rows: Tensor, groups: int, *, distinct: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Logits of head rows that groups of hidden rows share: one product over the union of all of them.
+    """Compute logits of head rows shared by groups of hidden rows: one product over the union of all rows.
 
     Args:
-        hidden: (N, H), N / G rows of each group, one group after the other.
+        hidden: (N, H), N / G consecutive rows per group.
         weight: (R, H).
-        rows: (n, T) int, n / G lists of each group, -1 for padding.
+        rows: (n, T) int, n / G lists per group, -1 for padding.
         groups: G.
-        distinct: no row is twice in ``rows``.
+        distinct: ``rows`` has no duplicates.
 
     Returns:
         logits (N, C) fp32, -inf outside a row's group, and the columns' head rows (C,) int, -1 for none.
@@ -74,13 +74,13 @@ def shared_logits(
     if groups > 1:
         columns = len(union)
         inside = torch.zeros(groups, columns + 1, dtype=torch.bool, device=logits.device)
-        places = torch.where(places < 0, columns, places).long()  # padding falls on the last column
+        places = torch.where(places < 0, columns, places).long()  # padding maps to the last column
         inside.scatter_(1, places.view(groups, -1), True)
         logits = logits.masked_fill(~of_rows(inside[:, :columns], len(logits)), float("-inf"))
     return logits, union
 
 
 def of_rows(values: Tensor, rows: int) -> Tensor:
-    """What groups (G, C) share, for each of their rows: (N, C), N / G rows of each."""
+    """Repeat the values of groups (G, C) for their rows: (N, C), N / G rows per group."""
     groups, columns = values.shape
     return values[:, None].expand(-1, rows // groups, -1).reshape(rows, columns)

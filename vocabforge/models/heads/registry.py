@@ -1,7 +1,7 @@
-"""Draft heads: for N hidden rows, the top-k log-probabilities and target token ids.
+"""The table of draft heads, which compute top-k log-probabilities and target ids for N hidden rows.
 
-Every head answers in fp32, ordered by logit, ties to the lower target id (docs/methods.md, Draft heads). This file is
-the table; ``heads/interface.py`` holds what a head is, ``heads_*.py`` the kinds.
+Results are fp32, ordered by logit, with ties going to the lower target id (docs/methods.md, Draft heads). The
+interface is in ``heads/interface.py``, and the kinds are in the other modules of this package.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = [
     "exact_head_of",
 ]
 
-# name -> "module:attr" of a class as in head_types.DraftHeadKind; a new kind is a file and a row.
+# name -> "module:attr" of a class that implements interface.DraftHeadKind
 HEADS = ExtensionTable(
     "vocabforge.heads",
     {
@@ -60,21 +60,21 @@ HEADS = ExtensionTable(
 def build_head(
     kind: str, base: HeadBase, module: nn.Module | None = None, options: HeadOptions | None = None
 ) -> DraftHead:
-    """A draft head of the table over a drafter's head rows.
+    """Create a draft head of the table over a drafter's head rows.
 
     Args:
-        module: its trained part, already on the base's device and dtype; None for kinds without one.
+        module: the trained part, already with the base's device and dtype; None for kinds without one.
 
     Raises:
-        UsageError: no such kind, or an option that the kind does not have.
+        UsageError: an unknown kind, or an option that the kind does not have.
         MismatchError: the trained part does not fit the base.
     """
     return resolve(HEADS, kind, "draft head").build(base, module, options or HeadOptions())
 
 
 def base_of(drafter: Drafter) -> HeadBase:
-    """The exact head below a drafter's draft heads."""
-    # A parameter, so that a compiled pass takes it for a constant.
+    """Return the exact head of a drafter, the base of its draft heads."""
+    # A parameter, so that compiled passes treat it as a constant.
     weight = nn.Parameter(drafter.head_weight.detach(), requires_grad=False)
     return HeadBase(
         weight, drafter.target_ids, drafter.embedding, drafter.transform, is_autoregressive(drafter)
@@ -82,13 +82,13 @@ def base_of(drafter: Drafter) -> HeadBase:
 
 
 def base_of_model(model: Target) -> HeadBase:
-    """The exact head below the draft heads of a language model: a draft model, or an early exit's target."""
+    """Return the exact head of a language model that drafts (a draft model, or an early exit's target)."""
     weight = model.lm_head_weight
     return HeadBase(weight, full_ids(weight), model.embedding.detach(), model.transform)
 
 
 def exact_head(drafter: Drafter) -> DraftHead:
-    """The head that a drafter brings: the whole vocabulary's, or a static subset's."""
+    """Return a drafter's own head as a draft head, over the whole vocabulary or a static subset."""
     if not drafter.heads_differ:
         return exact_head_of(base_of(drafter))
     ids, embedding, transform = drafter.target_ids, drafter.embedding, drafter.transform
@@ -97,7 +97,7 @@ def exact_head(drafter: Drafter) -> DraftHead:
 
 
 def exact_head_of(base: HeadBase) -> FullHead:
-    """The exact head itself, as a draft head."""
+    """Return the exact head itself as a draft head."""
     if len(base.weight) == len(base.embedding):
         return FullHead(base.weight, transform=base.transform)
     return StaticHead(base.weight, base.target_ids, transform=base.transform)

@@ -1,7 +1,7 @@
-"""The router (DynaSpec) and the head over it: a shortlist of vocabulary clusters that changes from step to step.
+"""The router (DynaSpec) and its draft head: a shortlist of vocabulary clusters that changes in every step.
 
-``[e(x_t) ; h_{t-1}]`` -> MLP -> one score a cluster. The router reads what the drafter is *fed* in a step, not what
-the step makes, so it can run beside the drafter's layer.
+``[e(x_t) ; h_{t-1}]`` -> MLP -> one score per cluster. The router uses the *inputs* of a draft step, not its
+outputs, so it can run in parallel with the drafter's layer.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ _EPS = 1e-12  # far below the mean square of any embedding
 
 
 def default_width(hidden_size: int) -> int:
-    """Width of the hidden layers, our choice: d / 4."""
+    """Return the default width of the hidden layers, d / 4 (our choice)."""
     return max(1, hidden_size // 4)
 
 
 class Router(nn.Module):
-    """MLP 2d -> width -> M with SiLU; DynaSpec leaves depth, width and activation open: our choice.
+    """MLP 2d -> width -> M with SiLU; DynaSpec does not specify depth, width and activation (our choice).
 
-    Both inputs are divided by their root mean square, without a learned scale (our choice): their scales differ a
-    hundredfold between targets, and between step 0 and later steps.
+    Both inputs are divided by their root mean square, without a learned scale (our choice), because their
+    scales differ a hundredfold between targets and between step 0 and later steps.
 
     Args:
         hidden_size: d.
         assignment: (V,) cluster 0 .. M - 1 of each id, as in a ``clusters`` artefact.
         clusters: M.
-        width: of the hidden layers; None is d / 4.
-        depth: hidden layers.
+        width: width of the hidden layers; None for d / 4.
+        depth: number of hidden layers.
     """
 
     assignment: Tensor
@@ -66,12 +66,16 @@ class Router(nn.Module):
         return HeadSizes(self.hidden_size, ids, clusters=self.clusters, width=self.width, depth=self.depth)
 
     def blank(self) -> Router:
-        """One of these sizes over these clusters, with fresh weights."""
+        """Return an untrained router with the same sizes and clusters."""
         return Router(self.hidden_size, self.assignment, self.clusters, self.width, self.depth)
 
     @torch.no_grad()
     def init(self, seed: int, positives: float) -> None:
-        """Fresh weights from their own stream; the last bias starts at the labels' base rate, ``positives`` of M."""
+        """Initialise from a separate random stream; the last bias encodes the labels' base rate.
+
+        Args:
+            positives: mean number of positive labels out of M.
+        """
         stream = torch.Generator().manual_seed(seed)
         for layer in (*self.layers, self.out):
             assert isinstance(layer, nn.Linear)
@@ -82,7 +86,7 @@ class Router(nn.Module):
         self.out.bias.fill_(math.log(share / (1.0 - share)))
 
     def forward(self, embedded: Tensor, previous: Tensor) -> Tensor:
-        """Scores (N, M) of the clusters from embedded tokens and hidden states fed, each (N, d)."""
+        """Score the clusters (N, M) from the embedded input tokens and the input states, each (N, d)."""
         size = (self.hidden_size,)
         both = [F.rms_norm(part.float(), size, eps=_EPS) for part in (embedded, previous)]
         x = torch.cat(both, dim=-1).to(self.out.weight.dtype)  # (N, 2d)
@@ -92,7 +96,7 @@ class Router(nn.Module):
 
 
 def cluster_rows(assignment: Tensor, target_ids: Tensor) -> Tensor:
-    """(R',) cluster of each head row that has one: rows with an id in a cluster, a prefix of the R rows.
+    """Return the cluster of each head row that has one (R',); these rows are a prefix of the R rows.
 
     Args:
         assignment: (V,) cluster of each id; padded ids of the LM head (V and above) have none.
@@ -112,32 +116,36 @@ def cluster_rows(assignment: Tensor, target_ids: Tensor) -> Tensor:
 
 
 def top_clusters(scores: Tensor, sizes: Tensor, budget: int, k: int) -> Tensor:
-    """The ``budget`` best clusters of each row, and further ones in order until k tokens are in them: bool (N, M).
+    """Select each row's ``budget`` best clusters, and more until they have k tokens: bool (N, M).
 
     Args:
-        scores: (N, M) fp32; ties to the lower cluster.
-        sizes: (M,) int64 tokens that each cluster can give.
-        k: tokens needed, at most ``sizes.sum()``.
+        scores: (N, M) fp32; ties go to the lower cluster.
+        sizes: (M,) int64 number of tokens in each cluster.
+        k: number of tokens needed, at most ``sizes.sum()``.
     """
     return first_clusters(*ranked_clusters(scores, sizes), budget, k)
 
 
 def ranked_clusters(scores: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
-    """Clusters (N, M) int64 of each row, best first, and the tokens (N, M) int64 in better clusters than each."""
+    """Rank each row's clusters, best first.
+
+    Returns:
+        the clusters (N, M) int64, and the number of tokens (N, M) int64 in all better clusters.
+    """
     order = scores.sort(dim=-1, descending=True, stable=True).indices  # (N, M)
     ordered = sizes[order]
     return order, ordered.cumsum(-1) - ordered
 
 
 def first_clusters(order: Tensor, before: Tensor, budget: int, k: int) -> Tensor:
-    """The rest of :func:`top_clusters`: bool (N, M)."""
+    """Select clusters as :func:`top_clusters` from the output of :func:`ranked_clusters`: bool (N, M)."""
     place = torch.arange(order.shape[-1], device=order.device)
     take = (place < budget) | (before < k)
     return torch.zeros_like(take).scatter_(-1, order, take)
 
 
 def most_clusters(sizes: Sequence[int], budget: int, k: int) -> int:
-    """Most clusters that :func:`top_clusters` opens for a row, whatever its scores: the smallest ones come first."""
+    """Return the maximum number of clusters :func:`top_clusters` selects for a row (the smallest first)."""
     needed, tokens = 0, 0
     for size in sorted(sizes):
         if tokens >= k:
@@ -148,7 +156,7 @@ def most_clusters(sizes: Sequence[int], budget: int, k: int) -> int:
 
 @dataclass
 class _Ranking:
-    """Scored clusters; ``fed`` is kept until ``stream``, the side stream that computes them, has been joined."""
+    """Ranked clusters; ``fed`` is kept until ``stream``, the side stream that computes them, is joined."""
 
     order: Tensor
     before: Tensor
@@ -156,20 +164,20 @@ class _Ranking:
     stream: torch.cuda.Stream | None
 
     def join(self) -> tuple[Tensor, Tensor]:
-        # The tensors need no further note of the other stream: what was fed is held until here, and the side stream
-        # begins every step by waiting for the current one, so that it never writes over what is still read.
+        # The tensors need no record_stream: the inputs are kept alive until here, and the side stream starts
+        # every step by waiting for the current stream, so it never overwrites data that is still in use.
         if self.stream is not None:
             torch.cuda.current_stream(self.order.device).wait_stream(self.stream)
         return self.order, self.before
 
 
 class ClusterSlabs(nn.Module):
-    """A copy of head rows (R', H), sorted by cluster: the rows of a cluster are one slab.
+    """A copy of the head rows (R', H) sorted by cluster, so that each cluster is a contiguous slab.
 
     Attributes:
-        weight, target_ids: the rows and their ids, sorted.
-        offsets: (M + 1,) int32 where each slab begins; the last is R'.
-        sizes: M, rows of each, on the host.
+        weight, target_ids: the sorted rows and their ids.
+        offsets: (M + 1,) int32 start of each slab; the last is R'.
+        sizes: list of the M slab sizes, on the host.
     """
 
     weight: Tensor
@@ -186,7 +194,7 @@ class ClusterSlabs(nn.Module):
         self._tiles: dict[tuple[int, int, int], int] = {}
 
     def most_tiles(self, rows: int, budget: int, k: int) -> int:
-        """Most tiles that ``rows`` hidden rows can open with a budget, ``k`` tokens of each needed."""
+        """Return the maximum number of tiles for ``rows`` hidden rows with a budget and ``k`` tokens each."""
         key = (rows, budget, k)
         if key not in self._tiles:
             clusters = min(rows * most_clusters(self.sizes, budget, k), len(self.sizes))
@@ -195,14 +203,14 @@ class ClusterSlabs(nn.Module):
 
 
 class RouterHead(nn.Module):
-    """DynaSpec: the shortlist is the union of the tokens of the best clusters.
+    """DynaSpec's draft head: the shortlist is the union of the tokens of the best clusters.
 
-    On the ops it reads a copy of the head, sorted by cluster (1 GiB more for 128k rows of 4,096 in bf16).
+    On the ops it uses a copy of the head sorted by cluster (1 GiB more for 128k rows of 4,096 in bf16).
 
     Args:
         base: the exact head; rows whose id is in no cluster (padding of the LM head) are never proposed.
-        budgets: clusters at draft step 0, 1, ...; the last holds for deeper steps.
-        rows: one ``shared`` union for the rows of a step of a request, or their ``own``.
+        budgets: clusters at draft step 0, 1, ...; the last budget applies to deeper steps.
+        rows: ``shared`` for one union for the rows of a request in a step, ``own`` for separate shortlists.
         ops: see ``HeadOptions.ops``.
     """
 
@@ -274,8 +282,8 @@ class RouterHead(nn.Module):
         return len(set(self.budgets)) > 1
 
     def prepare(self, state: DraftState) -> DraftState:
-        """Score the clusters ahead: on a GPU beside what is launched next, in a stream of its own."""
-        if len(state.tokens) > head_ops.MOST_ROWS:  # asked in parts, which score for themselves
+        """Score the clusters in advance; on a GPU, on a side stream in parallel with later kernels."""
+        if len(state.tokens) > head_ops.MOST_ROWS:  # processed in parts, which compute their own scores
             return state
         if not state.tokens.is_cuda:
             return replace(state, prepared=_Ranking(*self._ranked(state), state, None))
@@ -287,16 +295,16 @@ class RouterHead(nn.Module):
         return replace(state, prepared=ranking)
 
     def cluster_scores(self, state: DraftState | None) -> Tensor:
-        """(N, M) fp32 scores of the clusters."""
+        """Score the clusters: (N, M) fp32."""
         if state is None:
             raise UsageError(
                 "a router reads what the drafter is fed, and this way of drafting does not tell it",
-                expected="a proposer that tells a head the tokens and hidden states of every step",
+                expected="a proposer that passes the tokens and hidden states of every step to the head",
             )
         return self.router(F.embedding(state.tokens, self._embedding), state.previous).float()
 
     def clusters(self, state: DraftState | None, k: int = 1) -> Tensor:
-        """bool (N, M): the clusters each row opens."""
+        """Select the clusters of each row: bool (N, M)."""
         prepared = None if state is None else state.prepared
         ranked = prepared.join() if isinstance(prepared, _Ranking) else self._ranked(state)
         return first_clusters(*ranked, self._budget(state), k)
@@ -334,7 +342,7 @@ class RouterHead(nn.Module):
             opened = opened.view(requests, -1, opened.shape[-1]).any(1)  # (B, M)
         union = opened.any(0)[self.cluster].nonzero()[:, 0]  # (C,) ascending
         logits = self.transform(linear(hidden, self._weight[union]).float())
-        if len(opened) > 1:  # one row or one request is the union itself
+        if len(opened) > 1:  # for one row or one request, the union is the shortlist
             inside = of_rows(opened[:, self.cluster[union]], len(logits))
             logits = logits.masked_fill(~inside, float("-inf"))
         return logits, self.target_ids[union]
@@ -346,7 +354,7 @@ class RouterHead(nn.Module):
 
 
 def check_budgets(budgets: Sequence[int], clusters: int, *, source: object = None) -> None:
-    """Refuse a budget of more clusters than there are: it would score the whole vocabulary.
+    """Check that no budget exceeds the number of clusters, which would score the whole vocabulary.
 
     Raises:
         UsageError: a budget is above ``clusters``.
@@ -362,16 +370,18 @@ def check_budgets(budgets: Sequence[int], clusters: int, *, source: object = Non
 
 
 def most_by_default(clusters: int) -> int:
-    """k_max if nothing is asked for, our choice: a quarter of the clusters."""
+    """Return the default k_max, a quarter of the clusters (our choice)."""
     return -(-clusters // 4)
 
 
 def default_budgets(clusters: int, *, decaying: bool) -> tuple[int, ...]:
-    """Clusters of draft step 0, 1, ... if nothing is asked for; the last holds for deeper steps.
+    """Return the default budgets of draft steps 0, 1, ...; the last budget applies to deeper steps.
 
-    ``decaying``: DynaSpec's k(t) with the schedule ``decay`` from a quarter of the clusters to a sixteenth, our choice:
-    the fourth step reaches it. A lower floor hardly saves more in seven steps (0.49 of k_max a step, not 0.51).
-    Else a quarter at every step.
+    Args:
+        clusters: number of clusters.
+        decaying: use DynaSpec's k(t) with the schedule ``decay`` from a quarter of the clusters to a
+            sixteenth, reached at the fourth step (our choice; a lower floor hardly saves more: over seven
+            steps, the mean is 0.49 of k_max instead of 0.51). Otherwise a quarter at every step.
     """
     most = most_by_default(clusters)
     return schedule_sizes("decay", most, -(-most // 4), 5) if decaying else (most,)

@@ -1,4 +1,4 @@
-"""The scheduled head (PA-FR): at draft step t only the first B(t) tokens of a ranked vocabulary."""
+"""The scheduled head (PA-FR), which scores the first B(t) tokens of a ranked vocabulary at draft step t."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from .interface import DraftHead, DraftState, HeadBase, HeadOptions, HeadSizes
 
 
 class ScheduledHead(nn.Module):
-    """A static head whose vocabulary shrinks with the draft step: deep drafts are seldom accepted (PA-FR).
+    """A static head whose vocabulary shrinks with the draft step, as deep drafts are rarely accepted (PA-FR).
 
-    The rows are in rank order, so that every step reads a slice of one slab.
+    The rows are in rank order, so that every step uses a slice of the same slab.
 
     Args:
-        ranked: target ids in rank order; those without a head row are dropped.
-        schedule: B(0), B(1), ...: step t may use the first B(t) of ``ranked``, and at least one; the last holds
-            for deeper steps. Empty: all of them at every step.
+        ranked: target ids in rank order; ids without a head row are dropped.
+        schedule: B(0), B(1), ...: step t uses the first B(t) of ``ranked``, but at least one; the last value
+            applies to deeper steps. If empty, every step uses all of them.
         ops: see ``HeadOptions.ops``.
     """
 
@@ -54,7 +54,7 @@ class ScheduledHead(nn.Module):
 
     @classmethod
     def new_module(cls, sizes: HeadSizes) -> None:
-        """It trains nothing."""
+        """Return None: nothing is trained."""
 
     @classmethod
     def build(cls, base: HeadBase, module: nn.Module | None, options: HeadOptions) -> DraftHead:
@@ -79,7 +79,7 @@ class ScheduledHead(nn.Module):
         return logits[:, self._order(self.size)].log_softmax(-1)
 
     def _logits(self, hidden: Tensor, count: int) -> Tensor:
-        """(N, count) fp32 logits of the first tokens, in rank order."""
+        """Compute logits (N, count) fp32 of the first tokens, in rank order."""
         return self.transform(linear(hidden, self._slab[:count]).float())
 
     def _count(self, state: DraftState | None, k: int) -> int:
@@ -87,8 +87,8 @@ class ScheduledHead(nn.Module):
         return max(self.sizes[step], k)
 
     def _order(self, count: int) -> Tensor:
-        """Places in rank order of the first tokens, by ascending id."""
+        """Return the ranks of the first ``count`` tokens, sorted by id."""
         if count not in self._orders:
-            with torch.inference_mode(False):  # kept for calls in both modes
+            with torch.inference_mode(False):  # cached for calls in both modes
                 self._orders[count] = self._ids[:count].argsort()
         return self._orders[count]

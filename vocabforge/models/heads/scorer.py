@@ -1,6 +1,6 @@
-"""A low-rank stand-in for the LM head, and candidates chosen by it in its own dtype or in fp8.
+"""A low-rank approximation of the LM head, and candidate selection with it in its dtype or in fp8.
 
-The scorer of a ranker (SpecVocab), of a hybrid head and of a low-rank head (SlimSpec).
+It is the scorer of a ranker (SpecVocab), a hybrid head and a low-rank head (SlimSpec).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SMALL = 0.02
 
 
 class LowRankScorer(nn.Module):
-    """``s = W_vocab (W_down h)`` for the whole vocabulary; SpecVocab's rank d' is H / 8 or H / 16.
+    """Low-rank scores ``s = W_vocab (W_down h)`` of the vocabulary; SpecVocab's rank d' is H / 8 or H / 16.
 
     Raises:
         ConfigError: a rank outside 1 to H.
@@ -40,7 +40,7 @@ class LowRankScorer(nn.Module):
 
     @property
     def rank(self) -> int:
-        """d'."""
+        """Rank d'."""
         return self.down.out_features
 
     @property
@@ -48,7 +48,7 @@ class LowRankScorer(nn.Module):
         return HeadSizes(self.down.in_features, self.vocab.out_features, rank=self.rank)
 
     def blank(self) -> LowRankScorer:
-        """One of these sizes with fresh weights."""
+        """Return an untrained scorer of the same sizes."""
         return LowRankScorer(self.down.in_features, self.vocab.out_features, self.rank)
 
     @property
@@ -57,16 +57,16 @@ class LowRankScorer(nn.Module):
         return self.vocab.weight
 
     def project(self, hidden: Tensor) -> Tensor:
-        """W_down h: (..., H) -> (..., d')."""
+        """Compute W_down h: (..., H) -> (..., d')."""
         return self.down(hidden)
 
     def scores(self, hidden: Tensor) -> Tensor:
-        """(..., H) -> (..., V)."""
+        """Compute the scores: (..., H) -> (..., V)."""
         return linear(self.project(hidden), self.head_weight)
 
     @torch.no_grad()
     def init_random(self, seed: int) -> None:
-        """Small normal weights from their own stream."""
+        """Initialise with small normal weights from a separate random stream."""
         stream = torch.Generator().manual_seed(seed)
         for weight in (self.down.weight, self.vocab.weight):
             draw = torch.empty(weight.shape).normal_(0.0, _SMALL, generator=stream)
@@ -74,7 +74,7 @@ class LowRankScorer(nn.Module):
 
     @torch.no_grad()
     def init_from_head(self, head: Tensor, seed: int) -> None:
-        """Start at the best low-rank approximation of an LM head (V, H); see :func:`factor_head`."""
+        """Initialise with the best low-rank approximation of an LM head (V, H); see :func:`factor_head`."""
         vocab, down = factor_head(head, self.rank, seed)
         self.vocab.weight.copy_(vocab)
         self.down.weight.copy_(down)
@@ -82,14 +82,15 @@ class LowRankScorer(nn.Module):
 
 @torch.no_grad()
 def factor_head(head: Tensor, rank: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Truncated SVD of an LM head, the mean row taken off: a shift of all logits changes no softmax.
+    """Compute a truncated SVD of an LM head minus its mean row.
 
-    Randomised (Halko, Martinsson and Tropp 2011); the singular values are shared evenly between the factors.
+    Shifting all logits does not change the softmax. The SVD is randomised (Halko, Martinsson and Tropp 2011);
+    the singular values are split evenly between the factors.
 
     Args:
         head: (V, H) in any dtype; computed in fp32 on its device.
         rank: d'.
-        seed: of the random projections; the global stream is left alone.
+        seed: seed of the random projections; the global random state does not change.
 
     Returns:
         W_vocab (V, d') and W_down (d', H), fp32, with ``head - mean ~ W_vocab @ W_down``.
@@ -102,22 +103,22 @@ def factor_head(head: Tensor, rank: int, seed: int) -> tuple[Tensor, Tensor]:
         u, s, v = torch.svd_lowrank(centred, q=width, niter=_POWER_ITERATIONS)
     root = s[:rank].sqrt()
     vocab, down = u.new_zeros(len(head), rank), u.new_zeros(rank, head.shape[1])
-    vocab[:, : len(root)] = u[:, :rank] * root  # a head of fewer than d' rows leaves columns at 0
+    vocab[:, : len(root)] = u[:, :rank] * root  # columns stay 0 if the head has fewer than d' rows
     down[: len(root)] = root[:, None] * v[:, :rank].T
     return vocab, down
 
 
-_STEP, _FP8_STEP = 8, 16  # the ranks that the op takes are multiples of them
+_STEP, _FP8_STEP = 8, 16  # the op requires ranks that are multiples of these
 
 
 class Selector(nn.Module):
-    """The scores of a scorer over some of its rows ``s = W_vocab p``, and the best of them.
+    """Scores ``s = W_vocab p`` over some rows of W_vocab, and selection of the best rows.
 
     Args:
-        rows: (R, d') of W_vocab.
-        fp8: score with these rows in float8_e4m3fn, one scale a row.
-        ops: :meth:`select` will be called: ranks that the op does not take are padded with zeros, in a copy. The
-            plain form keeps fp8 rows in the scorer's dtype: PyTorch has no plain product with them.
+        rows: (R, d') rows of W_vocab.
+        fp8: score with the rows in float8_e4m3fn, with one scale per row.
+        ops: prepare for :meth:`select`: ranks that the op does not support are zero-padded in a copy.
+            Otherwise fp8 rows are kept in the scorer's dtype, because PyTorch has no plain fp8 product.
     """
 
     weight: Tensor
@@ -139,18 +140,22 @@ class Selector(nn.Module):
         self.register_buffer("scale", scale, persistent=False)
 
     def scores(self, projected: Tensor) -> Tensor:
-        """(N, d') -> (N, R) fp32."""
+        """Compute the scores: (N, d') -> (N, R) fp32."""
         scores = linear(self._padded(projected), self.weight.to(projected.dtype)).float()
         return scores if self.scale is None else scores * self.scale
 
     def select(self, projected: Tensor, k: int) -> Tensor:
-        """The k best rows (N, k) int32 of each of (N, d'), in no order; ties at the border to the lower row."""
+        """Select the k best rows (N, k) int32 for each of (N, d'), unordered; ties go to the lower row."""
         return ranker_select(self._padded(projected), self.weight, k, scale=self.scale)
 
     def best(
         self, hidden: Tensor, down: Tensor, head: Tensor, k: int, topk: int, target_ids: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Answers (N, topk) among at least k candidates of each of (N, H) by ``head`` (R, H); see ``ranker_topk``."""
+        """Return the best tokens by ``head`` (R, H) among at least k candidates of each of (N, H).
+
+        Returns:
+            see ``ranker_topk``, (N, topk) each.
+        """
         down = F.pad(down, (0, 0, 0, self._padding)) if self._padding else down
         return ranker_topk(hidden, down, self.weight, head, k, topk, scale=self.scale, target_ids=target_ids)
 

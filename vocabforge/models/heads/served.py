@@ -1,4 +1,4 @@
-"""A draft head inside a server's drafter: what stands in ``config.json`` and beside the drafter's tensors."""
+"""A draft head in a drafter for a server: its entry in ``config.json`` and its tensors."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from .interface import DraftHead, HeadBase, HeadOptions, HeadSizes
 from .io import fill_head, head_tensors
 from .registry import HEADS, build_head
 
-KEY = "vocabforge_head"  # in config.json
-PREFIX = "draft_head."  # of the tensors
-_RANKED = "ranked"  # a hybrid head's hot core
+KEY = "vocabforge_head"  # key in config.json
+PREFIX = "draft_head."  # prefix of the tensor names
+_RANKED = "ranked"  # name of a hybrid head's hot core
 
 
 @dataclass(frozen=True)
 class ServedHead:
-    """A draft head with how it is used; ``module`` is None for kinds that train nothing."""
+    """A draft head and its options; ``module`` is None for kinds without a trained part."""
 
     kind: str
     module: nn.Module | None
@@ -31,7 +31,7 @@ class ServedHead:
     transform: LogitTransform
 
     def body(self) -> dict[str, Any]:
-        """What ``config.json`` holds under :data:`KEY`; ``ranked`` is a tensor."""
+        """Return the ``config.json`` entry under :data:`KEY`; ``ranked`` is stored as a tensor instead."""
         options = {name: value for name, value in asdict(self.options).items() if value is not None}
         options.pop("ranked", None)
         sizes: Any = None if self.module is None else self.module.head_sizes
@@ -43,23 +43,23 @@ class ServedHead:
         }
 
     def tensors(self, dtype: torch.dtype) -> dict[str, Tensor]:
-        """Every tensor by its name in the folder, weights in ``dtype``."""
+        """Return every tensor by its name in the folder, weights in ``dtype``."""
         found = {} if self.module is None else head_tensors(self.module, dtype)
         if self.options.ranked is not None:
             found[_RANKED] = torch.tensor(self.options.ranked, dtype=torch.int32)
         return {PREFIX + name: tensor for name, tensor in found.items()}
 
     def over(self, base: HeadBase) -> DraftHead:
-        """The head over a drafter's exact head; its weights go where the base's are."""
+        """Create the head over a drafter's exact head, with its device and dtype."""
         module = None if self.module is None else self.module.to(base.weight.device, base.weight.dtype)
         return build_head(self.kind, base, module, self.options)
 
 
 def read_served(body: Mapping[str, Any], tensors: Mapping[str, Tensor], source: object) -> ServedHead:
-    """What :class:`ServedHead` wrote; ``tensors`` are those whose names begin with :data:`PREFIX`.
+    """Read back the output of :class:`ServedHead`; the names of ``tensors`` start with :data:`PREFIX`.
 
     Raises:
-        ArtifactError: not of one head, or not of its sizes.
+        ArtifactError: entry and tensors are invalid, or do not match.
     """
     found = {name.removeprefix(PREFIX): tensor for name, tensor in tensors.items()}
     try:
@@ -82,7 +82,7 @@ def read_served(body: Mapping[str, Any], tensors: Mapping[str, Tensor], source: 
         raise ArtifactError(
             "the drafter's draft head cannot be read",
             got=error,
-            expected=f"what export --format vllm writes under {KEY} and as tensors {PREFIX}*",
+            expected=f"the output of export --format vllm: {KEY} in config.json and tensors {PREFIX}*",
             source=source,
             remedy="export it again",
         ) from error

@@ -1,1 +1,1 @@
-"""Any causal language model of Transformers as a decoding target, run by its own code."""
+"""Any Transformers causal language model as a decoding target, run with its own code."""

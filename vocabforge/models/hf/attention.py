@@ -1,4 +1,4 @@
-"""Attention under a mask without copies of the keys that a group of queries shares, for Transformers on the CPU."""
+"""Masked grouped-query attention for Transformers on the CPU that does not repeat keys and values."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 NAME = "grouped_sdpa"
-_OTHERS = ("softcap", "position_bias")  # what masks and scores may depend on beside
+_OTHERS = ("softcap", "position_bias")  # other inputs that change masks or scores
 
 
 def grouped_sdpa(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **given: Any
 ) -> tuple[Tensor, Any]:
-    """As Transformers' ``sdpa``: (B, h, T, D) queries and (B, kv, S, D) keys -> (B, T, h, D)."""
+    """Compute Transformers' ``sdpa``: (B, h, T, D) queries and (B, kv, S, D) keys -> (B, T, h, D)."""
     if attention_mask is None or any(given.get(name) is not None for name in _OTHERS):
         return sdpa_attention_forward(module, query, key, value, attention_mask, **given)
     out = F.scaled_dot_product_attention(

@@ -1,7 +1,7 @@
-"""A cache of slots for models of Transformers: keys and values where the decoder says, recurrent states beside them.
+"""A slot-based cache for Transformers models: keys and values in caller-chosen slots, plus recurrent states.
 
-Attention layers hold every position, whatever their window: masks say what is seen. Which slot holds which position is
-the caller's to decide, so that a tree's nodes lie side by side and the accepted ones are moved.
+Attention layers keep every position regardless of their window; masks limit visibility. The caller assigns
+positions to slots, so the nodes of a tree occupy adjacent slots and the accepted ones are moved later.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from .replay import StateReplay
 
 
 class Place:
-    """What the pass that is running reads and writes.
+    """The parts of the cache that the current pass reads and writes.
 
     Attributes:
-        batch: B rows of the whole cache.
-        capacity: S slots of a row.
-        rows: the rows of this pass.
-        slots: (T,), of several rows (B', T) slots that its tokens are written to.
-        view: slots that it looks at, from the first.
-        positions: (B', T) of its tokens.
-        filled: whether recurrent layers go on from the state of these rows; else they start anew.
+        batch: B, rows of the whole cache.
+        capacity: S, slots per row.
+        rows: rows of the pass.
+        slots: slots that its tokens are written to: (T,), or (B', T) for several rows.
+        view: number of leading slots that it attends to.
+        positions: (B', T) positions of its tokens.
+        filled: whether recurrent layers continue from the state of these rows instead of starting from zero.
     """
 
     def __init__(self, batch: int, capacity: int) -> None:
@@ -40,7 +40,7 @@ class Place:
 
 
 class SlotLayer(CacheLayerMixin):
-    """Keys and values of one attention layer, (B, heads, S + 1, D) each (``KVCache``), made at its first pass."""
+    """Keys and values of an attention layer, (B, heads, S + 1, D) each, allocated in its first pass."""
 
     is_sliding = False
 
@@ -49,7 +49,7 @@ class SlotLayer(CacheLayerMixin):
         self.place = place
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Zeros: a slot that was never written is finite."""
+        """Allocate zeros, so that unwritten slots are finite."""
 
         def empty(states: Tensor) -> Tensor:
             shape = (self.place.batch, states.shape[1], self.place.capacity + 1, states.shape[3])
@@ -81,7 +81,7 @@ class SlotLayer(CacheLayerMixin):
         return keys[:, :, : place.view], values[:, :, : place.view]
 
     def move(self, source: Tensor, destination: Tensor) -> None:
-        """Copy slots to slots, each (B, N); reads all sources before it writes."""
+        """Copy slots ``source`` to ``destination``, each (B, N); all sources are read before any write."""
         if not self.is_initialized:
             return
         source, destination = source.to(self.keys.device), destination.to(self.keys.device)
@@ -93,7 +93,7 @@ class SlotLayer(CacheLayerMixin):
         return self.place.view, 0
 
     def get_seq_length(self) -> Any:
-        """What positions of the pass begin at, less their number in it: Llama 4 takes its temperatures from this."""
+        """Return the positions of the pass minus their indices, from which Llama 4 derives temperatures."""
         positions = self.place.positions[0]
         if len(positions) == 1:
             return positions
@@ -104,7 +104,7 @@ class SlotLayer(CacheLayerMixin):
 
 
 class StateLayer(LinearAttentionCacheLayerMixin):
-    """Convolution and recurrent states of one layer, (B, ...) each, made at its first pass."""
+    """Convolution and recurrent states of one layer, (B, ...) each, allocated in the first pass."""
 
     def __init__(self, place: Place, number_of_states: int = 1) -> None:
         self.place = place
@@ -119,14 +119,14 @@ class StateLayer(LinearAttentionCacheLayerMixin):
             for index in range(self.number_of_states)
         }
 
-    # The base class keeps these four as attributes; here they are of the rows of the pass.
+    # The base class stores these as attributes; here they cover only the rows of the pass.
     @property
     def conv_states(self) -> dict[int, Tensor | None]:
         return self._of("conv")
 
     @conv_states.setter
     def conv_states(self, _: object) -> None:
-        """Made by the first pass."""
+        """Ignore the value; the first pass allocates the states."""
 
     @property
     def recurrent_states(self) -> dict[int, Tensor | None]:
@@ -134,7 +134,7 @@ class StateLayer(LinearAttentionCacheLayerMixin):
 
     @recurrent_states.setter
     def recurrent_states(self, _: object) -> None:
-        """Made by the first pass."""
+        """Ignore the value; the first pass allocates the states."""
 
     @property
     def has_previous_state(self) -> dict[int, bool]:
@@ -142,10 +142,10 @@ class StateLayer(LinearAttentionCacheLayerMixin):
 
     @has_previous_state.setter
     def has_previous_state(self, _: object) -> None:
-        """The place of the pass says it."""
+        """Ignore the value; ``place.filled`` determines it."""
 
     def lazy_initialization(self, *args: Any, **kwargs: Any) -> None:
-        """By the first update, which knows the shape."""
+        """Do nothing; the first update allocates the states, once their shapes are known."""
 
     def _store(self, kind: str, index: int, states: Tensor) -> Tensor:
         if (kind, index) not in self.memory:
@@ -158,7 +158,7 @@ class StateLayer(LinearAttentionCacheLayerMixin):
     def update_conv_state(
         self, conv_states: Tensor, state_idx: int = 0, conv_kernel_size: int | None = None, **kwargs: Any
     ) -> Tensor:
-        """The states before the pass and its own in one row; the last ones stay."""
+        """Append the pass's states to the stored ones, keep the last, and return the concatenation."""
         before = self.conv_states[state_idx]
         size = before.shape[-1] if before is not None else conv_kernel_size or conv_states.shape[-1]
         if self.place.filled and before is not None:
@@ -173,32 +173,32 @@ class StateLayer(LinearAttentionCacheLayerMixin):
 
 
 class StateAndSlotLayer(StateLayer, SlotLayer):
-    """A layer with attention and a recurrence side by side."""
+    """Cache of a layer with parallel attention and recurrence."""
 
     def __init__(self, place: Place, number_of_states: int = 1) -> None:
         SlotLayer.__init__(self, place)
         StateLayer.__init__(self, place, number_of_states)
 
     def lazy_initialization(self, *args: Any, **kwargs: Any) -> None:
-        if len(args) == 2:  # of keys and values
+        if len(args) == 2:  # called with keys and values
             SlotLayer.lazy_initialization(self, *args)
 
 
 class SlotCache(Cache):
-    """Slots of all layers for B rows.
+    """A cache of all layers for B rows.
 
     Args:
         config: the model's text configuration.
         batch: B.
         capacity: S.
-        replay: repairs recurrent layers after a rejection; None where the model has none.
-        device: where the decoder's own tensors are; layers keep theirs beside their weights.
+        replay: restores recurrent layers after a rejection; None if the model has none.
+        device: device of the decoder's own tensors; each layer's cache is on the device of its weights.
 
     Raises:
-        DataError: a layer that chooses by itself which keys it sees (an indexer).
+        DataError: a layer selects its keys with an indexer.
     """
 
-    is_compileable = False  # else Transformers makes a mask where none is needed
+    is_compileable = False  # otherwise Transformers builds masks that are not needed
 
     def __init__(
         self,
@@ -212,7 +212,7 @@ class SlotCache(Cache):
         self.capacity, self.replay, self.device = capacity, replay, device
         self.saved: list[Tensor] = []
         self._filled = [False] * batch
-        self._tried = 1  # tokens a row of the pass that is to be settled
+        self._tried = 1  # tokens per row of the pass to be settled
         super().__init__(layers=[self._layer(layer) for layer in DynamicCache(config=config).layers])
 
     def _layer(self, layer: Any) -> Any:
@@ -221,7 +221,7 @@ class SlotCache(Cache):
             return StateAndSlotLayer(self.place, layer.number_of_states)
         if recurrent:
             return StateLayer(self.place, layer.number_of_states)
-        if not isinstance(layer, CacheLayerMixin):  # of a layer without states of its own
+        if not isinstance(layer, CacheLayerMixin):  # a layer without states
             return layer
         if hasattr(layer, "update_indexer"):
             raise DataError(
@@ -236,7 +236,7 @@ class SlotCache(Cache):
         return layer.get_seq_length() if isinstance(layer, SlotLayer) else 0
 
     def enter(self, rows: slice, slots: Tensor, positions: Tensor, view: int) -> None:
-        """A pass over these rows begins."""
+        """Begin a pass over these rows."""
         place = self.place
         place.rows, place.positions, place.view = rows, positions, view
         place.slots = slots[0] if slots.dim() == 2 and len(slots) == 1 else slots
@@ -244,47 +244,47 @@ class SlotCache(Cache):
         self._filled[rows] = [True] * len(self._filled[rows])
 
     def restart(self, row: int) -> None:
-        """A new request takes the row."""
+        """Reset the row for a new request."""
         self._filled[row] = False
 
     def attempt(self, size: int) -> None:
-        """The next pass has ``size`` tokens a row, and not all of them may stay."""
+        """Prepare for a pass of ``size`` tokens per row, some of which may be rejected."""
         self._tried = size
         if self.replay is not None and size > 1:
             self.replay.begin(self)
 
     def settle(self, counts: Sequence[int]) -> None:
-        """Of that pass, the first ``counts`` tokens of each row stay."""
+        """Keep the first ``counts`` tokens of each row of that pass."""
         if self.replay is not None and self._tried > 1:
             self.replay.settle(self, counts, self._tried)
 
     def row(self, index: int) -> RowOfSlots:
-        """One row, for :meth:`~vocabforge.models.hf.model.TransformersModel.forward`."""
+        """Return one row, for :meth:`~vocabforge.models.hf.model.TransformersModel.forward`."""
         return RowOfSlots(self, slice(index, index + 1))
 
     def move(self, source: Tensor, destination: Tensor) -> None:
-        """Compaction after a tree: copy slots ``source`` to ``destination``, (N,) or (B, N), in every layer."""
+        """Compact after a tree: copy slots ``source`` to ``destination``, (N,) or (B, N), in every layer."""
         every = self.place.batch, -1
         for layer in self.layers:
             if isinstance(layer, SlotLayer):
                 layer.move(source.expand(every), destination.expand(every))
 
     def states(self) -> Iterator[Tensor]:
-        """All recurrent states, (B, ...) each."""
+        """Yield all recurrent states, (B, ...) each."""
         for layer in self.layers:
             if isinstance(layer, StateLayer):
                 yield from layer.memory.values()
 
 
 class RowOfSlots:
-    """Rows of a :class:`SlotCache` as a cache of their own."""
+    """A view of some rows of a :class:`SlotCache`."""
 
     def __init__(self, whole: SlotCache, rows: slice) -> None:
         self.whole, self.rows, self.capacity = whole, rows, whole.capacity
 
 
 def rows_of(cache: SlotCache | RowOfSlots) -> tuple[SlotCache, slice]:
-    """The whole cache, and which of its rows are meant."""
+    """Return the whole cache and the rows that ``cache`` covers."""
     if isinstance(cache, RowOfSlots):
         return cache.whole, cache.rows
     return cache, slice(0, cache.place.batch)

@@ -1,7 +1,7 @@
-"""Any causal language model of Transformers as a decoding target: its own code, our cache, masks and positions.
+"""Any Transformers causal language model as a decoding target: its own code, our cache, masks and positions.
 
-The lean model is faster where it knows the architecture; this one serves the others. A pass takes the tokens of B rows
-at explicit positions, sees what additive masks say, and writes to the slots that it is given.
+The lean model is faster but supports fewer architectures; this model runs the others. A pass takes the tokens
+of B rows with explicit positions, additive masks and the cache slots to write to.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from .cache import RowOfSlots, SlotCache, rows_of
 from .replay import StateReplay
 
 _ATTENTION = {"full_attention", "sliding_attention", "chunked_attention"}
-_FAR = 1 << 20  # positions of a model that names no limit
+_FAR = 1 << 20  # position limit of a model whose configuration has none
 
 
 class _HeadInput(nn.Module):
-    """Stands in for the LM head: keeps what it would read, and gives one column instead of V."""
+    """Placeholder for the LM head that stores its input and returns one column instead of V."""
 
     def __init__(self, head: Any) -> None:
         super().__init__()
@@ -41,23 +41,24 @@ class _HeadInput(nn.Module):
 
 
 class TransformersModel:
-    """A loaded model of Transformers behind the lean model's interface.
+    """A loaded Transformers model with the interface of the lean model.
 
-    The model's LM head is taken out: :meth:`forward` gives its input, :meth:`logits` applies it.
+    The LM head is separate: :meth:`forward` returns its input and :meth:`logits` applies it.
 
     Args:
-        model: as ``AutoModelForCausalLM`` gives it.
-        source: where it comes from, for messages.
-        placement: where it was put; None is one device, the model's. Under tensor parallelism every process must run
-            the same passes.
+        model: a model as returned by ``AutoModelForCausalLM``.
+        source: origin of the model, for error messages.
+        placement: placement of the weights; None for the model's single device. Under tensor parallelism
+            every process must run the same passes.
 
     Attributes:
         config: sizes.
-        device: where ids, positions and masks are expected, and hidden states and logits are given.
-        transform: what the model does to its logits behind the LM head.
+        device: device of the inputs (ids, positions, masks) and outputs (hidden states, logits).
+        transform: transform that the model applies to the output of the LM head.
 
     Raises:
-        DataError: no logits, no decoder layers, or logits that are not those of the head and the transform.
+        DataError: the model has no logits or no decoder layers, or its logits are not those of the head and
+            the transform.
     """
 
     def __init__(self, model: Any, source: object = None, placement: Placement | None = None) -> None:
@@ -73,14 +74,14 @@ class TransformersModel:
         self._cache_name = "past_key_values" if "past_key_values" in names else "cache_params"
         self._positional = "position_ids" in names
         self._mask_keys = _mask_keys(model, text)
-        # It makes no mask by itself for one token. A second decoder may come over the same model.
+        # These create no mask for a single token. NAME is set if another decoder already wraps this model.
         self._maskless = text._attn_implementation in ("sdpa", attention.NAME)
         if self._maskless and self.device.type == "cpu":
             text._attn_implementation = attention.NAME
         self._all_near = self._mask_keys is None and getattr(text, "sliding_window", None) is not None
         self._stand_in = _HeadInput(self.head)
-        self._body: Any = None  # what the head reads comes of it alone
-        self._wanted: tuple[int, ...] = ()  # training runs this model, too: nothing of its passes is kept
+        self._body: Any = None  # base model, if it computes the head's input by itself
+        self._wanted: tuple[int, ...] = ()  # empty between passes: training also runs this model
         self._kept: dict[int, Tensor] = {}
         self._hooked: set[int] = set()
         probe = SlotCache(text, 1, 1)
@@ -93,14 +94,14 @@ class TransformersModel:
         return self.lm_head_weight.dtype
 
     def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
-        """All weights."""
+        """Return all weights by name."""
         return cast("Iterator[tuple[str, Tensor]]", self.model.named_parameters())
 
     def new_cache(self, capacity: int, batch: int = 1) -> SlotCache:
-        """A cache of ``batch`` rows of ``capacity`` slots; layers take memory at their first pass.
+        """Return a cache of ``batch`` rows of ``capacity`` slots; layers allocate memory in their first pass.
 
         Raises:
-            UsageError: several rows of a model that takes one position for all of them (Llama 4).
+            UsageError: several rows, but the model uses one position for all of them (Llama 4).
         """
         if batch > 1 and getattr(self._text, "attn_temperature_tuning", False):
             raise UsageError(
@@ -112,8 +113,8 @@ class TransformersModel:
         return SlotCache(self._text, batch, capacity, self._replay, self.device)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """(..., H) what the LM head reads -> (..., V), with the model's own softcap or scale."""
-        if not self._spread:  # hooks bring the states of a spread model to its weights
+        """Apply the LM head and the model's softcap or scale: (..., H) -> (..., V)."""
+        if not self._spread:  # the hooks of a spread model move the states to the weights
             hidden = hidden.to(self.head.weight.device)
         return self.transform(self.head(hidden).to(self.device))
 
@@ -131,7 +132,7 @@ class TransformersModel:
         """Run T tokens of B rows; see :meth:`~vocabforge.models.lean.model.LeanModel.forward`.
 
         Returns:
-            ``hidden`` is what the LM head reads.
+            the output; ``hidden`` is the input of the LM head.
         """
         whole, rows = rows_of(cache)
         view = mask if isinstance(mask, int) else mask.shape[-1]
@@ -151,7 +152,7 @@ class TransformersModel:
         return TargetOutput(hidden, aux)
 
     def _run(self, ids: Tensor, given: dict[str, Any]) -> Tensor:
-        """(B, T) ids -> (B, T, H) what the LM head would read."""
+        """Run the model without its LM head: (B, T) ids -> (B, T, H) input of the head."""
         if self._body is not None:
             return cast(Tensor, self._body(input_ids=ids, use_cache=True, return_dict=True, **given)[0])
         return self._head_input(input_ids=ids, use_cache=True, return_dict=True, **given)
@@ -169,7 +170,7 @@ class TransformersModel:
         return hidden
 
     def _masks(self, mask: Tensor | int, near: Tensor | int) -> Any:
-        """Additive float masks, right with every attention of Transformers; booleans are not with eager."""
+        """Return additive float masks, since boolean masks are wrong with Transformers' eager attention."""
         if self._mask_keys is None:
             return self._additive(near if self._all_near else mask)
         if not _ATTENTION & set(self._mask_keys):
@@ -180,12 +181,12 @@ class TransformersModel:
                 made[key] = self._additive(mask)
             elif key in ("sliding_attention", "chunked_attention"):
                 made[key] = self._additive(near)
-            else:  # a recurrent layer reads all of its row
+            else:  # recurrent layers take no mask
                 made[key] = None
         return made
 
     def _additive(self, mask: Tensor | int) -> Tensor | None:
-        """(T, S) or (B, T, S) -> (B or 1, 1, T, S): 0 where visible, else the lowest finite number."""
+        """Convert (T, S) or (B, T, S) to (B or 1, 1, T, S): 0 if visible, else the lowest finite number."""
         if isinstance(mask, int):
             return (
                 None if self._maskless else torch.zeros(1, 1, 1, mask, dtype=self.dtype, device=self.device)
@@ -206,7 +207,7 @@ class TransformersModel:
 
     @torch.no_grad()
     def _check(self) -> None:
-        """The head and its transform give the model's logits."""
+        """Check that the head and its transform reproduce the model's logits."""
         ids = torch.arange(min(8, self.config.vocab_size), device=self.device)[None]
         given: dict[str, Any] = {}
         if self._positional:
@@ -219,11 +220,11 @@ class TransformersModel:
             raise self._other_logits()
         body = self.model.base_model
         if not self._spread and body is not self.model and torch.equal(body(**given)[0], hidden):
-            self._body = body  # fewer calls than the whole model's
+            self._body = body  # fewer calls than the whole model
 
     def _other_logits(self) -> DataError:
         return DataError(
-            "this target's logits are not its LM head's, a scale and a softcap",
+            "this target's logits are not the scaled and capped output of its LM head",
             got=type(self.model).__name__,
             expected="logits = softcap(scale x LM head(hidden))",
             source=self.source,
@@ -238,25 +239,25 @@ def load_transformers(
     device_map: str | Mapping[str, Any] | None = None,
     tp_plan: str | None = None,
 ) -> TransformersModel:
-    """Load a Hugging Face folder for decoding by Transformers' own code.
+    """Load a Hugging Face folder for decoding with Transformers' own code.
 
     Args:
         device, device_map, tp_plan: see :class:`~vocabforge.models.target.load.Placement`.
 
     Raises:
-        DataError: no model, or one that cannot be verified.
-        UsageError: a placement that does not suit how the processes were launched.
+        DataError: the folder has no model, or its drafts cannot be verified.
+        UsageError: the placement does not suit how the processes were launched.
     """
     placement = Placement(torch.device(device), device_map, tp_plan)
     return TransformersModel(load_causal_lm(path, dtype, placement), path, placement)
 
 
 def _mask_keys(model: Any, text: Any) -> list[str] | None:
-    """Layer types that the model's forward takes masks of; None: it takes one mask."""
+    """Return the layer types that the model's forward takes masks for; None if it takes a single mask."""
     from transformers.masking_utils import create_masks_for_generate
 
     types = set(getattr(text, "layer_types", None) or ())
-    if "chunked_attention" in types:  # Transformers before 5.20 cannot be asked for these
+    if "chunked_attention" in types:  # the probe below fails for these before Transformers 5.20
         return sorted(types)
     make = getattr(model, "create_masks_for_generate", create_masks_for_generate)
     weight = model.get_input_embeddings().weight
@@ -279,7 +280,7 @@ def _sizes(
     tables = rope.values() if any(isinstance(one, dict) for one in rope.values()) else [rope]
     for table in tables:
         if table.get("rope_type") in ("longrope", "dynamic"):
-            # Frequencies change for the whole pass where any position lies beyond.
+            # If any position exceeds the limit, the frequencies of the whole pass change.
             before = table.get("original_max_position_embeddings") or getattr(
                 text, "original_max_position_embeddings", None
             )
@@ -300,4 +301,4 @@ def _sizes(
     )
 
 
-_ROOM = 64  # a tree's nodes lie beyond its request's last position
+_ROOM = 64  # tree nodes have positions beyond the last of the request

@@ -1,6 +1,6 @@
-"""Recurrent layers after a rejection: their state before the pass, and their mixers once more over what was accepted.
+"""Rollback of recurrent layers after a rejection: restore their states and rerun mixers on accepted tokens.
 
-Nothing else of the model runs twice: no attention, no MLP, no expert.
+Only the mixers run twice; attention, MLPs and experts do not.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class StateReplay:
-    """The recurrent mixers of a model, and what the last pass fed them.
+    """The recurrent mixers of a model and their inputs in the last pass.
 
     Args:
-        model: its mixers are the modules with a ``layer_idx`` and a convolution.
+        model: the model; its mixers are the modules with a ``layer_idx`` and a convolution.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -33,13 +33,13 @@ class StateReplay:
             self._fed.append((module, args, kwargs))
 
     def begin(self, cache: SlotCache) -> None:
-        """Before a pass that may be rejected in part."""
+        """Save the states and record inputs before a pass whose tokens may be rejected in part."""
         self._fed.clear()
         self._recording = True
         cache.saved = [states.clone() for states in cache.states()]
 
     def settle(self, cache: SlotCache, counts: Sequence[int], size: int) -> None:
-        """After a pass of ``size`` tokens a row, of which the first ``counts`` of each row were accepted."""
+        """Roll back to the first ``counts`` tokens of each row after a pass of ``size`` tokens per row."""
         self._recording = False
         for row, count in enumerate(counts):
             if 0 < count < size:
@@ -55,7 +55,7 @@ class StateReplay:
 
 
 def _part(value: Any, row: int, count: int, size: int) -> Any:
-    """Of a tensor (B, T, ...) one row's first tokens."""
+    """Return one row's first ``count`` tokens of a tensor (B, T, ...), or any other value unchanged."""
     if isinstance(value, Tensor) and value.dim() >= 2 and value.shape[1] == size:
         return value[row : row + 1, :count]
     return value

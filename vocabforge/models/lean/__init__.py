@@ -1,1 +1,1 @@
-"""The decoder model that decoding runs."""
+"""The lean decoder model."""

@@ -1,6 +1,6 @@
 """Sizes and switches of a lean decoder, read from a Hugging Face ``config.json``.
 
-A decoder family that differs only in the traits of ``FAMILIES`` is one row there.
+``FAMILIES`` has one row per decoder family; a new family that differs only in these traits needs just a row.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..target.text_config import text_config
 Switch = Literal["never", "always", "config"]
 
 
-# Norms before and after attention, before and after the MLP, by their names in the checkpoint.
+# Checkpoint names of the norms before and after attention, then before and after the MLP.
 Norms = tuple[str | None, str | None, str | None, str | None]
 BEFORE: Norms = ("input_layernorm", None, "post_attention_layernorm", None)
 AFTER: Norms = (None, "post_attention_layernorm", None, "post_feedforward_layernorm")
@@ -31,15 +31,17 @@ AFTER: Norms = (None, "post_attention_layernorm", None, "post_feedforward_layern
 
 @dataclass(frozen=True)
 class ExpertTraits:
-    """A mixture of experts in place of the MLP: a token passes the experts of its highest router logits.
+    """A mixture of experts instead of an MLP: a token uses the experts with its highest router logits.
 
-    ``router``: its module in Transformers; ``stored_router``: in the checkpoint, if another.
-    ``stored``: folder of the experts in the checkpoint and names of the gate, up and down projections; None: all
-    experts in one tensor, as Transformers has them once loaded.
-    ``size``: the key of their width. ``normed``: a token's experts share a weight of 1;
-    ``config`` reads ``norm_topk_prob``.
-    ``clamped``: gpt-oss: biases, gate and up in turn, inputs before outputs, ``(up + 1) * gate * sigmoid(a * gate)``
-    with both clamped.
+    Attributes:
+        router: name of the router module in Transformers.
+        stored_router: name of the router in the checkpoint, if different.
+        stored: prefix of the experts in the checkpoint, and the names of the gate, up and down projections;
+            None if all experts are in one tensor, as in a loaded Transformers model.
+        size: configuration key of the experts' width.
+        normed: whether the weights of a token's experts sum to 1; ``config`` reads ``norm_topk_prob``.
+        clamped: gpt-oss layout: biases, interleaved gate and up, (inputs, outputs) order of the weights, and
+            ``(up + 1) * gate * sigmoid(a * gate)`` with both clamped.
     """
 
     router: str = "mlp.gate"
@@ -52,23 +54,25 @@ class ExpertTraits:
 
 @dataclass(frozen=True)
 class FamilyTraits:
-    """What distinguishes one decoder family from plain Llama, and its configuration defaults.
+    """Differences between a decoder family and plain Llama, and the family's configuration defaults.
 
-    ``*_bias``: whether a projection has a bias; ``config`` reads ``attention_bias`` or ``mlp_bias``.
-    ``norms``: RMSNorm of a block's input, or of its output before the residual sum, by name; None: there is none.
-    ``one_plus``: norms multiply by 1 + weight (Gemma).
-    ``qk_norm``: RMSNorm of queries and keys, over each head or over all heads together.
-    ``sub_norms``: RMSNorm before the output projections of attention and MLP (BitNet).
-    ``windows``: which layers use ``sliding_window``; ``switch`` reads ``layer_types`` if ``use_sliding_window``.
-    ``rope``: ``neighbours`` rotates pairs of neighbours, in a part of each head if the configuration says so (GLM-4);
-    ``some`` leaves layers out where ``no_rope_layers`` is 0 (SmolLM3); ``types`` has settings for each layer type.
-    ``sinks``: a logit of each head that takes attention and gives nothing (gpt-oss).
-    ``scales``: ``gemma``: embeddings times sqrt(H), scores times ``query_pre_attn_scalar ** -0.5``; ``granite``: the
-    multipliers of the configuration; both: its transform of the logits.
-    ``fused_gate_up``: the checkpoint has gate and up in one tensor.
-    ``experts``: None: an MLP.
-    ``completed``: Transformers' class fills in what the configuration leaves out, and old spellings.
-    ``num_kv_heads``, ``head_dim``, ``sliding_window``: what an absent configuration key means.
+    Attributes:
+        qkv_bias, o_bias, mlp_bias: whether the projections have biases; ``config`` reads ``attention_bias``
+            or ``mlp_bias``.
+        norms: names of the RMSNorms of a block's input and of its output before the residual sum, or None.
+        one_plus: norms multiply by 1 + weight (Gemma).
+        qk_norm: RMSNorm of queries and keys, over each head or over all heads together.
+        sub_norms: RMSNorm before the output projections of attention and MLP (BitNet).
+        windows: layers with ``sliding_window``; ``switch`` reads ``layer_types`` if ``use_sliding_window``.
+        rope: ``neighbours`` rotates adjacent pairs, in part of each head if configured (GLM-4); ``some``
+            skips layers whose ``no_rope_layers`` entry is 0 (SmolLM3); ``types`` has settings per layer type.
+        sinks: each head has an extra attention logit without a value (gpt-oss).
+        scales: ``gemma``: embeddings times sqrt(H), scores times ``query_pre_attn_scalar ** -0.5``;
+            ``granite``: the configured multipliers. Both also apply the configured transform of the logits.
+        fused_gate_up: the checkpoint stores gate and up in one tensor.
+        experts: traits of the experts; None for an MLP.
+        completed: Transformers' configuration class fills in missing keys and converts old spellings.
+        num_kv_heads, head_dim, sliding_window: defaults for missing configuration keys.
     """
 
     model_type: str
@@ -175,17 +179,17 @@ FAMILIES = ExtensionTable(
 
 
 def find_family(config: Mapping[str, Any], source: object = None) -> tuple[str, FamilyTraits]:
-    """The architecture name and traits that a Hugging Face configuration asks for.
+    """Return the architecture name and traits for a Hugging Face configuration.
 
-    ``architectures`` decides; where it is absent, ``model_type`` does.
+    ``architectures`` determines the family, or ``model_type`` if it is missing.
 
     Raises:
-        DataError: the architecture is not in the table, or none is named.
+        DataError: the architecture is missing or not in the table.
     """
     named = config.get("architectures") or []
     if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
         raise DataError(
-            "the configuration's architectures are no list of names",
+            "the configuration's architectures are not a list of names",
             got=repr(named)[:80],
             source=source,
             remedy="correct config.json",
@@ -207,21 +211,26 @@ def find_family(config: Mapping[str, Any], source: object = None) -> tuple[str, 
 
 
 ACTIVATIONS = {"silu": "silu", "swish": "silu", "relu2": "relu2", "gelu_pytorch_tanh": "gelu_tanh"}
-_MOST, _MOST_LAYERS = 1 << 28, 1 << 12  # beyond them sizes overflow, or making the model never ends
+_MOST, _MOST_LAYERS = 1 << 28, 1 << 12  # larger sizes overflow, or building the model takes forever
 
 
 @dataclass(frozen=True, kw_only=True)
 class LeanConfig(TargetConfig):
-    """Everything ``LeanModel`` needs to know.
+    """Configuration of a ``LeanModel``.
 
-    ``sliding_layers`` has one entry a layer; those layers see the last ``sliding_window`` positions, the token itself
-    included. A checkpoint that carries its own LM head keeps it whatever ``tie_word_embeddings`` says.
-    ``near_rope``: of the sliding layers, if theirs is another; ``rotated_layers``: False leaves positions out.
-    ``attention_scale``: of scores; None is head_dim ** -0.5. ``embedding_scale``, ``residual_scale``: of embeddings,
-    and of what a block adds.
-    ``expert_layers``: which layers have ``num_experts`` of ``expert_size`` in place of the MLP; of each token
-    ``experts_per_token``, weighted by the softmax over these alone if ``normed_experts``, else over all.
-    ``swiglu_alpha``, ``swiglu_limit``: of gpt-oss's experts.
+    A checkpoint that stores an LM head keeps it regardless of ``tie_word_embeddings``.
+
+    Attributes:
+        sliding_layers: one flag per layer; these layers attend to the last ``sliding_window`` positions, the
+            token itself included.
+        near_rope: RoPE of the sliding layers, if different.
+        rotated_layers: one flag per layer; False for layers without rotary positions.
+        attention_scale: scale of the scores; None for head_dim ** -0.5.
+        embedding_scale, residual_scale: scales of the embeddings and of each block's output.
+        expert_layers: layers with ``num_experts`` experts of width ``expert_size`` instead of an MLP; a token
+            uses ``experts_per_token`` of them.
+        normed_experts: expert weights are a softmax over the chosen experts only, not over all.
+        swiglu_alpha, swiglu_limit: settings of gpt-oss's experts.
     """
 
     family: FamilyTraits
@@ -253,10 +262,10 @@ class LeanConfig(TargetConfig):
 
     @classmethod
     def from_hf_config(cls, config: Mapping[str, Any] | Path) -> LeanConfig:
-        """Read a configuration: the parsed JSON, ``config.json`` itself, or the folder that holds it.
+        """Read a configuration from parsed JSON, a ``config.json`` file or the folder that contains it.
 
         Raises:
-            DataError: unsupported architecture or feature, a missing or impossible size.
+            DataError: an unsupported architecture or feature, or a missing or invalid size.
         """
         source: Path | None = None
         if isinstance(config, Path):
@@ -280,7 +289,7 @@ class LeanConfig(TargetConfig):
 
 @dataclass(frozen=True)
 class _ConfigReader:
-    """Typed look-ups in a configuration, each failure naming the key and the file."""
+    """Typed look-ups in a configuration; errors name the key and the file."""
 
     values: Mapping[str, Any]
     source: Path | None
@@ -310,7 +319,7 @@ class _ConfigReader:
 
 
 def _refuse_unsupported(config: Mapping[str, Any], family: FamilyTraits, source: Path | None) -> None:
-    """Fail on what a configuration asks for and the lean decoder would leave out in silence."""
+    """Reject configured features that the lean decoder would silently ignore."""
     quantised = config.get("quantization_config")
     if quantised:
         method = quantised.get("quant_method") if isinstance(quantised, Mapping) else quantised
@@ -393,7 +402,7 @@ def _rotated(read: _ConfigReader, family: FamilyTraits, layers: int) -> tuple[bo
     rotated = (True,) * layers if rotated is None else tuple(bool(one) for one in rotated)
     if len(rotated) != layers:
         raise read.error(
-            "the model configuration's no_rope_layers is not of its layers", len(rotated), layers
+            "the model configuration's no_rope_layers does not have one entry per layer", len(rotated), layers
         )
     return rotated
 
@@ -440,19 +449,23 @@ def _switch(switch: Switch, configured: object) -> bool:
 
 
 def _rope(read: _ConfigReader, family: FamilyTraits, layer_type: str) -> RopeSettings:
-    """RoPE of a layer type. Raises: UnsupportedError: a kind that is not computed."""
+    """Return the RoPE settings of a layer type.
+
+    Raises:
+        UnsupportedError: the kind is not supported.
+    """
     values: Mapping[str, Any] = read.values
     if family.rope == "types" and layer_ropes(values):
         values = {**values, "rope_parameters": layer_ropes(values).get(layer_type, {})}
     rope = parse_rope(values, family.rope_theta, read.source)
     problem = None
-    if rope.kind == "longrope":  # its frequencies follow the longest text of the pass
+    if rope.kind == "longrope":  # its frequencies depend on the longest sequence of the pass
         problem = "rope type longrope"
     if rope.partial is not None and family.rope != "neighbours":
         problem = f"partial_rotary_factor {rope.partial}"
     if problem is not None:
         raise UnsupportedError(
-            "the lean decoder does not compute this RoPE of this family", got=problem, source=read.source
+            "the lean decoder does not support this RoPE for this family", got=problem, source=read.source
         )
     return rope
 

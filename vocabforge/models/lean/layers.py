@@ -20,9 +20,10 @@ from .config import BEFORE, ExpertTraits, LeanConfig
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: Tensor) -> Tensor:
-    """x / sqrt(mean(x^2) + eps) * weight over the last dimension, statistics in fp32 (Zhang and Sennrich, 2019, eq. 4).
+    """Compute x / sqrt(mean(x^2) + eps) * weight over the last dimension, with fp32 statistics.
 
-    Few calls, which is what a small norm costs on a CPU: ``vector_norm``, and ``eps`` as a 0-d fp32 tensor.
+    The call count dominates the cost of a small norm on a CPU, hence ``vector_norm`` and ``eps`` as a 0-d
+    fp32 tensor. Source: Zhang and Sennrich, 2019, equation 4.
     """
     wide = x.float()
     norm = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
@@ -31,26 +32,30 @@ def rms_norm(x: Tensor, weight: Tensor, eps: Tensor) -> Tensor:
 
 
 def one_plus_norm(x: Tensor, weight: Tensor, eps: Tensor) -> Tensor:
-    """:func:`rms_norm` times 1 + weight, which Gemma rounds last."""
+    """Compute :func:`rms_norm` with 1 + weight as the factor, rounded once at the end as in Gemma."""
     wide = x.float()
     wide = wide * (wide.square().mean(-1, keepdim=True) + eps).rsqrt_()
     return torch.addcmul(wide, wide, weight.float()).to(x.dtype)
 
 
 def activation(name: str, x: Tensor) -> Tensor:
-    """``silu``; ``relu2``: the square of ReLU (So et al., 2021); ``gelu_tanh``."""
+    """Apply ``silu``, ``gelu_tanh`` or ``relu2``, the square of ReLU (So et al., 2021)."""
     if name == "silu":
         return F.silu(x)
     return F.gelu(x, approximate="tanh") if name == "gelu_tanh" else F.relu(x).square_()
 
 
 class StepInputs(NamedTuple):
-    """What all layers of one forward pass share.
+    """Inputs shared by all layers of a forward pass.
 
-    ``eps`` 0-d fp32; ``cos`` and ``sin`` (B, T, 1, D), ``near_cos`` and ``near_sin`` those of sliding layers;
-    ``partners`` (D,) of other pairs than rotate-half's; ``slots`` (T,) or (B, T) that this pass writes; ``bias`` and
-    ``window_bias`` (T, view) or (B, 1, T, view): 0 if visible, else the lowest finite number; or a
-    ``Sight``; or ``view`` where one token sees all of it.
+    Attributes:
+        eps: 0-d fp32.
+        cos, sin: (B, T, 1, D).
+        near_cos, near_sin: those of the sliding layers.
+        partners: (D,) for pairs other than rotate-half's.
+        slots: (T,) or (B, T) slots that the pass writes.
+        bias, window_bias: (T, view) or (B, 1, T, view), 0 if visible, else the lowest finite number; or a
+            ``Sight``; or ``view`` if a single token attends to all of these slots.
     """
 
     eps: Tensor
@@ -66,7 +71,7 @@ class StepInputs(NamedTuple):
 
 
 def sum_and_norm(change: Tensor | None, x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """RMSNorm of ``x + change`` (None: of ``x``), and that sum; all (R, H)."""
+    """Return the RMSNorm of ``x + change`` (of ``x`` if None) and the sum itself; all (R, H)."""
     return add_rms_norm(x, None, weight, eps) if change is None else add_rms_norm(change, x, weight, eps)
 
 
@@ -85,21 +90,22 @@ def layer_on_ops(
     read: Tensor | None = None,
     experts: Callable[[Tensor], Tensor] | None = None,
 ) -> tuple[Tensor | None, Tensor]:
-    """A layer with norms before its blocks in few kernels: five, or seven and what ``change`` adds is summed by a norm.
+    """Run a pre-norm layer in five kernels, or in seven with ``change`` added by the first norm.
 
     Args:
-        change: (B * T, H) what the layer before adds to the residual stream ``x`` (B * T, H); None if that is done.
-        w: of :class:`LeanLayer`; without ``attention_norm`` q, k and v read x itself.
-        angles, keys, values, slots: of ``rope_store``.
-        attend: rotated queries (B, T, h, D), ``keys`` and ``values`` -> (B, T, h, D).
-        read: (B * T, any) what q, k and v read in place of the norm of x.
+        change: (B * T, H) pending output of the previous layer, to be added to the residual stream ``x``
+            (B * T, H); None if it is already added.
+        w: weights of a :class:`LeanLayer`; without ``attention_norm``, q, k and v are computed from x itself.
+        angles, keys, values, slots: arguments of ``rope_store``.
+        attend: maps rotated queries (B, T, h, D), ``keys`` and ``values`` to (B, T, h, D).
+        read: (B * T, any) input of q, k and v instead of the norm of x.
         experts: the MLP, if it is not SwiGLU.
 
     Returns:
-        what this layer's MLP adds to the residual stream, or None if that is done; and the stream.
+        the MLP's pending output, or None if it is already added; and the residual stream.
     """
     fused, norm = None, w.get("attention_norm")
-    if backend.FUSED_LAYERS is not None:  # else its module is not even loaded
+    if backend.FUSED_LAYERS is not None:  # otherwise the module is not loaded at all
         from ...ops.fused_linear import fused_linear, fused_qkv, layers_backend
 
         fused = layers_backend(x)
@@ -132,8 +138,11 @@ def layer_on_ops(
 
 
 def fits_ops(config: LeanConfig) -> bool:
-    """Whether :meth:`LeanLayer.on_ops` computes this family: norms before the blocks, SwiGLU or experts, no norms
-    within, one RoPE of rotate-half in all layers, no sinks, nothing scaled on its way to the residual sum."""
+    """Return whether :meth:`LeanLayer.on_ops` supports this family.
+
+    It requires pre-norm blocks without inner norms, SwiGLU or experts, one rotate-half RoPE in all layers, no
+    sinks and no scaling of the blocks' outputs.
+    """
     family = config.family
     norms = family.norms == BEFORE and family.qk_norm in (None, "head") and not family.sub_norms
     rope = all(config.rotated_layers) and family.rope in ("halves", "some")
@@ -142,14 +151,14 @@ def fits_ops(config: LeanConfig) -> bool:
 
 
 def frozen(tensor: Tensor) -> nn.Parameter:
-    """A parameter over a tensor's memory that is never trained."""
+    """Wrap a tensor in a parameter that is never trained and shares its memory."""
     return nn.Parameter(tensor, requires_grad=False)
 
 
 class LeanLayer(nn.Module):
-    """A decoder layer; q, k, v are one matrix, gate and up another, to save calls on small models.
+    """A decoder layer with fused q, k, v and gate, up matrices, which saves calls on small models.
 
-    Which parameters exist follows the family's traits. ``checkpoint_views`` fills them.
+    The family's traits determine which parameters exist; they are filled through ``checkpoint_views``.
     """
 
     def __init__(self, config: LeanConfig, index: int, dtype: torch.dtype, device: torch.device) -> None:
@@ -206,10 +215,10 @@ class LeanLayer(nn.Module):
         return shapes | {"experts_out_bias": (count, hidden)}
 
     def checkpoint_views(self, loaded: bool = False) -> dict[str, tuple[Tensor, ...]]:
-        """Hugging Face tensor name (below ``model.layers.i.``) -> the parts of a parameter that it fills.
+        """Map each Hugging Face tensor name (below ``model.layers.i.``) to the parameter views that it fills.
 
         Args:
-            loaded: as Transformers has them once loaded; it joins experts that the checkpoint has one by one.
+            loaded: use the names in a loaded Transformers model, where separately stored experts are merged.
         """
         own = {name: parameter.data for name, parameter in self.named_parameters()}
         views: dict[str, tuple[Tensor, ...]] = {}
@@ -238,7 +247,7 @@ class LeanLayer(nn.Module):
         }
         views |= {f"{target}.weight": (own[name],) for name, target in norms.items() if name in own}
         if "qk_norm" in own:
-            # Repeated for every head at load, so that one normalisation serves queries and keys.
+            # Repeated for every head at load time, so that queries and keys are normalised in one call.
             rows = own["qk_norm"].unbind(0)
             views["self_attn.q_norm.weight"] = rows[: self.config.num_heads]
             views["self_attn.k_norm.weight"] = rows[self.config.num_heads :]
@@ -266,11 +275,11 @@ class LeanLayer(nn.Module):
         return views
 
     def _tensors(self) -> dict[str, Tensor]:
-        """The parameters by name; a module's attribute look-up costs more than a small addition."""
+        """Return the parameters by name; attribute access on a module costs more than a small addition."""
         return cast("dict[str, Tensor]", self._parameters)
 
     def forward(self, x: Tensor, index: int, step: StepInputs) -> Tensor:
-        """(B * T, H) residual stream in -> out; writes layer ``index`` of the cache."""
+        """Update the residual stream (B * T, H) and write layer ``index`` of the cache."""
         w, eps, norm = self._tensors(), step.eps, self._norm
         if self._plain:
             x = x + self._attend(norm(x, w["attention_norm"], eps), index, step)
@@ -288,13 +297,14 @@ class LeanLayer(nn.Module):
     def on_ops(
         self, change: Tensor | None, x: Tensor, index: int, step: StepInputs, sight: Sight
     ) -> tuple[Tensor | None, Tensor]:
-        """:meth:`forward` in few kernels, for the families of :func:`fits_ops`.
+        """Run :meth:`forward` in few kernels, for the families that :func:`fits_ops` accepts.
 
         Args:
-            change: (B * T, H) what the block before adds to the residual stream ``x``; None if that is done.
+            change: (B * T, H) pending output of the previous block, to be added to the residual stream ``x``;
+                None if it is already added.
 
         Returns:
-            what :func:`layer_on_ops` gives.
+            see :func:`layer_on_ops`.
         """
         config, cache = self.config, step.cache
         return layer_on_ops(
@@ -362,9 +372,10 @@ class LeanLayer(nn.Module):
         return F.linear(inner, w["down"], w.get("down_bias"))
 
     def _pass_experts(self, x: Tensor, clamped: bool) -> Tensor:
-        """Each token's experts, weighted: (R, H) -> (R, H), rows sorted by expert and no shape that depends on them.
+        """Apply each token's experts and sum their weighted outputs: (R, H) -> (R, H).
 
-        Source: Switch Transformers (Fedus et al., 2021), equations 1 and 2, with the experts of the k highest logits.
+        Rows are sorted by expert, and no shape depends on the routing. Source: Switch Transformers (Fedus et
+        al., 2021), equations 1 and 2, with the experts of the k highest logits.
         """
         config, w, count = self.config, self._tensors(), self.config.experts_per_token
         scores = F.linear(x, w["router"], w.get("router_bias")).float()
@@ -400,12 +411,12 @@ def sink_attention(
     window: int | None,
     scale: float | None,
 ) -> Tensor:
-    """Attention whose softmax has one more logit a head, which takes weight and gives nothing: (B, T, h, D).
+    """Compute attention whose softmax has an extra logit per head without a value: (B, T, h, D).
 
     Args:
         q: (B, h, T, D); keys, values: (B, kv, S, D).
-        seen: additive (T, view) or (B, 1, T, view), or a ``Sight``, or ``view``: all of it is.
-        sinks: (h,).
+        seen: additive mask (T, view) or (B, 1, T, view), a ``Sight``, or ``view`` if all slots are visible.
+        sinks: (h,) extra logits.
 
     Source: gpt-oss's model card (OpenAI, 2025).
     """

@@ -1,8 +1,8 @@
-"""The lean decoder model: a Hugging Face causal LM without Hugging Face's per-call cost.
+"""The lean decoder model: a Hugging Face causal LM without Hugging Face's per-call overhead.
 
-One class serves every family of ``lean.config.FAMILIES``. All shapes are static and nothing reads a tensor's value on
-the host, so a forward pass can be captured in a CUDA graph. Over a target that Hugging Face has loaded, the weights are
-held once: each fused lean matrix is filled, and Hugging Face's parameters become views of it.
+One class serves every family of ``lean.config.FAMILIES``. All shapes are static and no tensor value is read
+on the host, so a forward pass can be captured in a CUDA graph. A lean model over a loaded Hugging Face target
+does not duplicate weights: they are moved into fused matrices, and Hugging Face's parameters become views.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from .layers import LeanLayer, StepInputs, fits_ops, frozen, one_plus_norm, rms_
 
 
 class LeanModel(nn.Module):
-    """A decoder for inference: no dropout, no gradients. Make one with ``load_target``.
+    """A decoder for inference, without dropout or gradients; see ``load_target``.
 
-    Run it under ``torch.inference_mode()``: nothing needs a gradient, and calls are cheaper.
+    Run it under ``torch.inference_mode()``, which makes calls cheaper.
     """
 
     inverse: Tensor
@@ -70,11 +70,11 @@ class LeanModel(nn.Module):
         self.norm = frozen(torch.empty(config.hidden_size, dtype=dtype, device=device))
         self._norm = one_plus_norm if config.family.one_plus else rms_norm
         self._plain_rope = config.family.rope in ("halves", "some") and config.rope.kind != "yarn"
-        # Rounded, as Gemma has it.
+        # Rounded to the dtype, as in Gemma.
         self._embedding_scale = float(torch.tensor(config.embedding_scale, dtype=dtype))
         self._make_buffers(device)
         self._tables: list[Tensor] | None = None
-        self._joined: list[Tensor] = []  # side by side; captured passes read older ones where they lie
+        self._joined: list[Tensor] = []  # concatenated tables; captured passes still read the older ones
         self._dense = not any(config.expert_layers)
         self._kinds = [
             int(near) | 2 * (not turned) for near, turned in zip(config.sliding_layers, config.rotated_layers)
@@ -83,7 +83,7 @@ class LeanModel(nn.Module):
 
     @cached_property
     def _constants(self) -> dict[str, Any]:
-        """What ``decoder_layers`` is told of all layers."""
+        """Arguments of ``decoder_layers`` shared by all layers."""
         config = self.config
         return {
             "norm": self.norm,
@@ -98,7 +98,7 @@ class LeanModel(nn.Module):
 
     @cached_property
     def _weights(self) -> list[Tensor]:
-        """Of ``decoder_layers``; the parameters themselves, whatever they hold later."""
+        """Weights for ``decoder_layers``: the parameters themselves, so later in-place changes apply."""
         none = torch.empty(0, device=self.device)
         return [layer._tensors().get(name, none) for layer in self._layers() for name in WEIGHTS]
 
@@ -119,7 +119,7 @@ class LeanModel(nn.Module):
 
     @property
     def lm_head_weight(self) -> Tensor:
-        """(V, H); the embedding itself where the two are tied."""
+        """LM head weight (V, H); the embedding itself if the two are tied."""
         return self.embedding if self.lm_head is None else self.lm_head
 
     @property
@@ -132,21 +132,21 @@ class LeanModel(nn.Module):
 
     @property
     def transform(self) -> LogitTransform:
-        """Of the LM head's output."""
+        """Transform applied to the LM head's output."""
         return self.config.transform
 
     def new_cache(self, capacity: int, batch: int = 1) -> KVCache:
-        """A cache of this model's sizes, dtype and device."""
+        """Return a cache with this model's sizes, dtype and device."""
         c = self.config
         return KVCache(c.num_layers, batch, c.num_kv_heads, capacity, c.head_dim, self.dtype, self.device)
 
     def embed(self, ids: Tensor) -> Tensor:
-        """(B, T) ids -> (B, T, H) input embeddings."""
+        """Embed token ids: (B, T) -> (B, T, H)."""
         x = F.embedding(ids, self.embedding)
         return x if self._embedding_scale == 1.0 else x * self._embedding_scale
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """(..., H) hidden states after the final norm -> (..., V)."""
+        """Compute logits from hidden states after the final norm: (..., H) -> (..., V)."""
         return self.transform(linear(hidden, self.lm_head_weight))
 
     def forward(
@@ -168,14 +168,15 @@ class LeanModel(nn.Module):
             ids: (B, T) int64.
             positions: (B, T) int64 rotary positions.
             cache: from ``new_cache``.
-            slots: (T,) or (B, T) int64 cache slots that these tokens are written to; each below ``view``.
-            mask: bool (T, view) or (B, T, view), True = visible; only the first ``view`` slots are read. A row that
-                sees nothing gives finite nonsense. Or a ``Sight`` of the whole cache, which knows of windows itself.
-                Or ``view``: the last token sees all of them, each one more than the token before it.
-            window_mask: the same for the layers with a sliding window; None if all ``view`` slots lie within it.
+            slots: (T,) or (B, T) int64 cache slots to write these tokens to; each below ``view``.
+            mask: bool (T, view) or (B, T, view), True = visible; only the first ``view`` slots are read. A
+                fully masked row gives finite but meaningless output. Or a ``Sight`` of the whole cache, which
+                handles windows by itself. Or the integer ``view``: the last token attends to all of these
+                slots, and each token to one more than the token before it.
+            window_mask: mask of the layers with a sliding window; None if all ``view`` slots are within it.
             aux_layers: 0-based decoder layers whose outputs (residual stream) are returned, in this order.
-            layers: run these layers only; the final norm follows whichever is last.
-            x: (B, T, H) what the first of ``layers`` reads, if not the embedding of ``ids``.
+            layers: layers to run; None for all. The final norm follows the last of them.
+            x: (B, T, H) input of the first of ``layers``; None for the embedding of ``ids``.
         """
         config = self.config
         if (
@@ -201,7 +202,7 @@ class LeanModel(nn.Module):
         window_bias = bias if window_mask is None else self._additive(window_mask)
         step = StepInputs(self.eps, cos, sin, near_cos, near_sin, partners, cache, slots, bias, window_bias)
         x = self.embed(ids) if x is None else x
-        x = x.flatten(0, 1)  # (B * T, H): two-dimensional products cost the CPU fewer calls
+        x = x.flatten(0, 1)  # (B * T, H): 2-d matrix products take fewer calls on a CPU
         if isinstance(bias, Sight) and fits_ops(config):
             hidden, outputs = self._on_ops(x, run, step, bias, aux_layers)
         else:
@@ -211,20 +212,20 @@ class LeanModel(nn.Module):
         return TargetOutput(hidden.unflatten(0, shape), None if aux is None else aux.unflatten(0, shape))
 
     def _rotations(self, positions: Tensor) -> list[Tensor]:
-        """Of full layers, and of those with a window."""
+        """Return cosines and signed sines of the full-attention layers, then of the sliding layers."""
         config = self.config
         full = self._rotation(positions, self.inverse, config.rope)
         near = config.near_rope
         return [*full, *(full if near is None else self._rotation(positions, self.near_inverse, near))]
 
     def _angles(self, positions: Tensor, capacity: int) -> list[Tensor]:
-        """:meth:`_rotations` (B * T, D) from tables that hold more positions than the cache has slots."""
+        """Look up :meth:`_rotations` (B * T, D) in tables with more positions than the cache has slots."""
         flat = positions.flatten()
         found = [table.index_select(0, flat) for table in self._tables_for(capacity)]
         return found if len(found) == 4 else found * 2
 
     def _angles_at_once(self, positions: Tensor, capacity: int) -> list[Tensor]:
-        """:meth:`_rotations` in one kernel."""
+        """Look up :meth:`_rotations` with one kernel."""
         tables = self._tables_for(capacity)
         if not self._joined or len(self._joined[-1]) < len(tables[0]):
             self._joined.append(torch.cat(tables, -1))
@@ -242,7 +243,7 @@ class LeanModel(nn.Module):
         return self._tables
 
     def _rotation(self, positions: Tensor, inverse: Tensor, rope: RopeSettings) -> tuple[Tensor, Tensor]:
-        """Cosines and signed sines (B, T, 1, D) of positions (B, T)."""
+        """Compute cosines and signed sines (B, T, 1, D) of positions (B, T)."""
         if self._plain_rope:
             return rope_at(positions.unsqueeze(2), inverse, self.dtype)
         return rope_at(
@@ -255,7 +256,7 @@ class LeanModel(nn.Module):
         )
 
     def _in_one_call(self, ids: Tensor) -> bool:
-        """Whether the CPU's op runs all layers."""
+        """Return whether the CPU op can run all layers in one call."""
         return (
             self._dense
             and ids.numel() <= MOST_ROWS
@@ -299,7 +300,7 @@ class LeanModel(nn.Module):
     def _stack(
         self, x: Tensor, layers: range, step: StepInputs, wanted: tuple[int, ...]
     ) -> tuple[Tensor, dict[int, Tensor]]:
-        """(B * T, H) embeddings -> hidden states after the final norm, and the outputs of the wanted layers."""
+        """Run layers on x (B * T, H); return the final normed states and the outputs of wanted layers."""
         outputs: dict[int, Tensor] = {}
         stack = self._layers()
         for index in layers:
@@ -311,7 +312,7 @@ class LeanModel(nn.Module):
     def _on_ops(
         self, x: Tensor, layers: range, step: StepInputs, sight: Sight, wanted: tuple[int, ...]
     ) -> tuple[Tensor, dict[int, Tensor]]:
-        """:meth:`_stack` in few kernels: what a block adds is added by the norm that follows it."""
+        """Run :meth:`_stack` in few kernels: each residual addition is fused with the following norm."""
         outputs: dict[int, Tensor] = {}
         stack = self._layers()
         change: Tensor | None = None
@@ -330,10 +331,10 @@ class LeanModel(nn.Module):
         return bias if mask.dim() == 2 else bias.unsqueeze(1)  # (B, 1, T, view)
 
     def checkpoint_views(self, loaded: bool = False) -> dict[str, tuple[Tensor, ...]]:
-        """Hugging Face tensor name -> the parts of a parameter that it fills, each a copy of it.
+        """Map each Hugging Face tensor name to the parameter views that it fills, each with a full copy.
 
         Args:
-            loaded: names as Transformers has them once loaded, which are not always those of the checkpoint.
+            loaded: use the names in a loaded Transformers model, which can differ from the checkpoint's.
         """
         views: dict[str, tuple[Tensor, ...]] = {
             checkpoint.EMBEDDING: (self.embedding.data,),
@@ -352,13 +353,13 @@ def load_target(
 ) -> LeanModel:
     """Load a Hugging Face model folder (``config.json`` and safetensors) as a lean decoder.
 
-    Tied models: with both embedding and LM head stored, they are shared if equal, as in transformers since version 5.
+    If a tied model stores both embedding and LM head, they are shared if equal, as in Transformers 5.
 
     Raises:
         DataError: unsupported architecture or feature; missing, truncated or packed weight files.
-        MismatchError: the tensors are not those of the configuration.
+        MismatchError: the tensors do not match the configuration.
     """
-    read_target_config(path)  # says that there is no model, where there is none
+    read_target_config(path)  # raises a clear error if the folder has no model
     config = LeanConfig.from_hf_config(path)
     stored = checkpoint.read_headers(checkpoint.checkpoint_files(path))
     tied = config.tie_word_embeddings
@@ -377,16 +378,16 @@ def load_target(
 
 @torch.no_grad()
 def share_target(target: HFTarget) -> LeanModel:
-    """A lean decoder that shares the memory of a loaded target's weights (norms of single heads are copied).
+    """Create a lean decoder that shares memory with a loaded target's weights (per-head norms are copied).
 
-    One layer at a time is held twice while it is made. The target gives the same results afterwards.
+    During creation, one layer at a time is held twice. The target's results do not change.
 
     Raises:
-        UnsupportedError: the lean decoder does not compute this architecture, or the weights are not on one device in
-            one dtype.
-        MismatchError: the target's tensors are not those of its configuration.
+        UnsupportedError: the lean decoder does not support this architecture, or the weights are not on one
+            device in one dtype.
+        MismatchError: the target's tensors do not match its configuration.
     """
-    parameters = dict(target.model.named_parameters())  # a tied LM head is named once, as the embedding
+    parameters = dict(target.model.named_parameters())  # lists a tied LM head only as the embedding
     _check_whole(parameters, target.source)
     config = LeanConfig.from_hf_config(
         target.source
@@ -396,7 +397,7 @@ def share_target(target: HFTarget) -> LeanModel:
     weight = target.embedding
     model = LeanModel(config, dtype=weight.dtype, device="meta", own_lm_head=LM_HEAD in parameters)
     _check_names(model, parameters, target.source)
-    with torch.inference_mode(False):  # training reads these tensors too
+    with torch.inference_mode(False):  # training also reads these tensors
         model.embedding = frozen(parameters[EMBEDDING].data)
         model.norm = frozen(parameters[FINAL_NORM].data)
         if model.lm_head is not None:
@@ -420,7 +421,7 @@ def _known(config: Mapping[str, object]) -> dict[str, object]:
 
 
 def _check_whole(parameters: Mapping[str, Tensor], source: object) -> None:
-    """Refuse weights that lie in several places; Hugging Face's hooks move them, the lean decoder does not."""
+    """Reject weights on several devices or in several dtypes; the lean decoder runs no Hugging Face hooks."""
     from torch.distributed.tensor import DTensor
 
     problem = None

@@ -1,1 +1,1 @@
-"""The target as training sees it."""
+"""Target models and their files."""

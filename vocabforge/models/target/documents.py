@@ -1,7 +1,7 @@
-"""Packed rows taken apart into documents, so that attention inside a document needs no mask.
+"""Splitting of packed rows into documents, so that attention within a document needs no mask.
 
-A document behind which nothing but padding stands is plain causal attention: padding comes after every real token
-and none attends to it. No (T, T) mask is built, at any length, and attention kernels that know only "causal" serve.
+A document followed only by padding needs just causal attention, since no real token attends to the padding
+after it. No (T, T) mask is built at any length, and causal-only attention kernels can be used.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class DocumentSpan:
 
 
 def document_spans(document: Tensor) -> list[DocumentSpan]:
-    """The documents of (B, T) document numbers (0 is padding), in order; reads the tensor on the host."""
+    """List the documents of (B, T) document numbers (0 is padding), in order. Copies them to the host."""
     return [
         DocumentSpan(row, start, stop)
         for row, numbers in enumerate(document.cpu().numpy())
@@ -43,7 +43,7 @@ def document_spans(document: Tensor) -> list[DocumentSpan]:
 
 
 def runs_of(row: npt.NDArray[np.integer[Any]]) -> Iterator[tuple[int, int, int]]:
-    """(start, stop, value) of every run of equal values of (T,)."""
+    """Yield (start, stop, value) of every run of equal values in (T,)."""
     cuts = np.flatnonzero(np.diff(row)) + 1
     for start, stop in itertools.pairwise([0, *cuts.tolist(), len(row)]):
         if stop > start:
@@ -51,10 +51,10 @@ def runs_of(row: npt.NDArray[np.integer[Any]]) -> Iterator[tuple[int, int, int]]
 
 
 def plan_passes(spans: Iterable[DocumentSpan], tokens: int = PASS_TOKENS) -> Iterator[list[DocumentSpan]]:
-    """Documents that go through the target together, padded to the longest of them; the longest come first.
+    """Yield groups of documents to run in one pass, padded to the longest; the longest documents come first.
 
-    A pass holds at most ``tokens`` tokens, padding included (a longer document goes alone), and its padding stays below
-    an eighth of its real tokens plus 128.
+    A pass has at most ``tokens`` tokens including padding (a longer document is run alone), and its padding
+    is at most an eighth of its real tokens plus 128.
     """
     group: list[DocumentSpan] = []
     real = 0
@@ -72,7 +72,7 @@ def plan_passes(spans: Iterable[DocumentSpan], tokens: int = PASS_TOKENS) -> Ite
 
 
 def gather(input_ids: Tensor, group: list[DocumentSpan]) -> Tensor:
-    """Token ids (G, L) of a pass, 0 behind each document."""
+    """Gather the token ids (G, L) of a pass, padded with 0."""
     ids = input_ids.new_zeros(len(group), len(group[0]))
     for place, span in enumerate(group):
         ids[place, : len(span)] = input_ids[span.row, span.start : span.stop]
@@ -80,15 +80,15 @@ def gather(input_ids: Tensor, group: list[DocumentSpan]) -> Tensor:
 
 
 def scatter(target: Tensor, states: Tensor, group: list[DocumentSpan]) -> None:
-    """Write states (G, L, d) of a pass to their places in (B, T, d); padding is left as it is."""
+    """Write the states (G, L, d) of a pass to their positions in (B, T, d), leaving padding unchanged."""
     for place, span in enumerate(group):
         target[span.row, span.start : span.stop] = states[place, : len(span)].to(target)
 
 
 def document_mask(document: Tensor) -> Tensor:
-    """Causal attention inside documents: (B, T) document numbers -> bool (B, 1, T, T), True = visible.
+    """Return the causal mask within documents: (B, T) document numbers -> bool (B, 1, T, T), True = visible.
 
-    Padding (document 0) sees itself only, so that no row of the softmax is empty.
+    A padding token (document 0) attends only to itself, so that no row of the softmax is empty.
     """
     length = document.shape[1]
     same = document[:, :, None] == document[:, None, :]  # (B, T, T)
@@ -99,7 +99,7 @@ def document_mask(document: Tensor) -> Tensor:
 
 
 def restarts(position: Tensor, spans: Iterable[DocumentSpan]) -> bool:
-    """Whether positions run 0, 1, 2, ... in every document."""
+    """Return whether positions run 0, 1, 2, ... in every document."""
     values = position.cpu()
     return all(
         torch.equal(values[span.row, span.start : span.stop], torch.arange(len(span), dtype=values.dtype))

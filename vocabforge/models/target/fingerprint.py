@@ -1,4 +1,4 @@
-"""A target's fingerprint: cheap to take, equal for copies of a model however they are sharded."""
+"""Target fingerprints: cheap to compute, and equal for copies of a model regardless of sharding."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from ..rope import parse_rope
 from .load import read_target_config
 
 _NORM = re.compile(r"norm[^.]*\.weight$|\.ln_[^.]*\.weight$")
-_SAMPLED_ROWS = 16  # spread over the tensor, the first and the last among them
-# Keys of config.json that change what the weights compute, whatever they are called in other files of the folder.
+_SAMPLED_ROWS = 16  # evenly spread, including the first and the last row
+# Keys of config.json that affect the forward pass.
 _FIELDS = (
     "architectures",
     "hidden_size",
@@ -52,10 +52,10 @@ _FIELDS = (
 
 
 def target_fingerprint(path: Path) -> str:
-    """Hash of the settings that a forward pass reads and of rows spread over every tensor, biases too.
+    """Hash the settings that affect the forward pass, and rows spread over every tensor including biases.
 
-    Rows are hashed in fp32: an exact change of dtype, a stored copy of a tied LM head, or another spelling of the
-    rotary settings keeps the fingerprint. A change of single rows in between goes unnoticed.
+    Rows are hashed in fp32, so a lossless change of dtype, a stored copy of a tied LM head, or another
+    spelling of the rotary settings keeps the fingerprint. Changes to unsampled rows go undetected.
 
     Raises:
         DataError: no readable safetensors file.
@@ -66,13 +66,13 @@ def target_fingerprint(path: Path) -> str:
     rows: dict[str, bytes] = {}
     for file in checkpoint_files(path):
         with _opened(file) as handle:
-            for name in handle.keys():  # noqa: SIM118 (not a mapping)
+            for name in handle.keys():  # noqa: SIM118 (the handle is not a mapping)
                 rows[name] = _sample(handle.get_slice(name))
     if rows.get(LM_HEAD) == rows.get(EMBEDDING):
         rows.pop(LM_HEAD, None)
     if not rows:
         raise DataError(
-            "there are no weights here", got=f"no tensor in {path}", remedy="fetch the checkpoint again"
+            "the checkpoint has no weights", got=f"no tensor in {path}", remedy="fetch the checkpoint again"
         )
     for name in sorted(rows):
         digest.update(name.encode())
@@ -81,10 +81,10 @@ def target_fingerprint(path: Path) -> str:
 
 
 def norms_fingerprint(path: Path) -> str | None:
-    """Return a hash of sizes, rotary settings and the weights of all norms, rounded to bf16; None without norms.
+    """Hash the sizes, rotary settings and weights of all norms, rounded to bf16; None without norms.
 
-    Most quantisations leave norms as they are, so this is equal for them. It is equal, too, for a fine-tune that left
-    the norms alone, such as merged LoRA weights.
+    Most quantisations do not change norms, so they have the same hash as the original. So do fine-tunes that
+    do not train the norms, such as merged LoRA weights.
 
     Raises:
         DataError: no readable safetensors file.
@@ -105,7 +105,10 @@ def norms_fingerprint(path: Path) -> str | None:
 
 
 def target_facts(path: Path) -> dict[str, str | None]:
-    """Return what a drafter records of its target: ``target_fingerprint``, ``target_norms`` and ``target_name``."""
+    """Return the metadata that a drafter stores about its target.
+
+    These are ``target_fingerprint``, ``target_norms`` and ``target_name``.
+    """
     return {
         "target_fingerprint": target_fingerprint(path),
         "target_norms": norms_fingerprint(path),
@@ -128,7 +131,7 @@ def _opened(file: Path) -> Iterator[Any]:
 
 
 def _rotary(config: dict[str, Any]) -> Any:
-    """The rotary settings in one spelling; as they stand where they are not known."""
+    """Return the rotary settings in a canonical spelling, or unchanged if they are not supported."""
     try:
         settings = dataclasses.asdict(parse_rope(config, 10_000.0, "config.json"))
         return {key: value for key, value in settings.items() if value is not None}
@@ -137,7 +140,7 @@ def _rotary(config: dict[str, Any]) -> Any:
 
 
 def _sample(part: Any) -> bytes:
-    """Rows spread over a tensor, in fp32; small ones whole."""
+    """Return the bytes of rows spread over a tensor, in fp32; small tensors are read whole."""
     shape = part.get_shape()
     if len(shape) < 2 or shape[0] <= _SAMPLED_ROWS:
         tensor = part[:] if shape else part[...]

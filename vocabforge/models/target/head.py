@@ -1,4 +1,4 @@
-"""A target without its layers: what training from a cache of captured states needs of it."""
+"""A target without its layers, for training from a cache of captured states."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from .text_config import text_config
 
 @dataclass(frozen=True)
 class TargetHead(Ends):
-    """Embedding and LM head (V, H) of a target; it computes logits, never hidden states.
+    """Embedding and LM head (V, H) of a target, for logits without hidden states.
 
-    ``aux_layers``: decoder layers (0-based outputs) that the cached features are of. ``transform``: of the logits,
-    behind the LM head.
+    Attributes:
+        aux_layers: decoder layers (0-based outputs) of the cached features.
+        transform: transform applied to the output of the LM head.
     """
 
     embedding: Tensor
@@ -38,10 +39,10 @@ class TargetHead(Ends):
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> TargetHead:
-        """Load two tensors of a Hugging Face folder; a 70B target costs as much as its vocabulary.
+        """Load only these two tensors of a Hugging Face folder, so the cost depends on the vocabulary alone.
 
         Raises:
-            DataError: unreadable weights.
+            DataError: the weights cannot be read.
         """
         config = text_config(read_target_config(path), path)
         tensors = load_target_tensors(path, dtype)

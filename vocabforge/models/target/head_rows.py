@@ -1,4 +1,4 @@
-"""The rows of a target's LM head, read from its safetensors files block by block, never the whole model."""
+"""Rows of a target's LM head, read in blocks from its safetensors files without loading the model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .load import read_target_config
 Rows = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int64]
 
-# Names under which decoders of the transformers library store their matrices, the usual ones first.
+# Tensor names used by decoders of the transformers library, the usual ones first.
 HEADS = (
     LM_HEAD,
     "language_model.lm_head.weight",
@@ -47,12 +47,13 @@ _DIGEST_ROWS = 4096
 
 @dataclass(frozen=True, eq=False)
 class HeadRows:
-    """Rows of an LM head that stays on the disk, memory-mapped.
+    """Rows of a memory-mapped LM head.
 
     Attributes:
-        shape: (V_head, d); V_head counts padded rows.
-        dtype: how the rows are stored: ``F32``, ``BF16``, ``F16`` or ``F64``.
-        source: the file; ``name`` the tensor's name there.
+        shape: (V_head, d); V_head includes padded rows.
+        dtype: stored dtype: ``F32``, ``BF16``, ``F16`` or ``F64``.
+        source: file of the tensor.
+        name: name of the tensor in the file.
         tied: the head is the input embedding.
     """
 
@@ -64,12 +65,12 @@ class HeadRows:
     _slice: Any = field(repr=False)
 
     def rows(self, start: int, stop: int) -> Rows:
-        """Rows [start, stop) as (stop - start, d) float32, a copy."""
+        """Return a copy of rows [start, stop) as (stop - start, d) float32."""
         part: torch.Tensor = self._slice[start:stop]
         return part.to(torch.float32, copy=True).contiguous().numpy()
 
     def at(self, ids: Ids) -> Rows:
-        """Rows of token ids, in their order, as (n, d) float32; quick where ids follow one another."""
+        """Return the rows of token ids, in their order, as (n, d) float32; fast for consecutive ids."""
         out = np.empty((len(ids), self.shape[1]), dtype=np.float32)
         for start, stop in _runs(ids):
             first = int(ids[start])
@@ -77,7 +78,7 @@ class HeadRows:
         return out
 
     def digest(self, count: int) -> str:
-        """SHA-256 of the first ``count`` rows in float32 and of their shape, whatever dtype, files and padding."""
+        """Hash the shape and float32 values of the first ``count`` rows, for any dtype, files and padding."""
         state = digest_start(count, self.shape[1])
         for start in range(0, count, _DIGEST_ROWS):
             block = self.rows(start, min(start + _DIGEST_ROWS, count))
@@ -86,15 +87,16 @@ class HeadRows:
 
 
 def digest_start(count: int, width: int) -> Any:
-    """A SHA-256 that has taken the shape; the rows follow in float32."""
+    """Return a SHA-256 hash updated with the shape, to be updated with the rows in float32."""
     return hashlib.sha256(f"head rows {count} x {width}\n".encode())
 
 
 def open_head(path: Path) -> HeadRows:
-    """The LM head of a Hugging Face folder; a stored head is taken whether or not the configuration ties it.
+    """Open the LM head of a Hugging Face folder; a stored head is used even if the configuration ties it.
 
     Raises:
-        DataError: no model, no safetensors, a damaged file; no head; a head in parts, packed or quantised.
+        DataError: there is no model, no safetensors file or no head; a file is damaged; or the head is split,
+            packed or quantised.
     """
     config = read_target_config(path)
     stored = read_headers(checkpoint_files(path))
@@ -126,7 +128,7 @@ def open_head(path: Path) -> HeadRows:
 
 
 def check_head_fits(head: HeadRows, vocab_size: int, *, tokenizer: object) -> int:
-    """Number of padded rows: those beyond the tokenizer's highest id.
+    """Return the number of padded rows, those beyond the tokenizer's highest id.
 
     Raises:
         MismatchError: the tokenizer has ids without a row.
@@ -142,7 +144,7 @@ def check_head_fits(head: HeadRows, vocab_size: int, *, tokenizer: object) -> in
 
 
 def _runs(ids: Ids) -> Iterator[tuple[int, int]]:
-    """Index ranges over which ids grow by one."""
+    """Yield the index ranges of consecutive ids."""
     if not len(ids):
         return
     edges = [0, *(np.flatnonzero(np.diff(ids) != 1) + 1).tolist(), len(ids)]
@@ -150,7 +152,7 @@ def _runs(ids: Ids) -> Iterator[tuple[int, int]]:
 
 
 def _says_tied(config: Mapping[str, Any], path: Path) -> bool:
-    """What the configuration says of tying; where it is silent, its architecture's default."""
+    """Return whether the configuration ties head and embedding, by default as its architecture does."""
     for values in (config, config.get("text_config")):
         if isinstance(values, Mapping) and isinstance(values.get("tie_word_embeddings"), bool):
             return bool(values["tie_word_embeddings"])
@@ -158,13 +160,13 @@ def _says_tied(config: Mapping[str, Any], path: Path) -> bool:
 
     try:
         known = AutoConfig.from_pretrained(path, trust_remote_code=False)
-    except Exception:  # noqa: BLE001 (an architecture that transformers does not know has no default)
+    except Exception:  # noqa: BLE001 (an architecture unknown to transformers has no default)
         return False
     return bool(getattr(known, "tie_word_embeddings", False))
 
 
 def _refuse_foreign_head(stored: Mapping[str, StoredTensor], path: Path) -> None:
-    """Name what stands where the head should be: several parts, or packed weights."""
+    """Raise an error that names the tensors found if the head is split into parts or packed."""
     prefixes = tuple(name.removesuffix("weight") for name in HEADS)
     parts = sorted(name for name in stored if name.startswith(prefixes) and not name.endswith(".bias"))
     if parts:
@@ -178,10 +180,10 @@ def _refuse_foreign_head(stored: Mapping[str, StoredTensor], path: Path) -> None
 
 
 def check_plain(item: StoredTensor, what: str = "LM head") -> None:
-    """Refuse a matrix that is not stored as (V, d) floating-point numbers of two bytes or more.
+    """Check that a matrix is stored as (V, d) floating-point numbers of two bytes or more.
 
     Raises:
-        DataError: it is packed, quantised or no matrix.
+        DataError: it is packed, quantised or not a matrix.
     """
     if item.dtype not in FLOATS or len(item.shape) != 2 or 0 in item.shape:
         raise DataError(

@@ -1,6 +1,6 @@
-"""The target as training sees it: any Hugging Face causal LM, giving features and hidden states.
+"""The target in training: any Hugging Face causal LM, which provides features and hidden states.
 
-Decoding uses the lean model (``models/lean/model.py``); tests hold the two together.
+Decoding uses the lean model (``models/lean/model.py``); tests check that the two agree.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ __all__ = [
 
 @dataclass(frozen=True)
 class TargetStates:
-    """What one pass of the target leaves for the drafter.
+    """Outputs of a target pass used by the drafter.
 
     Attributes:
         features: (B, T, n_aux * H) outputs of the auxiliary layers, concatenated.
-        hidden: (B, T, H) hidden states after the final norm, as the LM head reads them.
-        facts: (B, T) of the logits of ``hidden``, if they were asked for.
+        hidden: (B, T, H) hidden states after the final norm, the input of the LM head.
+        facts: (B, T) statistics of the logits of ``hidden``, if requested.
     """
 
     features: Tensor
@@ -49,10 +49,10 @@ class TargetStates:
 
 
 def default_aux_layers(num_layers: int) -> tuple[int, ...]:
-    """EAGLE-3's auxiliary layers (0-based outputs): 1, n//2 - 1, n - 4.
+    """Return EAGLE-3's auxiliary layers (0-based outputs): 1, n//2 - 1, n - 4.
 
-    Shallow targets take layer 1, the middle one and the last but one, or all but the last: servers cannot read the last
-    layer's output, and capture a layer once.
+    Shallow targets use layer 1, the middle layer and the second to last, or all layers except the last:
+    servers cannot read the output of the last layer, and capture each layer only once.
     """
     if num_layers >= 8:
         return (1, num_layers // 2 - 1, num_layers - 4)
@@ -66,17 +66,17 @@ class HFTarget(Ends):
 
     Args:
         aux_layers: decoder layers (0-based) whose outputs are the features.
-        source: where it was loaded from, for error messages.
-        placement: where it was put; None is one device, the model's.
+        source: origin of the model, for error messages.
+        placement: placement of the weights; None for the model's single device.
 
     Attributes:
-        device: where ``embedding``, ``head_weight`` and captured states are given.
-        spread: weights may lie elsewhere (a device map, or tensor parallelism).
+        device: device of ``embedding``, ``head_weight`` and captured states.
+        spread: weights may be on other devices (a device map, or tensor parallelism).
 
     Raises:
-        DataError: the model has no list of decoder layers, its logits are not ``head(hidden)``, or its layers'
-            outputs are not what it reports under their numbers.
-        MismatchError: an auxiliary layer that the model has not.
+        DataError: the model has no list of decoder layers, its logits are not ``head(hidden)``, or the
+            outputs of its layers differ from the hidden states that it reports.
+        MismatchError: an auxiliary layer does not exist.
     """
 
     def __init__(
@@ -117,16 +117,16 @@ class HFTarget(Ends):
         device_map: str | Mapping[str, Any] | None = None,
         tp_plan: str | None = None,
     ) -> HFTarget:
-        """Load a local Hugging Face folder; remote code stays off.
+        """Load a local Hugging Face folder without remote code.
 
         Args:
-            dtype: a dtype or its name; ``auto`` is the checkpoint's own on CUDA and fp32 on a CPU.
-            device, device_map, tp_plan: see :class:`~vocabforge.models.target.load.Placement`. Under a ``tp_plan``
-                every process must capture the same rows.
+            dtype: a dtype or its name; ``auto`` is the checkpoint's dtype on CUDA and fp32 on a CPU.
+            device, device_map, tp_plan: see :class:`~vocabforge.models.target.load.Placement`. With a
+                ``tp_plan``, every process must capture the same rows.
 
         Raises:
-            DataError: the folder holds no loadable model.
-            UsageError: a placement that does not suit how the processes were launched.
+            DataError: the folder has no loadable model.
+            UsageError: the placement does not suit how the processes were launched.
         """
         placement = Placement(torch.device(device), device_map, tp_plan)
         with ProgressBar(f"load {path.name}"):
@@ -134,16 +134,16 @@ class HFTarget(Ends):
 
     @property
     def num_layers(self) -> int:
-        """Decoder layers."""
+        """Number of decoder layers."""
         return len(self._layers)
 
     @torch.no_grad()
     def capture(self, input_ids: Tensor, position: Tensor, document: Tensor) -> TargetStates:
-        """One pass over packed rows; a token attends only to its own document.
+        """Run the target over packed rows; a token attends only to its own document.
 
-        Documents go through the target in few causal passes without any mask, so memory grows with the tokens. The
-        passes depend on the rows given: a row captured alone always gives the same bits. States of padding are zeros.
-        The target computes in its own dtype, whatever autocast says.
+        The documents are run in a few causal passes without masks, so memory is linear in the number of
+        tokens. The passes depend on the given rows; a row captured alone always gives bitwise equal results.
+        States of padding are zeros. The target computes in its own dtype, regardless of autocast.
 
         Args:
             input_ids: (B, T) token ids.
@@ -172,7 +172,11 @@ class HFTarget(Ends):
         return TargetStates(features, hidden)
 
     def forward(self, input_ids: Tensor, layers: Iterable[int]) -> tuple[dict[int, Tensor], Tensor]:
-        """Causal pass over (B, T) ids: outputs of ``layers`` and the states behind the final norm, (B, T, H)."""
+        """Run a causal pass over (B, T) ids.
+
+        Returns:
+            the outputs of ``layers``, and the states after the final norm, (B, T, H).
+        """
         kept: dict[int, Tensor] = {}
 
         def keep(index: int) -> Any:
@@ -200,10 +204,12 @@ def check_tokenizer_fits(
     role: str = "target",
     option: str = "--tokenizer",
 ) -> None:
-    """Refuse a tokenizer with ids beyond the target's rows; more rows than ids (padding) are normal.
+    """Check that the target has a row for every token id; more rows than ids (padding) are normal.
 
     Args:
-        target: the model's folder; ``role`` says what it is. ``option`` names a tokenizer for it.
+        target: the model's folder.
+        role: what the model is used as, for the message.
+        option: the command-line option that sets its tokenizer.
 
     Raises:
         MismatchError: the tokenizer's highest id has no row.
@@ -218,12 +224,12 @@ def check_tokenizer_fits(
 
 
 def check_row_length(config: Mapping[str, Any], length: int, *, source: object) -> None:
-    """Refuse packed rows of ``length`` tokens that the target's context does not hold.
+    """Check that packed rows of ``length`` tokens fit the target's context.
 
-    A window does not bind them: attention keeps to it.
+    A sliding window does not limit the length, since attention respects it.
 
     Raises:
-        UsageError: it does not.
+        UsageError: they do not fit.
     """
     limit = getattr(text_config(config, source), "max_position_embeddings", None)
     if limit is not None and length > int(limit):
@@ -242,11 +248,11 @@ _TOKENS = 8
 
 @torch.no_grad()
 def check_target(target: HFTarget) -> None:
-    """Hold the target's own logits and layer outputs against what training will take for them.
+    """Check that the logits and layer outputs used in training match those that the model reports.
 
     Raises:
         DataError: logits that are not LM head weight x hidden states (softcaps, scales, a bias), or auxiliary
-            layers whose outputs are not what the model itself reports under their numbers.
+            layers whose outputs differ from the hidden states that the model reports.
     """
     ids = torch.arange(min(_TOKENS, target.vocab_size), device=target.device)[None]  # (1, n)
     with torch.autocast(target.device.type, enabled=False):
@@ -265,21 +271,21 @@ def _check_head(target: HFTarget, whole: Tensor, hidden: Tensor) -> None:
             got=f"{type(target.model).__name__}: up to {difference:.3g} apart",
             expected="logits = softcap(scale x LM head x hidden states)",
             source=target.source,
-            remedy=None if math.isfinite(difference) else "check the target's weights: its logits hold NaN",
+            remedy=None if math.isfinite(difference) else "check the target's weights: its logits have NaN",
         )
 
 
 def _check_layers(
     target: HFTarget, reported: tuple[Tensor, ...] | None, kept: Mapping[int, Tensor], hidden: Tensor
 ) -> None:
-    """``hidden_states[i + 1]`` is the output of layer i; after the last layer it is behind the final norm."""
+    """Check that ``hidden_states[i + 1]`` is the output of layer i; the last layer's may be final-normed."""
     count = target.num_layers
     problem = None
     if reported is None or len(reported) != count + 1:
         problem = f"{0 if reported is None else len(reported)} hidden states of {count} layers"
     else:
         wrong = [i for i in kept if not _is_output(target, i, kept[i], reported[i + 1], hidden)]
-        without_embedding = all(close(kept[i], reported[i]) for i in kept)  # as Mamba 2 counts
+        without_embedding = all(close(kept[i], reported[i]) for i in kept)  # Mamba 2's numbering
         if wrong and not without_embedding:
             problem = f"layer {wrong[0]}'s output is not hidden_states[{wrong[0] + 1}]"
     if problem is not None:
@@ -298,19 +304,19 @@ def _is_output(target: HFTarget, index: int, output: Tensor, reported: Tensor, h
 
 
 def final_norm(target: HFTarget, states: Tensor) -> Tensor:
-    """The norm between the last layer and the LM head, applied to (..., H).
+    """Apply the norm between the last layer and the LM head to (..., H).
 
     Raises:
-        DataError: the model has none under the usual names.
+        DataError: the model has no norm under the usual names.
     """
     return _find_norm(target.backbone, target.source)(states).to(states.device)
 
 
 def load_final_norm(path: Path, dtype: torch.dtype, device: torch.device) -> nn.Module:
-    """That norm alone: no other weight of the target is read.
+    """Load only the final norm; no other weight of the target is read.
 
     Raises:
-        DataError: there is none under the usual names.
+        DataError: the model has no norm under the usual names.
     """
     import transformers
 
@@ -340,7 +346,7 @@ def _find_norm(backbone: Any, source: object) -> nn.Module:
         if norm is not None:
             return norm
     raise DataError(
-        "the target has no final norm where it was looked for",
+        "the target has no final norm under the usual names",
         got=type(backbone).__name__,
         expected=" or ".join(_FINAL_NORMS),
         source=source,
@@ -348,7 +354,7 @@ def _find_norm(backbone: Any, source: object) -> nn.Module:
 
 
 def close(one: Tensor, other: Tensor) -> bool:
-    """Equal but for rounding of the coarser dtype, measured against the largest number."""
+    """Return whether tensors are equal up to rounding in the coarser dtype, relative to the largest value."""
     limit = 1e-2 if min(one.element_size(), other.element_size()) < 4 else 1e-3
     other = other.to(one.device).float()
     return bool((one.float() - other).abs().max() <= limit * other.abs().max())

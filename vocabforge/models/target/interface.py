@@ -1,4 +1,4 @@
-"""What decoding asks of a target: the lean model gives it, and any model of Transformers behind an adapter."""
+"""The interface of decoding targets, implemented by the lean model and an adapter for Transformers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .logits import LogitTransform
 
 
 class TargetOutput(NamedTuple):
-    """``hidden`` (B, T, H) as the LM head reads it; ``aux`` (B, T, n * H) layer outputs, or None."""
+    """``hidden`` (B, T, H) is the input of the LM head; ``aux`` (B, T, n * H) are layer outputs, or None."""
 
     hidden: Tensor
     aux: Tensor | None
@@ -24,9 +24,9 @@ class TargetConfig:
     """Sizes of a target.
 
     Attributes:
-        sliding_window: the smallest window of a layer, in positions; None where all layers see everything.
-        chunk: Llama 4's layers see the positions of their own chunk of this size; None elsewhere.
-        recurrent: some layers have a state instead of keys: chains can be verified, trees cannot.
+        sliding_window: smallest window of any layer, in positions; None if no layer has a window.
+        chunk: chunk size if layers attend only within a query's own chunk (Llama 4), otherwise None.
+        recurrent: some layers have a state instead of keys, so that chains can be verified but trees cannot.
     """
 
     architecture: str
@@ -40,7 +40,7 @@ class TargetConfig:
 
 
 class Target(Protocol):
-    """A causal language model with a cache of slots."""
+    """A causal language model with a slot-based cache."""
 
     @property
     def config(self) -> TargetConfig: ...
@@ -50,29 +50,29 @@ class Target(Protocol):
     def device(self) -> torch.device: ...
     @property
     def embedding(self) -> Tensor:
-        """(V, H) raw input rows."""
+        """Unscaled input embeddings (V, H)."""
         ...
 
     @property
     def lm_head_weight(self) -> Tensor:
-        """(V, H)."""
+        """LM head weight (V, H)."""
         ...
 
     @property
     def transform(self) -> LogitTransform:
-        """Of the LM head's output."""
+        """Transform applied to the LM head's output."""
         ...
 
     def named_parameters(self) -> Iterable[tuple[str, Tensor]]:
-        """All weights."""
+        """Return all weights by name."""
         ...
 
     def new_cache(self, capacity: int, batch: int = 1) -> Any:
-        """A cache of ``batch`` rows of ``capacity`` slots."""
+        """Return a cache of ``batch`` rows of ``capacity`` slots."""
         ...
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """(..., H) -> (..., V), as the model itself gives them."""
+        """Compute the model's logits: (..., H) -> (..., V)."""
         ...
 
     def forward(

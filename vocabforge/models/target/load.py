@@ -1,4 +1,4 @@
-"""Loading a Hugging Face target: its dtype, and where its layers lie when one device is too small."""
+"""Loading of Hugging Face targets: dtype, quantisation, and placement over several devices."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a target is put.
+    """Placement of a target's weights.
 
     Attributes:
-        device: of a target that fits on one; with the others, where the trainer wants its tensors.
-        device_map: Hugging Face's placement of layers over the devices of one process: ``auto``, or a mapping of
-            modules to devices, also as JSON.
-        tp_plan: ``auto``: Hugging Face's tensor parallelism over all launched processes, one a GPU.
+        device: device of the target; with the other options, device of the tensors that it returns.
+        device_map: Hugging Face's placement of layers over the devices of one process: ``auto``, or a mapping
+            of modules to devices, optionally as JSON.
+        tp_plan: ``auto`` for Hugging Face's tensor parallelism over all launched processes, one per GPU.
     """
 
     device: torch.device
@@ -42,17 +42,17 @@ class Placement:
 
     @property
     def spread(self) -> bool:
-        """Whether weights may lie elsewhere than on ``device``."""
+        """Whether weights may be on other devices than ``device``."""
         return self.device_map is not None or self.tp_plan is not None
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """``float32`` for ``torch.float32``."""
+    """Return the name of a dtype, such as ``float32`` for ``torch.float32``."""
     return str(dtype).removeprefix("torch.")
 
 
 def resolve_dtype(dtype: torch.dtype | str, device: torch.device) -> torch.dtype | str:
-    """``auto`` is the checkpoint's own dtype on CUDA (Hugging Face's ``auto``) and fp32 on a CPU.
+    """Resolve a dtype; ``auto`` is the checkpoint's on CUDA (Hugging Face's ``auto``) and fp32 on a CPU.
 
     Raises:
         UsageError: an unknown name.
@@ -67,14 +67,14 @@ def resolve_dtype(dtype: torch.dtype | str, device: torch.device) -> torch.dtype
 
 
 def load_causal_lm(path: Path, dtype: torch.dtype | str, placement: Placement) -> Any:
-    """Load a local Hugging Face folder; remote code stays off. Of a multimodal model the text part is used.
+    """Load a local Hugging Face folder without remote code. Multimodal models are used with text only.
 
-    A quantised checkpoint comes dequantised where its kernels are missing (FP8 and MXFP4 on a CPU), in ``dtype`` if
-    that is on one device; elsewhere it keeps its own.
+    Transformers dequantises a checkpoint whose kernels are missing (FP8 and MXFP4 on a CPU). On one device
+    the result is converted to ``dtype``; otherwise it keeps its dtype.
 
     Raises:
-        DataError: the folder holds no loadable model, or weights are missing.
-        UsageError: a placement that does not suit how the processes were launched.
+        DataError: the folder has no loadable model, or weights are missing.
+        UsageError: the placement does not suit how the processes were launched.
     """
     from transformers.utils import logging as hf_logging
 
@@ -82,26 +82,26 @@ def load_causal_lm(path: Path, dtype: torch.dtype | str, placement: Placement) -
     config = read_target_config(path)
     auto = auto_class(path, config)
     quantised = check_quantisation(path, config)
-    read_headers(checkpoint_files(path))  # names a missing or damaged file, which transformers does not
+    read_headers(checkpoint_files(path))  # unlike transformers, names a missing or damaged file
     hf_logging.disable_progress_bar()
     resolved = resolve_dtype(dtype, placement.device)
     placing = _placing(placement)
     if quantised and not placement.spread and placement.device.type != "cpu":
         placing = {
             "device_map": {"": placement.device}
-        }  # some formats are packed on the device and cannot be moved
+        }  # some formats are packed on the device and cannot be moved later
     try:
         model, info = auto.from_pretrained(
             path,
-            # FP8 weights and their scales do not take another dtype while they are read.
+            # FP8 weights and their scales cannot be converted while loading.
             dtype="auto" if quantised else resolved,
             trust_remote_code=False,
             use_safetensors=True,
             output_loading_info=True,
-            ignore_mismatched_sizes=True,  # they are named below
+            ignore_mismatched_sizes=True,  # reported below
             **placing,
         )
-    except Exception as error:  # transformers raises many kinds; all mean the same to a user
+    except Exception as error:  # transformers raises many types of errors, all with the same meaning
         raise DataError(
             "the target cannot be loaded",
             got=f"{type(error).__name__}: {error}",
@@ -134,10 +134,10 @@ def load_causal_lm(path: Path, dtype: torch.dtype | str, placement: Placement) -
 
 
 def auto_class(path: Path, config: Mapping[str, Any]) -> Any:
-    """The class of Transformers that loads a causal language model with this configuration.
+    """Return the Transformers class that loads a causal language model with this configuration.
 
     Raises:
-        DataError: it has no causal decoder with an LM head, or Transformers does not know it.
+        DataError: the model has no causal decoder with an LM head, or Transformers does not support it.
     """
     import transformers
 
@@ -186,7 +186,7 @@ def auto_class(path: Path, config: Mapping[str, Any]) -> Any:
 
 
 _OTHER_TASK = re.compile("ForMaskedLM|Classification|QuestionAnswering|RewardModel")
-# quant_method of config.json -> packages that read it, and how they are installed
+# quant_method of config.json -> packages that read it, and the command to install them
 _PACKAGES = {
     "bitsandbytes": (("bitsandbytes",), "pip install bitsandbytes"),
     "awq": (("gptqmodel",), "pip install gptqmodel"),
@@ -196,14 +196,14 @@ _PACKAGES = {
 
 
 def check_quantisation(path: Path, config: Mapping[str, Any]) -> bool:
-    """Whether a checkpoint is quantised, by its configuration.
+    """Return whether a checkpoint is quantised according to its configuration.
 
     Raises:
-        DataError: in a format that Transformers does not read, or with a package that is not installed.
+        DataError: Transformers does not support the format, or its package is not installed.
     """
     inner = config.get("text_config") or {}
     found = config.get("quantization_config") or inner.get("quantization_config")
-    if not found and (path / "hf_quant_config.json").is_file():  # as ModelOpt wrote it before
+    if not found and (path / "hf_quant_config.json").is_file():  # written by older ModelOpt versions
         found = {"quant_method": "modelopt"}
     if not found:
         return False
@@ -250,7 +250,7 @@ def _check_launch(placement: Placement) -> None:
         )
     if isinstance(placement.device_map, str) and local_world_size() > 1:
         raise UsageError(
-            "a device map spreads the target over every GPU of the machine, but each has its own process",
+            "a device map spreads the target over every GPU of the machine, but each GPU has its own process",
             got=f"device_map {placement.device_map} in {local_world_size()} processes",
             remedy="use tp_plan: auto, or start one process, or train from a cache (vocabforge capture)",
         )
@@ -277,7 +277,7 @@ def _placing(placement: Placement) -> dict[str, Any]:
 
 
 def whole_weight(module: nn.Module, device: torch.device) -> Tensor:
-    """A module's weight as one plain tensor on ``device``, wherever its parts lie (other devices, disk, shards).
+    """Return a module's weight as a plain tensor on ``device``, gathered from other devices, disk or shards.
 
     Under tensor parallelism every process must call this.
     """
@@ -285,7 +285,7 @@ def whole_weight(module: nn.Module, device: torch.device) -> Tensor:
     if hasattr(weight, "full_tensor"):  # torch's DTensor
         return weight.full_tensor().detach().to(device)
     loaded: Any = nullcontext()
-    if weight.is_meta:  # offloaded by accelerate, loaded for the length of a forward pass
+    if weight.is_meta:  # offloaded by accelerate, which loads it only during a forward pass
         from accelerate.utils import align_module_device
 
         loaded = align_module_device(module)
@@ -295,10 +295,10 @@ def whole_weight(module: nn.Module, device: torch.device) -> Tensor:
 
 
 def read_target_config(path: Path) -> dict[str, Any]:
-    """The target's ``config.json`` as a dictionary.
+    """Read the target's ``config.json`` as a dictionary.
 
     Raises:
-        DataError: missing or unreadable.
+        DataError: the file is missing or cannot be read.
     """
     file = path / "config.json"
     if not file.is_file():
@@ -319,7 +319,7 @@ def read_target_config(path: Path) -> dict[str, Any]:
             source=file,
         )
     layers = value.get("num_hidden_layers")
-    if isinstance(layers, int) and layers > _MOST_LAYERS:  # making them all would never end
+    if isinstance(layers, int) and layers > _MOST_LAYERS:  # building them would take forever
         raise DataError(
             "the target's config.json asks for more layers than any model has",
             got=f"num_hidden_layers {layers}",
@@ -330,11 +330,11 @@ def read_target_config(path: Path) -> dict[str, Any]:
 
 
 def dtype_of(path: Path, dtype: str, device: torch.device) -> torch.dtype:
-    """What ``dtype`` comes to for this checkpoint, without loading it.
+    """Resolve ``dtype`` for this checkpoint without loading it.
 
     Raises:
         UsageError: an unknown name.
-        DataError: the checkpoint's own dtype cannot be used.
+        DataError: the checkpoint's dtype cannot be used.
     """
     resolved = resolve_dtype(dtype, device)
     if isinstance(resolved, torch.dtype):
@@ -356,8 +356,10 @@ def dtype_of(path: Path, dtype: str, device: torch.device) -> torch.dtype:
 
 
 def decoding_dtype(path: Path, dtype: str | None, device: torch.device) -> str:
-    """What ``dtype`` comes to for decoding; ``auto``: the checkpoint's own where the device computes in it, else fp32.
-    None is ``auto`` on a GPU, as servers run, and fp32 on a CPU.
+    """Resolve ``dtype`` for decoding.
+
+    ``auto`` is the checkpoint's dtype if the device computes in it, otherwise fp32. None is ``auto`` on a
+    GPU, as in servers, and fp32 on a CPU.
 
     Raises:
         UsageError: an unknown name.
@@ -372,7 +374,7 @@ def decoding_dtype(path: Path, dtype: str | None, device: torch.device) -> str:
 
 
 def multiplies_bf16() -> bool:
-    """Whether this processor has products of bf16 numbers (AVX512-BF16 or AMX); others compute them much slower."""
+    """Return whether this CPU multiplies bf16 natively (AVX512-BF16 or AMX); on others it is much slower."""
     found = Path("/proc/cpuinfo")
     flags = set(found.read_text("utf-8").split()) if found.is_file() else set()
     return bool(flags & {"avx512_bf16", "amx_bf16"})

@@ -1,4 +1,4 @@
-"""Logits of an LM head: the product, what a model does behind it, and what is kept of a row."""
+"""Logits of an LM head: the matrix product, the model's transform, and per-row statistics."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class LogitTransform:
-    """``softcap * tanh(scale * z / softcap)``, element by element; it keeps the order of logits.
+    """The elementwise transform ``softcap * tanh(scale * z / softcap)``, which preserves the order of logits.
 
     Attributes:
-        scale: of Granite, Cohere and Falcon-H1.
-        softcap: of Gemma 2; None leaves it out.
+        scale: factor used by Granite, Cohere and Falcon-H1.
+        softcap: cap used by Gemma 2; None for no cap.
     """
 
     scale: float = 1.0
@@ -24,7 +24,7 @@ class LogitTransform:
 
     @classmethod
     def of(cls, config: Any) -> LogitTransform:
-        """Read from a model's text configuration (attributes)."""
+        """Read the transform from the attributes of a model's text configuration."""
 
         def number(key: str) -> float | None:
             value = getattr(config, key, None)
@@ -34,7 +34,7 @@ class LogitTransform:
         return cls(scale / (number("logits_scaling") or 1.0), number("final_logit_softcapping"))
 
     def __call__(self, logits: Tensor) -> Tensor:
-        """(..., V) of the LM head -> (..., V) of the model; -inf stays."""
+        """Transform the LM head's output to the model's logits: (..., V) -> (..., V); -inf is preserved."""
         if self.scale != 1.0:
             logits = logits * self.scale
         if self.softcap is not None:
@@ -43,7 +43,7 @@ class LogitTransform:
         return logits
 
     def gradient(self, grad: Tensor, logits: Tensor) -> Tensor:
-        """The gradient by the LM head's output, from that by ``logits``, the model's own: (..., V)."""
+        """Convert a gradient with respect to the model's ``logits`` to the LM head's output: (..., V)."""
         if self.softcap is not None:
             grad = grad * (1 - (logits / self.softcap).square())
         return grad * self.scale if self.scale != 1.0 else grad
@@ -53,14 +53,14 @@ IDENTITY = LogitTransform()
 
 
 def scores(states: Tensor, head: Tensor, out: torch.dtype) -> Tensor:
-    """Logits ``states @ head.T``, read in the head's type: (N, H), (R, H) -> (N, R) of type ``out``."""
+    """Compute logits ``states @ head.T`` in the head's dtype: (N, H), (R, H) -> (N, R) in dtype ``out``."""
     return product(states.to(head.dtype), head.t(), out)
 
 
 def product(a: Tensor, b: Tensor, out: torch.dtype) -> Tensor:
-    """``a @ b`` accumulated in fp32 and given as ``out`` (fp32, or fp64 for fp64).
+    """Compute ``a @ b`` with fp32 accumulation and return it as ``out`` (fp32, or fp64 for fp64).
 
-    CUDA writes fp32 where it needs no autograd; elsewhere a product of bf16 rounds to bf16 once, at its end.
+    Without autograd, CUDA writes fp32 directly; otherwise a bf16 product is rounded to bf16 once, at the end.
     """
     graph = torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)
     if a.is_cuda and out == torch.float32 and a.dtype != out and not graph:
@@ -69,20 +69,20 @@ def product(a: Tensor, b: Tensor, out: torch.dtype) -> Tensor:
 
 
 def accumulation(dtype: torch.dtype) -> torch.dtype:
-    """fp32, or fp64 for fp64."""
+    """Return the accumulation dtype: fp32, or fp64 for fp64."""
     return torch.promote_types(dtype, torch.float32)
 
 
-# Logits that are made at once to find what is kept of them.
+# Size limit of the logits held at once when computing statistics.
 _LOGITS_BYTES = 1 << 28
 
 
 @dataclass(frozen=True)
 class LogitFacts:
-    """What a loss over a draft vocabulary needs of a target's logits over all V tokens.
+    """Statistics of a target's logits over all V tokens for a loss over a draft vocabulary.
 
     Attributes:
-        best: (...) int64, the argmax; of equal maxima the first.
+        best: (...) int64, the argmax; the first of equal maxima.
         log_sum: (...) fp32, the log-sum-exp.
     """
 
@@ -92,11 +92,11 @@ class LogitFacts:
     @classmethod
     @torch.no_grad()
     def of(cls, states: Tensor, head: Tensor, transform: LogitTransform) -> LogitFacts:
-        """From hidden states (N, H) and an LM head (V, H); at most 256 MiB of logits are held."""
+        """Compute the statistics of states (N, H) and an LM head (V, H), with at most 256 MiB of logits."""
         out = accumulation(head.dtype)
         best = torch.empty(len(states), dtype=torch.int64, device=head.device)
         log_sum = torch.empty(len(states), device=head.device)
-        some = max(1, _LOGITS_BYTES // (2 * out.itemsize * len(head)))  # twice: the sum's exponentials
+        some = max(1, _LOGITS_BYTES // (2 * out.itemsize * len(head)))  # 2 for the exponentials of the sum
         for first in range(0, len(states), some):
             part = slice(first, first + some)
             logits = transform(scores(states[part].to(head.device), head, out))
@@ -104,5 +104,5 @@ class LogitFacts:
         return cls(best, log_sum)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> LogitFacts:
-        """Both tensors changed alike: indexed, moved, reshaped."""
+        """Apply the same change, such as indexing or reshaping, to both tensors."""
         return LogitFacts(change(self.best), change(self.log_sum))

@@ -1,4 +1,4 @@
-"""Parts of a model of Transformers: embedding, LM head, and the stack of layers, also inside a multimodal model."""
+"""Parts of a Transformers model, multimodal or not: embedding, LM head and the stack of decoder layers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .logits import LogitTransform
 
 
 class Ends:
-    """Embedding and LM head (V, H) of a target, and what comes of the head's logits."""
+    """Embedding and LM head (V, H) of a target, and the transform of the head's logits."""
 
     embedding: Tensor
     head_weight: Tensor
@@ -26,21 +26,21 @@ class Ends:
 
     @property
     def vocab_size(self) -> int:
-        """Rows of the LM head, padding rows included."""
+        """Number of rows of the LM head, including padding."""
         return int(self.head_weight.shape[0])
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of weights and hidden states."""
+        """Dtype of weights and hidden states."""
         return self.head_weight.dtype
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """(..., H) -> (..., V), with the model's own scale and softcap."""
+        """Compute logits with the model's scale and softcap: (..., H) -> (..., V)."""
         return self.transform(F.linear(hidden.to(self.head_weight.dtype), self.head_weight))
 
 
 class FoundEnds(NamedTuple):
-    """The LM head's module, and plain weights (V, H) on ``device``."""
+    """The LM head module, and the weights (V, H) as plain tensors on ``device``."""
 
     head: Any
     head_weight: Tensor
@@ -49,10 +49,10 @@ class FoundEnds(NamedTuple):
 
 
 def find_ends(model: Any, placement: Placement | None, source: object = None) -> FoundEnds:
-    """Embedding and LM head of a model, wherever a placement put them.
+    """Find the embedding and LM head of a model under any placement.
 
     Raises:
-        DataError: it has no LM head.
+        DataError: the model has no LM head.
     """
     head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
     if head is None:
@@ -73,17 +73,17 @@ def find_ends(model: Any, placement: Placement | None, source: object = None) ->
 
 
 class Stack(NamedTuple):
-    """``decoder``: called with ``input_ids``, it gives what the LM head reads; ``layers`` are its own."""
+    """A module that maps ``input_ids`` to the LM head's input (``decoder``), and its ``layers``."""
 
     decoder: nn.Module
     layers: nn.ModuleList
 
 
 def find_stack(model: Any, source: object = None) -> Stack:
-    """The innermost module that owns the input embedding and a list of as many layers as the configuration says.
+    """Find the innermost module with the input embedding and a list of the configured number of layers.
 
     Raises:
-        DataError: there is none.
+        DataError: there is no such module.
     """
     count = model.config.get_text_config(decoder=True).num_hidden_layers
     embedding = model.get_input_embeddings()
@@ -98,7 +98,7 @@ def find_stack(model: Any, source: object = None) -> Stack:
         raise DataError(
             "the target has no stack of decoder layers",
             got=type(model).__name__,
-            expected=f"{count} layers beside the input embedding",
+            expected=f"{count} layers in the same module as the input embedding",
             source=source,
         )
     return found

@@ -1,4 +1,4 @@
-"""A target's text configuration as Transformers reads it: defaults filled in, older spellings made new."""
+"""A target's text configuration as Transformers reads it, with defaults and old spellings resolved."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from ...core.errors import DataError
 
 
 def text_config(config: Mapping[str, Any], source: object = "config.json") -> Any:
-    """The configuration object of a model's language part, from the parsed ``config.json``.
+    """Return the configuration object of a model's language part, from the parsed ``config.json``.
 
-    Its attributes have one name in all architectures (``hidden_size``, ``num_attention_heads``); the keys of the file
-    have not.
+    Its attributes have the same names in all architectures (``hidden_size``, ``num_attention_heads``), unlike
+    the keys of the file.
 
     Raises:
-        DataError: a ``model_type`` that Transformers does not have, or values that its class refuses.
+        DataError: Transformers does not have the ``model_type``, or its class rejects the values.
     """
     from transformers import CONFIG_MAPPING
     from transformers.utils import logging
@@ -30,11 +30,11 @@ def text_config(config: Mapping[str, Any], source: object = "config.json") -> An
             remedy="update transformers, or correct config.json",
         )
     before = logging.get_verbosity()
-    logging.set_verbosity_error()  # its notes on spelling are of no use to anyone here
+    logging.set_verbosity_error()  # its notes on old spellings do not help here
     try:
         whole = CONFIG_MAPPING[kind].from_dict(_copy(config))
         return whole.get_text_config(decoder=True)
-    except Exception as error:  # its classes raise many kinds; all mean the same to a user
+    except Exception as error:  # the classes raise many types of errors, all with the same meaning
         raise DataError(
             "Transformers cannot read the model's configuration",
             got=f"{type(error).__name__}: {error}"[:300],
@@ -46,7 +46,7 @@ def text_config(config: Mapping[str, Any], source: object = "config.json") -> An
 
 
 def _copy(value: Any) -> Any:
-    """A copy, since the classes change what they are given; they write infinity as ``{"__float__": "Infinity"}``."""
+    """Copy the values, which the classes modify, and parse ``{"__float__": "Infinity"}`` as they write it."""
     if isinstance(value, Mapping):
         return (
             float(value["__float__"])

@@ -1,9 +1,9 @@
-"""Attention of the training-time test: causal step-0 keys and a row's own later keys.
+"""Attention of the training-time test (TTT): causal step-0 keys and a row's own later keys.
 
-Query t of step n sees the step-0 keys s <= t of its document and its own keys of steps 1..n (Li et al.
-2025, "EAGLE-3"; docs/methods.md, The training-time test).
-``eager`` is the reference and holds all (T, T) weights; ``merged`` (CPU) and ``flex`` (CUDA) work in blocks and merge
-the causal part with the row's own keys by log-sum-exp.
+Query t of step n attends to the step-0 keys s <= t of its document and to its own keys of steps 1..n
+(Li et al. 2025, "EAGLE-3"; docs/methods.md, The training-time test). ``eager`` is the reference and holds all
+(T, T) weights; ``merged`` (CPU) and ``flex`` (CUDA) work in blocks and merge the causal part with the row's
+own keys by log-sum-exp.
 """
 
 from __future__ import annotations
@@ -22,35 +22,38 @@ from ..target.documents import document_mask
 if TYPE_CHECKING:
     from .merged import Documents
 
-# The smallest head that flex attention's kernel takes.
+# Smallest head size that the flex attention kernel supports.
 FLEX_HEAD_DIM = 16
-# Up to this length a CPU is quicker with all weights at once.
+# Up to this length, computing all weights at once is faster on a CPU.
 EAGER_LENGTH = 64
 
 
 class HeadExchange(Protocol):
-    """Between processes that hold the same heads of their own tokens, and all tokens of their own heads."""
+    """Exchange between token shards (all heads of some tokens) and head shards (all tokens of some heads)."""
 
     def to_heads(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """(B, h, T / N, D) and (B, kv, T / N, D) -> (B, h / N, T, D) and as many keys as they need. Collective."""
+        """Gather tokens and split heads: q (B, h, T / N, D) and k, v (B, kv, T / N, D) -> q (B, h / N, T, D).
+
+        Keys and values are returned for the heads that these queries use. Collective.
+        """
         ...
 
     def to_tokens(self, attended: Tensor) -> Tensor:
-        """(B, h / N, T, D) -> (B, h, T / N, D). Collective."""
+        """Gather heads and split tokens: (B, h / N, T, D) -> (B, h, T / N, D). Collective."""
         ...
 
 
 @dataclass
 class TTTState:
-    """What an unroll has made so far.
+    """The state of an unroll.
 
     Attributes:
         document: (B, T) document number in its row, 0 for padding.
         attention: ``auto``, ``eager``, ``merged`` or ``flex``.
-        k, v: one (B, kv, T, D) pair a step; entry 0 holds the causal keys, later ones the diagonal keys.
-        exchange: where processes share the tokens of a row: ``document`` is of whole rows, the queries and keys that a
-            drafter makes are of this process's tokens, and attention is computed for its share of the heads.
-        deeper: the states of the layers behind the first, of drafters with several.
+        k, v: one (B, kv, T, D) pair per step; entry 0 holds the causal keys, later entries the diagonal keys.
+        exchange: set if a row's tokens are split over processes: ``document`` covers whole rows, queries and
+            keys cover this process's tokens, and attention is computed for its share of the heads.
+        deeper: states of the second and later layers.
     """
 
     document: Tensor
@@ -62,7 +65,7 @@ class TTTState:
     deeper: list[TTTState] = field(default_factory=list)
 
     def layer(self, index: int) -> TTTState:
-        """The state of a layer: 0 is this one."""
+        """Return the state of a layer; layer 0 is this object."""
         while len(self.deeper) < index:
             self.deeper.append(
                 TTTState(self.document, self.attention, documents=self.documents, exchange=self.exchange)
@@ -70,15 +73,15 @@ class TTTState:
         return self.deeper[index - 1] if index else self
 
     def copy(self) -> TTTState:
-        """A state that can be appended to alone; the tensors are shared."""
+        """Return a copy that can be extended independently; the tensors are shared."""
         deeper = [one.copy() for one in self.deeper]
         return replace(self, k=list(self.k), v=list(self.v), deeper=deeper)
 
 
 def ttt_attention(q: Tensor, state: TTTState) -> Tensor:
-    """Attention over the step-0 keys s <= t of a row's document and the row's own keys of later steps.
+    """Attend to the step-0 keys s <= t of a row's document and to the row's own keys of later steps.
 
-    Under autocast the newest q, k and v are cast to its type, as in torch's own attention.
+    Under autocast, the newest q, k and v are cast to its dtype, as in torch's attention.
 
     Args:
         q: (B, h, T, D) queries of the newest step, whose keys are already in ``state``.
@@ -88,7 +91,7 @@ def ttt_attention(q: Tensor, state: TTTState) -> Tensor:
 
     Raises:
         ConfigError: see :func:`choose_attention`.
-        DataError: a document that lies in two places of a row (``merged`` and ``flex``).
+        DataError: a document is not contiguous in its row (``merged`` and ``flex``).
     """
     if torch.is_autocast_enabled(q.device.type):
         dtype = torch.get_autocast_dtype(q.device.type)
@@ -117,10 +120,10 @@ def _attend(q: Tensor, state: TTTState) -> Tensor:
 
 
 def choose_attention(asked: str, device: torch.device, length: int, head_dim: int) -> str:
-    """The implementation for rows of ``length`` tokens.
+    """Choose the implementation for rows of ``length`` tokens.
 
     Raises:
-        ConfigError: there is none of that name, or not on this device.
+        ConfigError: the name is unknown, or the implementation does not support this device.
     """
     if asked == "auto":
         if device.type == "cuda":
@@ -140,10 +143,10 @@ def choose_attention(asked: str, device: torch.device, length: int, head_dim: in
 
 
 def _eager(q: Tensor, state: TTTState) -> Tensor:
-    """The reference: all (T, T + n - 1) weights at once."""
+    """Compute the reference with all (T, T + n - 1) weights at once."""
     visible = document_mask(state.document)
     group = q.shape[1] // state.k[0].shape[1]
-    if len(state.k) == 1:  # no diagonal part yet: plain attention, which has a fused kernel
+    if len(state.k) == 1:  # no diagonal part: plain attention, which has a fused kernel
         return F.scaled_dot_product_attention(
             q, state.k[0], state.v[0], attn_mask=visible, enable_gqa=group > 1
         )

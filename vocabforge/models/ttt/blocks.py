@@ -1,8 +1,8 @@
-"""Rows of drafts that are made in one pass: where their blocks begin, and the attention of a block.
+"""Blocks of drafts computed in one pass: their anchors, and the attention of a block.
 
-A block belongs to an anchor: the position t whose next token x_{t+1} is the last one known. Its draft k = 0, 1, ...
-predicts x_{t+2+k}. All rows of a block see what the target made of the positions s <= t of t's document, and rows of
-their own block.
+A block belongs to an anchor, the position t whose next token x_{t+1} is the last known token. Its draft k
+(from 0) predicts x_{t+2+k}. All rows of a block attend to the target's states at positions s <= t of t's
+document, and to rows of the same block.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .attention import FLEX_HEAD_DIM
 
 
 def every_anchor(ids: Tensor) -> Tensor:
-    """A block at every position of ``ids`` (B, T): (B, T)."""
+    """Return an anchor at every position of ``ids`` (B, T): (B, T)."""
     return torch.arange(ids.shape[1], device=ids.device).expand(ids.shape)
 
 
@@ -30,16 +30,16 @@ def block_attention(
     causal: bool = False,
     attention: str = "auto",
 ) -> Tensor:
-    """Attention of A blocks of b rows each, over the context before their anchors and over themselves.
+    """Attend from A blocks of b rows each to the context up to their anchors and to the blocks themselves.
 
     Args:
-        q: (B, h, A * b, D), a block's rows one after the other.
-        context: keys and values (B, kv, T, D) of the packed rows' positions.
+        q: (B, h, A * b, D), block by block.
+        context: keys and values (B, kv, T, D) at the positions of the packed rows.
         own: keys and values (B, kv, A * b, D) of the blocks' rows.
-        anchors: int64 (B, A) positions t, -1 for none (its rows see the first position: what they give is not used).
+        anchors: int64 (B, A) positions t, -1 for none; the output of rows without an anchor is not used.
         first: int64 (B, T) first position of each position's document.
-        causal: a row sees the rows of its block up to itself; else all of them.
-        attention: ``flex`` (CUDA) works in blocks of keys; ``eager`` holds (A * b, T + b) weights; ``auto``.
+        causal: a row attends only to the rows of its block up to itself, not to all of them.
+        attention: ``flex`` (CUDA) works in key blocks, ``eager`` holds (A * b, T + b) weights; or ``auto``.
 
     Returns:
         (B, h, A * b, D).
@@ -115,13 +115,13 @@ def _flex(
 
 
 def block_positions(anchors: Tensor, position: Tensor, size: int, most: int) -> Tensor:
-    """Rotary positions (B, A * b) of blocks whose first row is the token behind the anchor.
+    """Return the rotary positions (B, A * b) of blocks whose first row is the token after the anchor.
 
     Args:
         anchors: (B, A), -1 for none.
         position: (B, T) of the packed rows.
         size: b.
-        most: rows past a table's end, which are never counted, take its last position.
+        most: length of the rotary table; rows beyond its end, which never count, use its last position.
     """
     known = position.gather(1, anchors.clamp(min=0)) + 1  # (B, A)
     steps = torch.arange(size, device=position.device)
@@ -129,6 +129,6 @@ def block_positions(anchors: Tensor, position: Tensor, size: int, most: int) -> 
 
 
 def tokens_behind(ids: Tensor, anchors: Tensor, offset: int) -> Tensor:
-    """x_{t + offset} of anchors (B, A) in ids (B, T), 0 past the end: (B, A)."""
+    """Return x_{t + offset} for anchors (B, A) in ids (B, T), 0 past the end: (B, A)."""
     padded = F.pad(ids, (0, offset))
     return padded.gather(1, anchors.clamp(min=0) + offset)

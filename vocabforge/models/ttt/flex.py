@@ -16,7 +16,7 @@ BLOCK = 128
 
 
 def flex_attention(q: Tensor, k: Sequence[Tensor], v: Sequence[Tensor], documents: Documents) -> Tensor:
-    """As :func:`.ttt_documents.merged_attention`; needs CUDA and its compiler (Triton)."""
+    """Compute :func:`.merged.merged_attention` on CUDA; requires Triton."""
     if "flex" not in documents.cache:
         documents.cache["flex"] = block_mask(documents.first)
     from torch.nn.attention.flex_attention import AuxRequest
@@ -42,15 +42,18 @@ def flex_kernel() -> Callable[..., Any]:
 
 
 def block_mask(first: Tensor) -> Any:
-    """The block mask of "key s is visible to query t iff first[t] <= s <= t", ``first`` int64 (B, T), without (T, T).
+    """Build the block mask of "key s is visible to query t iff first[t] <= s <= t" without a (T, T) tensor.
 
-    Blocks of keys that all queries of a block see whole are marked full; the kernel applies the rule in the others.
+    Key blocks fully visible to all queries of a block are marked full; the kernel applies the rule in others.
+
+    Args:
+        first: int64 (B, T).
     """
     from torch.nn.attention.flex_attention import BlockMask
 
     batch, length = first.shape
     count = -(-length // BLOCK)
-    # Slots past the end repeat the last token, which changes neither the earliest nor the latest.
+    # Padding repeats the last token, which changes neither minimum nor maximum.
     padded = torch.cat([first, first[:, -1:].expand(-1, count * BLOCK - length)], dim=1)
     blocks = padded.view(batch, count, BLOCK)
     earliest = blocks.amin(-1)[..., None]  # (B, count, 1)
@@ -58,7 +61,7 @@ def block_mask(first: Tensor) -> Any:
     own = torch.arange(count, device=first.device)[:, None]  # (count, 1)
     keys = torch.arange(count, device=first.device)[None]  # (1, count)
     visible = (keys <= own) & ((keys + 1) * BLOCK > earliest)  # (B, count, count)
-    # A last block that is not filled is never full, as in torch's own block masks.
+    # As in torch's block masks, a partial last block is never marked full.
     full = (keys < own) & (keys * BLOCK >= latest) & ((own + 1) * BLOCK <= length)
 
     def rule(b: Tensor, _h: Tensor, t: Tensor, s: Tensor) -> Tensor:
@@ -74,13 +77,13 @@ def block_mask(first: Tensor) -> Any:
 
 
 def _listed(chosen: Tensor) -> tuple[Tensor, Tensor]:
-    """bool (B, Q, K) -> counts (B, 1, Q) and indices (B, 1, Q, K), the chosen first."""
+    """Convert bool (B, Q, K) to counts (B, 1, Q) and indices (B, 1, Q, K), the chosen ones first."""
     order = torch.sort(chosen.int(), dim=-1, descending=True, stable=True).indices
     return chosen.sum(-1, dtype=torch.int32)[:, None], order.to(torch.int32)[:, None].contiguous()
 
 
 class _Merge(torch.autograd.Function):
-    """A row's own keys merged into (out, lse); keeps neither weights nor fp32 copies."""
+    """Merge of a row's own keys into (out, lse) that saves neither weights nor fp32 copies."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, out: Tensor, lse: Tensor, *kv: Tensor) -> Tensor:

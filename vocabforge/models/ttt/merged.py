@@ -1,14 +1,14 @@
 """TTT attention on a CPU: each document's causal part and a row's own keys, merged by log-sum-exp.
 
-With s_tj the scaled score of query t and step-0 key j, and d_ti that of its own key of step i::
+Let s_tj be the scaled score of query t and step-0 key j, and d_ti the score of its own key of step i::
 
     L_c = log sum_j exp s_tj        O_c = sum_j exp(s_tj - L_c) v_j          (causal part, torch's flash kernel)
     L   = log(exp L_c + sum_i exp d_ti)
     O   = exp(L_c - L) O_c + sum_i exp(d_ti - L) v_ti
 
-The weights of all keys are exp(score - L). A flash kernel's backward pass makes them again from the L that it is
-given and subtracts delta = dO . O from every dO . v. Given the merged L and O, it therefore gives the causal part of
-the merged gradient, and O_c and L_c need not be kept. The own keys follow the same rule::
+The weights of all keys are exp(score - L). A flash kernel's backward pass recomputes them from the L it
+receives and subtracts delta = dO . O from every dO . v. Given the merged L and O, it therefore computes the
+causal part of the merged gradient, and O_c and L_c need not be saved. The same rule applies to the own keys::
 
     w_i = exp(d_i - L),  dv_i = w_i dO,  dd_i = w_i (dO . v_i - delta),  dq += dd_i k_i,  dk_i = dd_i q
 """
@@ -30,7 +30,7 @@ from ..target.documents import runs_of
 
 @dataclass(frozen=True)
 class Segment:
-    """The same stretch of tokens in neighbouring rows; in ``padding`` a token sees itself only."""
+    """A token range shared by adjacent rows; a ``padding`` token attends only to itself."""
 
     rows: slice
     tokens: slice
@@ -42,9 +42,9 @@ class Documents:
     """Documents of packed rows.
 
     Attributes:
-        first: int64 (B, T) first token that a token sees; the visible ones are ``first[t] .. t``.
-        segments: the same as slices; they cover every token once.
-        cache: what an implementation keeps for the later steps of an unroll.
+        first: int64 (B, T) first token that each token attends to; the visible tokens are ``first[t] .. t``.
+        segments: the same information as slices; they cover every token once.
+        cache: data that an implementation keeps for later steps of the unroll.
     """
 
     first: Tensor
@@ -53,10 +53,10 @@ class Documents:
 
     @classmethod
     def find(cls, document: Tensor) -> Documents:
-        """From document numbers (B, T), 0 for padding.
+        """Find the documents from document numbers (B, T), 0 for padding.
 
         Raises:
-            DataError: a document's tokens are not one stretch of its row.
+            DataError: a document is not contiguous in its row.
         """
         numbers = document.cpu().numpy()
         rows = [list(runs_of(row)) for row in numbers]
@@ -67,15 +67,15 @@ class Documents:
                 raise DataError(
                     "a packed row holds a document in two places",
                     got=f"document {twice} of row {index}",
-                    expected="each document in one stretch of tokens",
-                    remedy="use memory.attention: eager, or pack each document in one piece",
+                    expected="contiguous documents",
+                    remedy="use memory.attention: eager, or pack each document contiguously",
                 )
         segments, first = [], np.empty(numbers.shape, np.int64)
         same = 0
         for index, runs in enumerate(rows):
             for a, b, number in runs:
                 first[index, a:b] = a if number else np.arange(a, b)
-            # Neighbouring rows that are cut in the same places go together.
+            # Adjacent rows with the same boundaries share segments.
             shape = [(a, b, number != 0) for a, b, number in runs]
             last = index + 1 == len(rows)
             if last or shape != [(a, b, number != 0) for a, b, number in rows[index + 1]]:
@@ -85,7 +85,10 @@ class Documents:
 
 
 def causal_forward(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """(B, h, S, D) queries over (B, kv, S, D) keys -> out (B, h, S, D), lse (B, h, S) in fp32 (fp64 for fp64)."""
+    """Attend causally: q (B, h, S, D), k, v (B, kv, S, D) -> out (B, h, S, D), lse (B, h, S).
+
+    The lse is fp32 (fp64 for fp64).
+    """
     out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, True)
     return out, lse
 
@@ -93,16 +96,20 @@ def causal_forward(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 def causal_backward(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """dq, dk, dv for weights exp(score - lse) and the output ``out``."""
+    """Compute dq, dk, dv for weights exp(score - lse) and the output ``out``."""
     run = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
     dq, dk, dv = run(grad.contiguous(), q, k, v, out, lse, 0.0, True)
     return dq, dk, dv
 
 
 def merged_attention(q: Tensor, k: Sequence[Tensor], v: Sequence[Tensor], documents: Documents) -> Tensor:
-    """TTT attention (B, h, T, D) that holds no (T, T) weights; one (B, kv, T, D) pair a step, the causal keys first.
+    """Compute TTT attention (B, h, T, D) without (T, T) weights.
 
-    The result is in q's type; scores, weights and sums are fp32 (fp64 for fp64).
+    The result has q's dtype; scores, weights and sums are fp32 (fp64 for fp64).
+
+    Args:
+        q: (B, h, T, D).
+        k, v: (B, kv, T, D) of each step, the causal keys first.
     """
     return _Merged.apply(q, documents, *k, *v)
 
@@ -134,18 +141,18 @@ class _Merged(torch.autograd.Function):
 def merge(
     q: Tensor, out: Tensor, lse: Tensor, k: Sequence[Tensor], v: Sequence[Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Add a row's own keys to attention over other keys: out in q's type, and lse over all keys.
+    """Merge a row's own keys into attention over other keys: out in q's dtype, and lse over all keys.
 
     Args:
         q: (B, h, T, D).
-        out, lse: (B, h, T, D) and (B, h, T) of the other keys.
+        out, lse: (B, h, T, D) and (B, h, T) over the other keys.
         k, v: (B, kv, T, D) each.
     """
     if not k:
         return out, lse
     dots = [own_scores(q, key) for key in k]  # (B, h, T) each
     total = torch.stack([lse, *dots]).logsumexp(0)
-    merged = (lse - total).exp()[..., None] * out  # fp32, whatever out is
+    merged = (lse - total).exp()[..., None] * out  # fp32 for any dtype of out
     for dot, value in zip(dots, v):
         weight = _grouped((dot - total).exp()[..., None], value)  # (B, kv, g, T, 1)
         _grouped(merged, value).add_(weight * value[:, :, None])
@@ -153,7 +160,7 @@ def merge(
 
 
 def own_scores(q: Tensor, k: Tensor) -> Tensor:
-    """q_t . k_t / sqrt(D) for each row: (B, h, T, D), (B, kv, T, D) -> (B, h, T)."""
+    """Compute q_t . k_t / sqrt(D) for each row: (B, h, T, D), (B, kv, T, D) -> (B, h, T)."""
     precise = torch.promote_types(q.dtype, torch.float32)
     dots = (_grouped(q, k).to(precise) * k[:, :, None].to(precise)).sum(-1)  # (B, kv, g, T)
     return dots.flatten(1, 2) * q.shape[-1] ** -0.5
@@ -162,10 +169,10 @@ def own_scores(q: Tensor, k: Tensor) -> Tensor:
 def own_keys_backward(
     grad: Tensor, q: Tensor, lse: Tensor, delta: Tensor, k: Sequence[Tensor], v: Sequence[Tensor]
 ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-    """Gradients of a row's own keys: dq (B, h, T, D), one dk and one dv (B, kv, T, D) for each of them.
+    """Compute the gradients through a row's own keys: dq (B, h, T, D), and dk, dv (B, kv, T, D) of each step.
 
     Args:
-        grad: (B, h, T, D) of the merged output.
+        grad: (B, h, T, D) gradient of the merged output.
         lse, delta: (B, h, T) of the merged output.
     """
     precise = torch.promote_types(q.dtype, torch.float32)
@@ -184,7 +191,7 @@ def own_keys_backward(
 
 
 def _grouped(x: Tensor, k: Tensor) -> Tensor:
-    """A view of (B, h, T, .) as (B, kv, h / kv, T, .): query heads beside their key head."""
+    """View (B, h, T, .) as (B, kv, h / kv, T, .), with query heads grouped by key head."""
     return x.unflatten(1, (k.shape[1], x.shape[1] // k.shape[1]))
 
 
@@ -194,7 +201,7 @@ def _delta(grad: Tensor, out: Tensor) -> Tensor:
 
 
 def _causal(q: Tensor, k: Tensor, v: Tensor, documents: Documents) -> tuple[Tensor, Tensor]:
-    """out (B, h, T, D) and lse (B, h, T) over the step-0 keys."""
+    """Compute out (B, h, T, D) and lse (B, h, T) over the step-0 keys."""
     if len(documents.segments) == 1 and not documents.segments[0].padding:
         return causal_forward(q, k, v)
     out = torch.empty_like(q)
@@ -213,7 +220,7 @@ def _causal(q: Tensor, k: Tensor, v: Tensor, documents: Documents) -> tuple[Tens
 def _causal_backward(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, documents: Documents
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """dq, dk, dv of the step-0 keys, given the merged out and lse."""
+    """Compute dq, dk, dv of the step-0 keys from the merged out and lse."""
     if len(documents.segments) == 1 and not documents.segments[0].padding:
         return causal_backward(grad, q, k, v, out, lse)
     results = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
