@@ -1,1 +1,1 @@
-"""Hidden states of the target for drafter training."""
+"""Capture of the target's hidden states for drafter training."""

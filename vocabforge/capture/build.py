@@ -1,4 +1,4 @@
-"""Choosing where the target's states come from: the target itself, or a cache on disk."""
+"""Selection of the source of target states: the target itself, a server, or a cache on disk."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def load_capture_target(
     device: torch.device,
     layers: bool = False,
 ) -> HFTarget | TargetHead:
-    """The target as training needs it: whole, or beside a cache or server its embedding and LM head.
+    """Load the target for training: the full model, or only embedding and LM head with a cache or server.
 
     Args:
-        aux_layers: layers that the drafter reads; None when it reads none (any cache of the target serves then).
+        aux_layers: layers that the drafter reads; None if it reads none (then any cache of the target works).
         layers: load the layers in any case.
 
     Raises:
-        VocabForgeError: anything missing, damaged, or not loadable where it is asked for.
-        MismatchError: ``capture.dtype`` is not what the cache was made with.
+        VocabForgeError: a file is missing or damaged, or the target cannot be loaded.
+        MismatchError: ``capture.dtype`` differs from the cache's dtype.
     """
     dtype: str = settings.dtype
     if settings.cache is not None:
@@ -76,17 +76,17 @@ def build_capture(
     owner: str,
     reduced: bool = False,
 ) -> CaptureSource:
-    """The source of states: online, the server of ``settings``, or its cache after it was checked to be of this run.
+    """Create the source of states: online, the server in ``settings``, or the cache if it matches this run.
 
     Args:
-        rows: split (``train``, ``heldout``) -> the packed rows that keys number.
-        path: of the target.
-        owner: names this process among the clients of a server; the same when the command is repeated.
-        reduced: the drafter has a draft vocabulary, so that facts of the logits save work where rows recur.
+        rows: split (``train``, ``heldout``) -> packed rows, indexed by the row numbers of keys.
+        path: folder of the target.
+        owner: identifies this process among the clients of a server; the same when the command is repeated.
+        reduced: the drafter has a draft vocabulary, so keeping logit facts saves work for repeated rows.
 
     Raises:
         ArtifactError: the cache is damaged.
-        MismatchError: the cache is of another target, other layers or other rows.
+        MismatchError: the cache was made with another target, other layers or other rows.
     """
     if settings.cache is None:
         memory = int(settings.memory_gb * 2**30)

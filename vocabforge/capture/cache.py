@@ -1,4 +1,4 @@
-"""Training from the disk cache: states of packed rows read from the shards that ``vocabforge capture`` wrote."""
+"""Disk cache of captured states: reads packed rows from the shards written by ``vocabforge capture``."""
 
 from __future__ import annotations
 
@@ -35,12 +35,13 @@ _CHUNK_ROWS = 1024
 
 @dataclass(frozen=True)
 class CaptureKey:
-    """What decides the content of a cache.
+    """Everything that determines the content of a cache.
 
     Attributes:
         target: fingerprint of the target.
         aux_layers: decoder layers (0-based outputs) in ``features``, in this order.
-        dtype, target_dtype: of the stored states; that the target computed in.
+        dtype: dtype of the stored states.
+        target_dtype: dtype that the target computed in.
         rows: split -> :func:`rows_digest`.
     """
 
@@ -53,23 +54,23 @@ class CaptureKey:
 
     @property
     def feature_size(self) -> int:
-        """n_aux * H."""
+        """Size of the features of a token, n_aux * H."""
         return len(self.aux_layers) * self.hidden_size
 
     @property
     def token_bytes(self) -> int:
-        """Bytes stored for one token."""
+        """Bytes stored per token."""
         size = torch.empty((), dtype=DTYPES[self.dtype]).element_size()
         return (self.feature_size + self.hidden_size) * size + 16
 
     def facts(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the key as JSON values."""
         return json.loads(json.dumps(asdict(self)))
 
 
 @dataclass(frozen=True)
 class CaptureShard:
-    """Rows ``first`` to ``first + rows`` of a split, in one file of ``tokens`` tokens."""
+    """File with rows ``first`` to ``first + rows`` of a split, ``tokens`` tokens in total."""
 
     file: str
     split: str
@@ -79,7 +80,7 @@ class CaptureShard:
 
 
 def rows_digest(rows: PackedRows) -> str:
-    """SHA-256 over token ids and documents of all rows: what the target's states depend on, and nothing else."""
+    """Hash the token ids and documents of all rows, the only inputs of the target's states."""
     digest = hashlib.sha256(repr(tuple(rows.input_ids.shape)).encode())
     for first in range(0, len(rows.input_ids), _CHUNK_ROWS):
         for array in (rows.input_ids, rows.document):
@@ -89,7 +90,7 @@ def rows_digest(rows: PackedRows) -> str:
 
 
 def row_lengths(rows: PackedRows) -> npt.NDArray[np.int64]:
-    """Real tokens of each row (N,)."""
+    """Return the number of tokens in each row (N,), excluding padding."""
     chunks = [
         (np.asarray(rows.document[first : first + _CHUNK_ROWS]) != 0).sum(1)
         for first in range(0, len(rows.document), _CHUNK_ROWS)
@@ -98,7 +99,7 @@ def row_lengths(rows: PackedRows) -> npt.NDArray[np.int64]:
 
 
 def plan_shards(rows: Mapping[str, PackedRows], token_bytes: int, shard_bytes: int) -> list[CaptureShard]:
-    """Consecutive rows put into shards of at most ``shard_bytes`` (a longer row has one of its own)."""
+    """Split consecutive rows into shards of at most ``shard_bytes`` (a longer row gets its own shard)."""
     shards: list[CaptureShard] = []
     for split, packed in rows.items():
         first, tokens = 0, 0
@@ -118,7 +119,7 @@ def _shard(number: int, split: str, first: int, stop: int, tokens: int) -> Captu
 
 
 def shard_tensors(batches: Iterator[CapturedBatch], dtype: torch.dtype) -> dict[str, Tensor]:
-    """The tensors of a shard from its rows, padding left out."""
+    """Build the tensors of a shard from its rows, without padding."""
     parts: dict[str, list[Tensor]] = {"hidden": [], "features": [], "token_ids": [], "document": []}
     offsets = [0]
     for batch in batches:
@@ -133,10 +134,10 @@ def shard_tensors(batches: Iterator[CapturedBatch], dtype: torch.dtype) -> dict[
 
 
 def check_finite(values: Sequence[tuple[str, Tensor]], key: Key, *, source: object, remedy: str) -> None:
-    """Refuse NaN and infinity in the states of one row.
+    """Reject NaN and infinity in the states of one row.
 
     Raises:
-        DataError: naming the row.
+        DataError: names the row.
     """
     for name, tensor in values:
         if not bool(torch.isfinite(tensor).all()):
@@ -156,13 +157,13 @@ def open_cache(path: Path) -> Artifact:
     """Open a cache without reading its shards (only their sizes are compared).
 
     Raises:
-        ArtifactError: no cache, an unfinished one, or a shard that is missing or truncated.
+        ArtifactError: the cache is missing or unfinished, or a shard is missing or truncated.
     """
     unfinished = path.with_name(f"{path.name}.partial")
     if not (path / MANIFEST).is_file() and unfinished.is_dir():
         raise ArtifactError(
             "the cache of captured states is not finished",
-            got=f"{unfinished}, which an interrupted run or another part left",
+            got=f"{unfinished}, left by an interrupted run or another part",
             expected=path,
             remedy="run the same vocabforge capture command again: it resumes there",
         )
@@ -174,9 +175,9 @@ def open_cache(path: Path) -> Artifact:
         raise _damaged(path, error.source, error.got, error.expected) from error
     if artifact.meta.get("format") != FORMAT:
         raise ArtifactError(
-            "the cache was written in another form",
-            got=f"form {artifact.meta.get('format')}",
-            expected=f"form {FORMAT}",
+            "the cache has an unsupported format",
+            got=f"format {artifact.meta.get('format')}",
+            expected=f"format {FORMAT}",
             source=path,
             remedy=_again(path),
         )
@@ -184,8 +185,8 @@ def open_cache(path: Path) -> Artifact:
 
 
 def cache_key(artifact: Artifact) -> CaptureKey:
-    """What decided the content of a cache."""
-    with form_errors("the cache of captured states does not say what it holds", artifact.path):
+    """Return the key of a cache."""
+    with form_errors("the manifest of the captured states is incomplete", artifact.path):
         facts = dict(artifact.meta["key"])
         key = read_record(CaptureKey, facts)
         if key.dtype not in DTYPES or not isinstance(key.rows, dict):
@@ -194,7 +195,7 @@ def cache_key(artifact: Artifact) -> CaptureKey:
 
 
 def read_index(artifact: Artifact) -> list[CaptureShard]:
-    """The shards of a cache, in order."""
+    """Return the shards of a cache, in order."""
     index = read_json(artifact.file(INDEX), "index of the cache")
     with form_errors("the index of the cache cannot be read", artifact.path / INDEX):
         shards = [read_record(CaptureShard, entry) for entry in index["shards"]]
@@ -205,7 +206,7 @@ def read_index(artifact: Artifact) -> list[CaptureShard]:
 
 @dataclass(frozen=True)
 class _Rows:
-    """An open shard: its offsets, its tensors' names, and a handle that reads from the mapped file."""
+    """Open shard: row offsets, tensor names, and a handle that reads from the mapped file."""
 
     offsets: list[int]
     names: frozenset[str]
@@ -213,12 +214,12 @@ class _Rows:
 
 
 class CachedCapture:
-    """States of packed rows from a cache; the target is not run.
+    """Capture source that reads the states of packed rows from a cache; the target is not run.
 
-    A shard's hash is verified when it is first used. What is read must be of the rows asked for and finite.
+    A shard's hash is verified on first use. States must belong to the requested rows and be finite.
 
     Raises:
-        ArtifactError: not a cache, or damaged.
+        ArtifactError: the folder is not a cache, or is damaged.
     """
 
     def __init__(self, path: Path) -> None:
@@ -232,10 +233,10 @@ class CachedCapture:
         self._verified: set[str] = set()
 
     def check(self, expected: CaptureKey) -> None:
-        """Refuse a cache of another target, other layers or other rows; dtypes may differ.
+        """Check that the cache was made with the same target, layers and rows; dtypes may differ.
 
         Raises:
-            MismatchError: naming everything that differs.
+            MismatchError: lists all differences.
         """
         pairs = {
             "target fingerprint": (self.key.target, expected.target),
@@ -253,19 +254,22 @@ class CachedCapture:
                 got="; ".join(f"{name} {_short(pair[0])}" for name, pair in wrong.items()),
                 expected="; ".join(f"{name} {_short(pair[1])}" for name, pair in wrong.items()),
                 source=self.path,
-                remedy="give the recipe that the cache was made with, or make one for this recipe: "
+                remedy="pass the recipe that the cache was made with, or make a cache for this recipe: "
                 "vocabforge capture --config RECIPE --output DIR",
             )
 
     def __call__(self, rows: RowBatch, keys: Sequence[Key], tokens: slice = WHOLE) -> CapturedBatch:
-        """The states of ``tokens`` of ``rows``, whose names ``keys`` are (split, row number); no others are read.
+        """Read the states of ``tokens`` of ``rows``, and no others.
+
+        Args:
+            keys: (split, row number) of each row.
 
         Raises:
             ArtifactError: a shard is damaged.
-            MismatchError: a row is not in the cache, or is another one there.
-            DataError: states that are not finite.
+            MismatchError: a row is not in the cache, or differs from the cached row.
+            DataError: states are not finite.
         """
-        before = (rows.document[:, : tokens.start or 0] != 0).sum(1).tolist()  # real tokens that are left out
+        before = (rows.document[:, : tokens.start or 0] != 0).sum(1).tolist()  # tokens before the slice
         rows = rows.cut(tokens)
         ids, document = rows.input_ids.cpu(), rows.document.cpu()
         count, length = ids.shape
@@ -296,9 +300,10 @@ class CachedCapture:
     def _read(
         self, key: Key, ids: Tensor, document: Tensor, before: int, whole: bool
     ) -> tuple[Tensor, Tensor, LogitFacts | None]:
-        """Features (n, n_aux * H), hidden states (n, H) and facts (n,) of a row's real tokens from ``before`` on.
+        """Read a row's tokens from ``before`` on.
 
-        Facts are None in shards that a version before them wrote.
+        Returns:
+            Features (n, n_aux * H), hidden states (n, H) and facts (n,), None for shards of older versions.
         """
         shard = self._find(key)
         rows = self._opened(shard)
@@ -328,7 +333,7 @@ class CachedCapture:
         return shards[at]
 
     def _opened(self, shard: CaptureShard) -> _Rows:
-        """The shard, verified at its first use."""
+        """Return the open shard, verified on first use."""
         if shard.file in self._open:
             self._open.move_to_end(shard.file)
             return self._open[shard.file]
@@ -343,7 +348,7 @@ class CachedCapture:
             handle = safe_open(str(file), framework="pt")
             rows = _Rows(handle.get_tensor("offsets").tolist(), frozenset(handle.keys()), handle)
         except (SafetensorError, OSError) as error:
-            raise _damaged(self.path, file, error, "a whole safetensors file") from error
+            raise _damaged(self.path, file, error, "a complete safetensors file") from error
         self._open[shard.file] = rows
         if len(self._open) > _OPEN_SHARDS:
             self._open.popitem(last=False)
@@ -351,7 +356,7 @@ class CachedCapture:
 
     def _other_row(self, key: Key, what: str) -> MismatchError:
         return MismatchError(
-            "a row of the training data is not the one in the cache of captured states",
+            "a row of the training data differs from the cache of captured states",
             got=f"{key[0]} row {key[1]}: {what}" + ("" if what.startswith("no") else " differ"),
             source=self.path,
             remedy="the data changed since the cache was made: " + _again(self.path),

@@ -1,4 +1,4 @@
-"""The section ``capture`` of a training configuration."""
+"""Section ``capture`` of a training configuration."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from ..core.config import StrictModel
 
 
 class ServerConfig(StrictModel):
-    """A running server that gives hidden states; vLLM with VocabForge's connector.
+    """Running server that computes hidden states: vLLM with VocabForge's connector.
 
     Attributes:
-        url: its address, ``http://host:8000``.
-        folder: where it writes them (``shared_storage_path``), as this machine sees it.
-        buffer_gb: most unread states in that folder, in GB; read states are deleted.
-        concurrency: requests at a time. With 1 the states are the same bits every time; with more, rounding depends on
-            which documents share a batch.
-        timeout_s: seconds without an answer.
-        retries: further attempts at a busy or absent server.
+        url: server address, ``http://host:8000``.
+        folder: path on this machine of the folder that the server writes to (``shared_storage_path``).
+        buffer_gb: maximum size of unread states in that folder in GB; states are deleted once read.
+        concurrency: concurrent requests. With 1 the states are bitwise reproducible; with more, rounding
+            depends on which documents share a batch.
+        timeout_s: timeout of a request in seconds.
+        retries: number of retries if the server is busy or unreachable.
         api_key_env: environment variable that holds the server's API key.
     """
 
@@ -34,18 +34,18 @@ class ServerConfig(StrictModel):
 
 
 class CaptureConfig(StrictModel):
-    """Where the target's hidden states come from.
+    """Source of the target's hidden states.
 
     Attributes:
-        cache: folder made by ``vocabforge capture``; None runs the target in the training process. With a cache
-            only the target's embedding and LM head are loaded.
-        server: a server that computes them during training; a cache takes precedence.
-        dtype: the target computes in it, whatever run.mixed_precision says; ``auto`` is the checkpoint's own on
-            CUDA and fp32 on a CPU, and with a cache the dtype that it was made in.
-        device_map: Hugging Face placement of a target that does not fit on one device (``auto``, or modules to
-            devices), in one process.
-        tp_plan: Hugging Face tensor parallelism over all processes (``auto``), one a GPU.
-        memory_gb: host memory for target states that are kept between epochs, in GiB a process.
+        cache: folder made by ``vocabforge capture``; None runs the target in the training process. With a
+            cache only the target's embedding and LM head are loaded.
+        server: server that computes the states during training; a cache takes precedence.
+        dtype: dtype of the target's computation, independent of run.mixed_precision. ``auto`` is the
+            checkpoint's dtype on CUDA, fp32 on a CPU, and with a cache the dtype that it was made in.
+        device_map: Hugging Face device map for a target that does not fit on one device (``auto``, or modules
+            to devices); single process only.
+        tp_plan: Hugging Face tensor parallelism over all processes (``auto``), one process per GPU.
+        memory_gb: host memory for target states that are kept between epochs, in GiB per process.
     """
 
     cache: Path | None = None
@@ -57,7 +57,7 @@ class CaptureConfig(StrictModel):
 
     @property
     def elsewhere(self) -> bool:
-        """Whether the target's layers run elsewhere, and only its embedding and LM head are loaded."""
+        """Whether states come from a cache or server, so that only embedding and LM head are loaded."""
         return self.cache is not None or self.server is not None
 
     @model_validator(mode="after")

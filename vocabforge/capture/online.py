@@ -1,4 +1,4 @@
-"""Online capture: the target runs in the training process, nothing touches the disk."""
+"""Online capture: the target runs in the training process; nothing is written to disk."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class RowBatch:
 
     Attributes:
         input_ids: (B, T) int64, 0 in padding.
-        loss_mask: bool (B, T), True where the token is the assistant's.
+        loss_mask: bool (B, T), True for tokens of the assistant.
         document: (B, T) document number in its row, 0 for padding.
         position: (B, T) positions, restarting at 0 in each document.
     """
@@ -34,7 +34,7 @@ class RowBatch:
     position: Tensor
 
     def cut(self, tokens: slice) -> RowBatch:
-        """Some tokens of every row."""
+        """Return the given tokens of every row."""
         each = (self.input_ids, self.loss_mask, self.document, self.position)
         return RowBatch(*(values[:, tokens] for values in each))
 
@@ -43,7 +43,7 @@ WHOLE = slice(None)
 
 
 def to_tensors(rows: PackedRows, indices: Sequence[int], device: torch.device) -> RowBatch:
-    """The named rows as tensors (B, T): int64, the loss mask bool."""
+    """Return the rows ``indices`` as tensors (B, T): int64, with a bool loss mask."""
     index = np.asarray(indices)
     arrays = (rows.input_ids, rows.loss_mask, rows.document, rows.position)
     kinds = (np.int64, np.bool_, np.int64, np.int64)
@@ -53,12 +53,12 @@ def to_tensors(rows: PackedRows, indices: Sequence[int], device: torch.device) -
 
 @dataclass(frozen=True)
 class CapturedBatch(RowBatch):
-    """Packed rows with what the target made of them.
+    """Packed rows with the target's states.
 
     Attributes:
         features: (B, T, n_aux * H) auxiliary layer outputs, in the target's dtype, zeros in padding.
-        hidden: (B, T, H) target hidden states as the LM head reads them, likewise.
-        facts: (B, T) of the logits of ``hidden`` over all V, if they were kept.
+        hidden: (B, T, H) final hidden states (input of the LM head), in the target's dtype, zeros in padding.
+        facts: (B, T) facts of the logits of ``hidden`` over all V tokens, if they were kept.
     """
 
     features: Tensor
@@ -66,34 +66,37 @@ class CapturedBatch(RowBatch):
     facts: LogitFacts | None = None
 
     def states(self, reads: Literal["aux", "hidden"]) -> Tensor:
-        """What a drafter fuses: the auxiliary layers' outputs, or the final hidden states."""
+        """Return the states that a drafter fuses: auxiliary layer outputs or final hidden states."""
         return self.features if reads == "aux" else self.hidden
 
 
 class CaptureSource(Protocol):
-    """Where the target's states of packed rows come from."""
+    """Source of the target's states for packed rows."""
 
     def __call__(self, rows: RowBatch, keys: Sequence[Key], tokens: slice = WHOLE) -> CapturedBatch:
-        """The states of ``tokens`` of ``rows``; ``keys`` (one a row) are (split, row number)."""
+        """Return the states of ``tokens`` of ``rows``; ``keys`` are the (split, row number) of each row."""
         ...
 
 
 class OnlineCapture:
-    """Runs the target in this process and keeps in the host's memory what recurs and fits.
+    """Runs the target in this process and keeps repeated states in host memory, as far as they fit.
 
-    Which rows share a pass decides the last bits of their states, and a resumed run must repeat them, so:
+    The rows that share a forward pass affect the last bits of their states, which a resumed run must
+    reproduce:
 
-    - Row by row (the default on a CPU): a row is captured alone, and its states may be kept and mixed freely.
-    - Together (the default on CUDA): all rows of a call go through the target at once. Held-out rows come in the same
-      batches at every evaluation and are kept batch by batch; training batches do not recur and are not kept.
+    - Row by row (default on a CPU): rows are captured separately, and their states can be kept and mixed
+      freely.
+    - Together (default on CUDA): all rows of a call go through the target at once. Held-out rows form the
+      same batches at every evaluation and are kept per batch; training batches do not recur and are not kept.
 
-    With tensor parallelism every process computes every process's rows, in the order of ranks, and keeps its own:
-    all processes must call this equally often.
+    With tensor parallelism every process computes the rows of all processes in rank order and keeps its own,
+    so all processes must make the same number of calls.
 
     Args:
+        target: model to run.
         budget_bytes: memory for kept states.
         together: None chooses by the target's device.
-        facts: beside states that may be kept, those of their logits, where these may teach.
+        facts: for states that may be kept, also compute the logit facts of positions used in training.
     """
 
     def __init__(
@@ -111,7 +114,7 @@ class OnlineCapture:
         return not self._together
 
     def __call__(self, rows: RowBatch, keys: Sequence[Key], tokens: slice = WHOLE) -> CapturedBatch:
-        """Capture rows, and return some tokens of them; ``keys`` (one a row) name them in memory."""
+        """Capture rows and return the states of ``tokens``; ``keys`` identify the rows in memory."""
         if self.target.tensor_parallel:
             states = [self._for_all_ranks(rows)]
         elif self._together:
@@ -119,7 +122,7 @@ class OnlineCapture:
             states = [self._states(rows, tuple(keys) if keep else None)]
         else:
             states = [self._states(_row(rows, index), key) for index, key in enumerate(keys)]
-        device = rows.input_ids.device  # kept rows lie in the host's memory
+        device = rows.input_ids.device  # kept rows are in host memory
         facts = [s.facts.map(lambda each: each[:, tokens].to(device)) for s in states if s.facts is not None]
         return CapturedBatch(
             **vars(rows.cut(tokens)),
@@ -159,7 +162,7 @@ class OnlineCapture:
 
 
 def _facts(target: HFTarget, hidden: Tensor, rows: RowBatch) -> LogitFacts:
-    """(B, T) of the logits that may teach: the token and the next are the assistant's, of one document."""
+    """Compute logit facts (B, T) at positions used in training: token and next token are the assistant's."""
     learnt, document = rows.loss_mask & (rows.document != 0), rows.document
     teaches = torch.zeros_like(learnt)
     teaches[:, :-1] = learnt[:, :-1] & learnt[:, 1:] & (document[:, :-1] == document[:, 1:])

@@ -1,7 +1,7 @@
-"""States from a running server: vLLM with ``HiddenStatesConnector`` writes them, one file a document.
+"""States from a running server: vLLM with ``HiddenStatesConnector`` writes one file per document.
 
-The server and this process share a folder. At most ``buffer_gb`` of states lie there unread: the client stops asking
-until some were read. A file is deleted when it is read.
+The server and this process share a folder. When ``buffer_gb`` of states are unread, the client pauses its
+requests until some have been read. Files are deleted after reading.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ from .config import ServerConfig
 from .online import WHOLE, CapturedBatch, Key, RowBatch
 
 _POLL_S = 0.005
-_FILE_S = 30.0  # between an answer and its file; vLLM writes it in its next step
+_FILE_S = 30.0  # between a response and its file; vLLM writes it in its next step
 _LONGEST_WAIT_S = 30.0
 _LONGEST_NAME = 255
-_LAST_FILES_S = 2.0  # at the end, for those of requests under way, which nobody would delete later
+_LAST_FILES_S = 2.0  # on closing, wait for running requests, whose files would otherwise not be deleted
 
 
 @dataclass(frozen=True)
 class ServedStates:
-    """What a server must run, and what its files must hold.
+    """Required configuration of the server and contents of its files.
 
     Attributes:
-        path, fingerprint: of the target.
-        layers: as vLLM numbers them, ascending: layer i is the input of decoder layer i, our output i - 1. The last
-            is the number of layers: the last output, before the final norm.
-        length: of packed rows.
+        path, fingerprint: folder and fingerprint of the target.
+        layers: ascending, in vLLM's numbering: layer i is the input of decoder layer i, our output i - 1. The
+            last one is the number of layers: the last output before the final norm.
+        length: length of packed rows.
     """
 
     path: Path
@@ -60,11 +60,11 @@ class ServedStates:
     length: int
 
     def token_bytes(self) -> int:
-        """Bytes of one token in a file."""
+        """Return the bytes per token in a file."""
         return len(self.layers) * self.hidden_size * self.dtype.itemsize + 8
 
     def start_command(self, folder: Path) -> str:
-        """What starts the server."""
+        """Return the command that starts the server."""
         speculative = {
             "method": "extract_hidden_states",
             "num_speculative_tokens": 1,
@@ -84,7 +84,7 @@ class ServedStates:
 
 @dataclass(frozen=True)
 class _Asked:
-    """A row that was asked for, document by document, of ``bytes`` in files."""
+    """Requested row with one request per document; its files have ``bytes`` in total."""
 
     key: Key
     documents: list[tuple[DocumentSpan, list[int], Future[Path]]]
@@ -92,12 +92,13 @@ class _Asked:
 
 
 class ServerCapture:
-    """A capture source that asks a server; see :meth:`expect` for asking ahead.
+    """Capture source that requests states from a server; see :meth:`expect` for prefetching.
 
     Args:
-        rows: split -> the packed rows that keys number.
-        norm: the target's final norm.
-        owner: names this command among those that share the folder. Files that a killed one left are removed.
+        rows: split -> packed rows, indexed by the row numbers of keys.
+        norm: final norm of the target.
+        owner: identifies this command among those that share the folder; files left by a killed run of it are
+            removed.
         budget_bytes: memory for the states of held-out rows, which recur.
 
     Raises:
@@ -145,16 +146,16 @@ class ServerCapture:
             raise self._silent(str(error)) from error
 
     def expect(self, keys: Iterable[Key]) -> None:
-        """Ask for rows ahead, in the order in which they will be called for, as far as the buffer has room."""
+        """Prefetch rows in the order of their later use, as far as the buffer has room."""
         self._upcoming, self._next = iter(keys), None
         self._fill()
 
     def __call__(self, rows: RowBatch, keys: Sequence[Key], tokens: slice = WHOLE) -> CapturedBatch:
-        """The states of some tokens of rows; ``rows`` must be those that ``keys`` number.
+        """Return the states of ``tokens`` of the rows, which must be the rows identified by ``keys``.
 
         Raises:
-            VocabForgeError: the server does not answer, or gives no states.
-            MismatchError: it runs another target, captures other layers, or in another dtype.
+            VocabForgeError: the server does not respond or returns no states.
+            MismatchError: the server has another target, other layers or another dtype.
         """
         try:
             taken = [None if key in self._kept else self._take(key) for key in keys]
@@ -168,7 +169,7 @@ class ServerCapture:
         return CapturedBatch(**vars(rows.cut(tokens)), features=features, hidden=hidden)
 
     def close(self) -> None:
-        """Give up what is under way and remove files that nobody will read."""
+        """Cancel running requests and remove unread files."""
         if self._stop.is_set():
             return
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -213,7 +214,7 @@ class ServerCapture:
 
     @torch.no_grad()
     def _read(self, asked: _Asked) -> tuple[Tensor, Tensor]:
-        """Features (T, n_aux * H) and hidden states (T, H) of a row, on the CPU; its files are deleted."""
+        """Read features (T, n_aux * H) and hidden states (T, H) of a row to the CPU and delete its files."""
         target, length = self._target, self._rows[asked.key[0]].input_ids.shape[1]
         features = torch.zeros(length, len(self._columns) * target.hidden_size, dtype=target.dtype)
         hidden = torch.zeros(length, target.hidden_size, dtype=target.dtype)
@@ -234,7 +235,7 @@ class ServerCapture:
             return self._request(ids)
 
     def _request(self, ids: list[int]) -> Path:
-        """The file of a document, which is there; runs in a thread."""
+        """Request a document and return its file once it exists; runs in a thread."""
         reason = "the command ended"
         for attempt in range(self._settings.retries + 1):
             if self._stop.is_set():
@@ -290,7 +291,7 @@ class ServerCapture:
                     got=f"the server names {named}",
                     expected=file,
                     source=self._settings.url,
-                    remedy=f"both must see one folder; the server's log may tell more. It is started with: "
+                    remedy=f"both must share one folder; check the server's log. Start the server with: "
                     f"{self._served.start_command(folder)}",
                 )
             if time.monotonic() > until or self._stop.wait(_POLL_S):
@@ -303,7 +304,7 @@ class ServerCapture:
             "the server gives no hidden states",
             got=reason,
             source=self._settings.url,
-            remedy="see that it runs and takes the key, then run the same command again: what is captured stays",
+            remedy="check that it runs and accepts the key, then run the same command again to resume",
         )
 
 
@@ -316,7 +317,7 @@ def server_capture(
     owner: str,
     budget_bytes: int = 0,
 ) -> ServerCapture:
-    """A :class:`ServerCapture` for the auxiliary layers of ``target``, whose folder is ``path``."""
+    """Create a :class:`ServerCapture` for the auxiliary layers of ``target``, whose folder is ``path``."""
     last = int(text_config(read_target_config(path)).num_hidden_layers)
     served = ServedStates(
         path=path,
@@ -331,18 +332,18 @@ def server_capture(
 
 
 def read_states(file: Path, served: ServedStates, ids: Sequence[int], folder: Path) -> Tensor:
-    """States (T, L, H) of a document's file, checked to be those that were asked for.
+    """Read the states (T, L, H) of a document's file and check that they match the request.
 
     Raises:
         DataError: the file cannot be read, or its states are not finite.
-        MismatchError: of another connector, target, layers, dtype or tokens.
+        MismatchError: the connector, target, layers, dtype or tokens differ.
     """
     try:
         with safe_open(str(file), framework="pt") as handle:
             meta: Mapping[str, Any] = handle.metadata() or {}
             tensors = {name: handle.get_tensor(name) for name in ("hidden_states", "token_ids")}
             sent = [int(one) for one in tensors["token_ids"].flatten().tolist()]
-    except (SafetensorError, OSError, ValueError, OverflowError) as error:  # ids that are no numbers
+    except (SafetensorError, OSError, ValueError, OverflowError) as error:  # incl. ids that are not integers
         raise DataError("a file of hidden states cannot be read", got=error, source=file) from error
     states = tensors["hidden_states"]
     pairs = {
@@ -366,7 +367,7 @@ def read_states(file: Path, served: ServedStates, ids: Sequence[int], folder: Pa
             "the server's hidden states are not finite",
             got="NaN or infinity",
             source=file,
-            remedy="see whether the server's answers are sound; another dtype of the target may help",
+            remedy="check the server's answers; another dtype of the target may help",
         )
     return states
 

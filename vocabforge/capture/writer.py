@@ -1,7 +1,9 @@
-"""Writing the disk cache shard by shard; an interrupted run, or another process, goes on where shards are missing.
+"""Writer of the disk cache, shard by shard.
 
-Shards are finished one at a time in ``OUTPUT.partial``, each with a small JSON file that holds its hash. When the last
-is there they are linked, not copied, into the artefact.
+An interrupted run, or another process, continues with the missing shards.
+
+Shards are written one at a time to ``OUTPUT.partial``, each with a small JSON file that holds its hash. When
+all are finished, they are hard-linked into the artefact.
 """
 
 from __future__ import annotations
@@ -46,16 +48,16 @@ _SPARE = 1 << 28
 
 
 def free_bytes(output: Path) -> int:
-    """Free space of the disk that ``output`` will be on."""
+    """Return the free space on the disk of ``output``."""
     where = output.absolute()
     return shutil.disk_usage(next(folder for folder in (where, *where.parents) if folder.exists())).free
 
 
 def check_disk(needed: int, output: Path) -> None:
-    """Refuse a cache that does not fit with 256 MiB to spare.
+    """Check that a cache fits on the disk with 256 MiB to spare.
 
     Raises:
-        UsageError: naming what is needed and what is free.
+        UsageError: states the needed and the free space.
     """
     if needed + _SPARE > free_bytes(output):
         raise UsageError(
@@ -64,12 +66,12 @@ def check_disk(needed: int, output: Path) -> None:
             expected=f"{gigabytes(needed)} more for this cache",
             source=output,
             remedy="use --store-dtype bfloat16, less data, or an --output on another disk; "
-            "or train online (capture.cache left out)",
+            "or train online (without capture.cache)",
         )
 
 
 def gigabytes(size: float) -> str:
-    """``1.5 GB``, smaller sizes in MB."""
+    """Format a size as ``1.5 GB``, or in MB if smaller."""
     return f"{size / 1e9:,.1f} GB" if size >= 1e9 else f"{size / 1e6:,.1f} MB"
 
 
@@ -78,7 +80,7 @@ PLAN = "plan.json"
 
 @dataclass(frozen=True)
 class CaptureJob:
-    """What is to be written.
+    """Cache to be written.
 
     Attributes:
         rows: split -> packed rows.
@@ -91,23 +93,23 @@ class CaptureJob:
 
     @property
     def partial(self) -> Path:
-        """Where shards stand until all are there."""
+        """Folder of the shards until all are finished."""
         return self.output.with_name(f"{self.output.name}.partial")
 
     def bytes(self, shards: Sequence[CaptureShard] | None = None) -> int:
-        """Size on the disk, headers of the files left out."""
+        """Return the size on disk without file headers."""
         return sum(s.tokens * self.key.token_bytes for s in (self.shards if shards is None else shards))
 
 
 def plan_capture(
     output: Path, key: CaptureKey, rows: Mapping[str, PackedRows], shard_bytes: int
 ) -> CaptureJob:
-    """Cut the rows into shards."""
+    """Split the rows into shards."""
     return CaptureJob(output, key, rows, plan_shards(rows, key.token_bytes, shard_bytes))
 
 
 def prepare_folder(job: CaptureJob, *, overwrite: bool) -> None:
-    """Make ``OUTPUT.partial``, or continue one of the same plan.
+    """Create ``OUTPUT.partial``, or check that an existing one has the same plan.
 
     Raises:
         UsageError: the output exists, or the folder belongs to another plan.
@@ -123,7 +125,7 @@ def prepare_folder(job: CaptureJob, *, overwrite: bool) -> None:
 
 
 def finished_shards(job: CaptureJob, among: Sequence[CaptureShard]) -> list[CaptureShard]:
-    """Those of ``among`` in ``OUTPUT.partial`` whose hash holds; damaged ones are removed, to be made again."""
+    """Return the shards of ``among`` that are complete in ``OUTPUT.partial``; remove damaged ones."""
     present = [shard for shard in among if _side(job.partial / shard.file).is_file()]
     found: list[CaptureShard] = []
     if not present:
@@ -142,7 +144,7 @@ def finished_shards(job: CaptureJob, among: Sequence[CaptureShard]) -> list[Capt
 
 
 def present_shards(job: CaptureJob) -> list[CaptureShard]:
-    """Shards that some process has finished, whole or not."""
+    """Return the shards finished by any process, without verifying them."""
     return [shard for shard in job.shards if _side(job.partial / shard.file).is_file()]
 
 
@@ -159,7 +161,7 @@ def _sound(file: Path) -> bool:
 
 
 def my_shards(shards: Sequence[CaptureShard], part: tuple[int, int]) -> list[CaptureShard]:
-    """Every n-th shard, from number i - 1 on, of ``part`` = (i, n)."""
+    """Return every n-th shard, starting at index i - 1, for ``part`` = (i, n)."""
     return list(shards[part[0] - 1 :: part[1]])
 
 
@@ -171,12 +173,14 @@ def write_shards(
     *,
     writes: bool = True,
 ) -> None:
-    """Capture shards one after the other; ``writes`` is off in processes that only take part in tensor parallelism.
+    """Capture shards one after the other.
 
-    ``target`` has the LM head, which gives the facts of the logits: of the states as they are stored.
+    Args:
+        target: provides the LM head, with which logit facts are computed from the stored states.
+        writes: False in processes that only take part in tensor parallelism.
 
     Raises:
-        DataError: states that are not finite; the row is named.
+        DataError: states are not finite; names the row.
     """
     total = sum(shard.tokens for shard in todo)
     with ProgressBar("capture", total, "tokens") as bar:
@@ -229,13 +233,13 @@ def _check_shard(job: CaptureJob, shard: CaptureShard, tensors: Mapping[str, tor
             [("features", tensors["features"][one]), ("hidden states", tensors["hidden"][one])],
             (shard.split, number),
             source=job.output,
-            remedy="try capture.dtype=float32 or --store-dtype bfloat16 (float16 overflows at 65,504), or take "
-            "this row out of the data",
+            remedy="try capture.dtype=float32 or --store-dtype bfloat16 (float16 overflows at 65,504), or "
+            "remove this row from the data",
         )
 
 
 def _save(file: Path, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Equal tensors give equal files: no metadata, whose order safetensors leaves to chance."""
+    """Save without metadata, whose order safetensors randomises: equal tensors give equal files."""
     temporary = file.with_name(f".{file.name}.tmp-{os.getpid()}")
     with disk_errors(file):
         try:
@@ -249,9 +253,9 @@ def _save(file: Path, tensors: Mapping[str, torch.Tensor]) -> None:
 
 
 def finish(job: CaptureJob, meta: Mapping[str, Any], config: Mapping[str, Any], *, overwrite: bool) -> bool:
-    """Make the artefact if every shard is there; returns whether it is. Of several processes one does it."""
+    """Create the artefact if all shards exist, in one of several processes; return whether it is complete."""
     with only_writer(job.partial, wait=True):
-        if not job.partial.is_dir():  # another process was quicker
+        if not job.partial.is_dir():  # another process was faster
             return (job.output / MANIFEST).is_file()
         if len(present_shards(job)) < len(job.shards):
             return False

@@ -1,1 +1,1 @@
-"""Configuration, artefact manifests, errors, progress and distributed helpers. Imports nothing of ours."""
+"""Configuration, artefact manifests, errors, progress and distributed helpers; the lowest layer."""

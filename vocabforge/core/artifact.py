@@ -30,22 +30,22 @@ _RECORD = {"parents", "config", "versions", "git_revision", "command", "created"
 
 
 def content_hash(kind: str, meta: Mapping[str, Any], files: Mapping[str, Any]) -> str:
-    """Over kind, meta and every file's hash."""
+    """Hash the kind, the meta and the hash of every file."""
     body = {"kind": kind, "meta": meta, "files": {n: f["sha256"] for n, f in sorted(files.items())}}
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
 def record_hash(manifest: Mapping[str, Any]) -> str:
-    """Over the whole manifest but itself: parents, configuration and versions are not part of the content."""
-    # As it will be read back, so that the order of keys is that of texts.
+    """Hash the whole manifest except ``record_hash``, including fields that are not part of the content."""
+    # A JSON round trip turns all keys into strings, so they sort the same way after reading.
     body = json.loads(json.dumps({key: value for key, value in manifest.items() if key != "record_hash"}))
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
 def record_holds(manifest: Mapping[str, Any]) -> bool:
-    """Whether the manifest is as it was written, in what is no part of the content, too."""
+    """Return whether the manifest is unchanged, including the fields outside the content hash."""
     recorded = manifest.get("record_hash")
-    if recorded is None:  # earlier versions wrote none, and no key but these
+    if recorded is None:  # earlier versions wrote no record_hash and only these keys
         return set(manifest) <= {*REQUIRED, *_RECORD, "record_hash"}
     return bool(recorded == record_hash(manifest))
 
@@ -54,7 +54,7 @@ MANIFEST = "manifest.json"
 SCHEMA_VERSION = 1
 _RECORDED = {"parents": dict, "versions": dict, "command": list}
 _LOOKS, _LOOK_S = 5, 0.002
-_REMEDY = "the folder was changed or cut short after it was written; make it again"
+_REMEDY = "the folder was modified or truncated after it was written; create it again"
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Artifact:
 
     @property
     def meta(self) -> Mapping[str, Any]:
-        """What the writer recorded of the content."""
+        """Facts that the writer recorded about the content."""
         return self.manifest["meta"]
 
     @property
@@ -81,10 +81,10 @@ class Artifact:
         return str(self.manifest["content_hash"])
 
     def file(self, name: str) -> Path:
-        """Path of a file that the manifest lists.
+        """Return the path of a file listed in the manifest.
 
         Raises:
-            ArtifactError: the manifest does not list it.
+            ArtifactError: the manifest does not list the file.
         """
         if name not in self.manifest["files"]:
             raise ArtifactError(
@@ -106,17 +106,17 @@ def write_artifact(
     config: Mapping[str, Any] | None = None,
     overwrite: bool = False,
 ) -> Iterator[Path]:
-    """Write an artefact: the body of the ``with`` fills the yielded folder, then it becomes ``path``.
+    """Write an artefact: the ``with`` body fills the yielded folder, which is then renamed to ``path``.
 
     Args:
         meta: JSON-serialisable facts that define the content (sizes, fingerprints, options).
-        parents: content hashes of the artefacts it was made from, by role.
+        parents: content hashes of the source artefacts, by role.
         config: the resolved configuration, for the record.
-        overwrite: replace an existing artefact at ``path``; a folder that is none is never replaced.
+        overwrite: replace an existing artefact at ``path``; other folders are never replaced.
 
     Raises:
         UsageError: ``path`` exists and may not be replaced.
-        VocabForgeError: the disk is full or refuses to be written to.
+        VocabForgeError: the disk is full or not writable.
     """
     check_output(path, overwrite=overwrite)
     final = Path(os.path.realpath(path))  # renaming must replace the folder, not a link to it
@@ -139,7 +139,7 @@ def write_artifact(
             }
             manifest["record_hash"] = record_hash(manifest)
             atomic_write_json(temporary / MANIFEST, manifest)
-            check_output(path, overwrite=overwrite)  # it may have been written while we worked
+            check_output(path, overwrite=overwrite)  # another run may have written it meanwhile
             put_in_place(temporary, final, overwrite=overwrite)
             fsync_path(final.parent)
     finally:
@@ -147,7 +147,7 @@ def write_artifact(
 
 
 def _describe(folder: Path, kind: str, meta: Mapping[str, Any]) -> dict[str, Any]:
-    """The manifest's part that defines the content; the files are flushed to the disk on the way."""
+    """Return the part of the manifest that defines the content; flush the files to disk."""
     files = {}
     for item in sorted(folder.rglob("*")):
         fsync_path(item)
@@ -155,8 +155,8 @@ def _describe(folder: Path, kind: str, meta: Mapping[str, Any]) -> dict[str, Any
             name = item.relative_to(folder).as_posix()
             files[name] = {"sha256": sha256_file(item), "bytes": item.stat().st_size}
     if MANIFEST in files:
-        raise ValueError(f"{MANIFEST} is not for the body of write_artifact to write")
-    # As it will be read back: tuples become lists, numbers that are keys become texts.
+        raise ValueError(f"{MANIFEST} must not be written by the body of write_artifact")
+    # Store what a reader will get: tuples become lists, numeric keys become strings.
     plain = json.loads(json.dumps(dict(meta), allow_nan=False))
     return {
         "schema_version": SCHEMA_VERSION,
@@ -168,13 +168,13 @@ def _describe(folder: Path, kind: str, meta: Mapping[str, Any]) -> dict[str, Any
 
 
 def check_output(path: Path, *, overwrite: bool = False) -> None:
-    """Refuse, before any work is done, an output path that could not be written at the end.
+    """Check before any work is done that the output path can be written.
 
-    Also mends what a killed run left there: see :func:`~vocabforge.core.folders.mend`.
+    Also recover from a killed run: see :func:`~vocabforge.core.folders.mend`.
 
     Raises:
-        UsageError: ``path`` is a file, a foreign folder, or an artefact and ``overwrite`` is off; or it lies
-            in a folder that cannot be written to.
+        UsageError: ``path`` is a file, a folder that is not an artefact, or an artefact while ``overwrite``
+            is off; or the parent folder is not writable.
     """
     final = Path(os.path.realpath(path))
     with disk_errors(path):
@@ -204,7 +204,7 @@ def check_output(path: Path, *, overwrite: bool = False) -> None:
 
 
 def _is_artifact(path: Path) -> bool:
-    """Other programs write files called manifest.json too; only ours may be replaced."""
+    """Check that the manifest is ours: other programs also write files named manifest.json."""
     try:
         manifest = read_json(path / MANIFEST)
     except DataError:
@@ -217,10 +217,10 @@ def open_artifact(path: Path, kind: str | tuple[str, ...] | None = None, *, veri
 
     Args:
         kind: required kind or kinds; None accepts any.
-        verify: also hash the files (sizes are always compared).
+        verify: also compare the hashes of the files (sizes are always compared).
 
     Raises:
-        ArtifactError: no manifest, unreadable manifest, wrong kind, missing or altered file.
+        ArtifactError: missing or unreadable manifest, wrong kind, missing or modified file.
     """
     kinds = (kind,) if isinstance(kind, str) else kind
     if not (path / MANIFEST).is_file():
@@ -245,7 +245,7 @@ def open_artifact(path: Path, kind: str | tuple[str, ...] | None = None, *, veri
     try:
         with ProgressBar(f"check {path.name}"):
             _verify_files(path, manifest, hashes=verify)
-    except (OSError, RuntimeError, ValueError) as error:  # also a link to itself, a NUL byte in a name
+    except (OSError, RuntimeError, ValueError) as error:  # including symlink loops and NUL bytes in names
         where = getattr(error, "filename", None) or path
         remedy = "check its permissions and the disk" if isinstance(error, OSError) else _REMEDY
         raise ArtifactError(
@@ -327,22 +327,22 @@ _MAKERS = {
 
 
 def maker_of(kinds: Sequence[str]) -> str | None:
-    """The sentence with the command that makes the first of ``kinds`` that one makes; None where none does."""
+    """Return a sentence naming the command that creates the first creatable kind, or None."""
     return next((f"vocabforge {_MAKERS[kind]} makes one" for kind in kinds if kind in _MAKERS), None)
 
 
 def no_artifact(path: Path, kinds: Sequence[str], manifest: str) -> ArtifactError:
-    """The error for a folder without the file ``manifest``, where an artefact of one of ``kinds`` was wanted."""
+    """Return the error for a folder without ``manifest`` that should be an artefact of one of ``kinds``."""
     maker = maker_of(kinds)
-    remedy = f"check the path; {maker}, and an interrupted run leaves none" if maker else "check the path"
+    remedy = f"check the path; {maker}, but only if the run completes" if maker else "check the path"
     inside = sorted(one.parent.name for one in path.glob(f"*/{manifest}"))
     if kinds == ("subset",) and re.fullmatch(r"\d+[kK]?", path.name):
-        remedy = f"this takes a folder; vocabforge select-vocab --size {path.name} makes one"
+        remedy = f"a folder is expected; vocabforge select-vocab --size {path.name} makes one"
     if inside:
-        remedy = f"there are artefacts inside it: {', '.join(inside[:8])}"
+        remedy = f"the folder contains artefacts: {', '.join(inside[:8])}"
     final = Path(os.path.realpath(path))
     if aside := leftovers(final, "old"):
-        remedy = f"a run was killed while replacing it; the former artefact is {aside[-1]}: move it back"
+        remedy = f"a run was killed while replacing it; the previous artefact is {aside[-1]}: move it back"
     return ArtifactError(
         "this is not a VocabForge artefact",
         got=f"{path} ({f'no {manifest} in it' if path.is_dir() else 'a file' if path.exists() else 'no such folder'})",

@@ -1,4 +1,4 @@
-"""Strict configuration: YAML supplies values, the command line overrides, unknown keys are errors."""
+"""Strict configuration: values come from YAML, the command line overrides them, unknown keys are errors."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from .hub import hub_name, model_folder
 from .values import parse_size, yaml_pair
 
 Positive = Annotated[int, Field(gt=0)]
-Size = Annotated[int, BeforeValidator(parse_size), Field(gt=0)]  # ids of a vocabulary: 16384 or 16k
+Size = Annotated[int, BeforeValidator(parse_size), Field(gt=0)]  # number of token ids: 16384 or 16k
 _RECORDED = PlainSerializer(hub_name, return_type=str, when_used="json")
-# A folder, or a name of the Hub; of a tokenizer no weights are fetched.
+# A folder or a Hub name. For a tokenizer, weights are not downloaded.
 ModelPath = Annotated[Path, AfterValidator(model_folder), _RECORDED]
 TokenizerPath = Annotated[Path, AfterValidator(partial(model_folder, weights=False)), _RECORDED]
 
 
-STRICT = "Fail at the first line that cannot be read, or row with a key that is not read, instead of counting them."
-"""Help of the option ``strict`` of all commands that read rows."""
+STRICT = "Fail at the first unreadable line or row with an unknown key, instead of counting them."
+"""Help of the ``strict`` option, shared by all commands that read rows."""
 CONTENT_FORMAT = (
     "How the chat template gets the contents of turns: as **text**, as lists of **parts** (multimodal models), or as "
     "short trial conversations show (**auto**)."
 )
-"""Help of the option ``content_format``."""
+"""Help of the ``content_format`` option."""
 
 
 class StrictModel(BaseModel):
-    """Base of every configuration section: unknown keys are refused, values are fixed once loaded."""
+    """Base of every configuration section: rejects unknown keys, immutable once loaded."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -50,7 +50,7 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 
 class _UniqueKeyLoader(yaml.SafeLoader):
-    """Safe loader that refuses a key given twice in one mapping (YAML forbids it, PyYAML keeps the last)."""
+    """Safe loader that rejects duplicate keys in a mapping (YAML forbids them, PyYAML keeps the last)."""
 
     def get_single_node(self) -> Any:
         node = super().get_single_node()
@@ -59,7 +59,7 @@ class _UniqueKeyLoader(yaml.SafeLoader):
 
 
 def _refuse_repeated_keys(node: Any, visited: set[int]) -> None:
-    """Walk the parsed document before merge keys (``<<``) are expanded, whose keys may be given again."""
+    """Walk the document before merge keys (``<<``) are expanded, because merged keys may be repeated."""
     if node is None or isinstance(node, yaml.ScalarNode) or id(node) in visited:
         return
     visited.add(id(node))
@@ -79,25 +79,25 @@ def _refuse_repeated_keys(node: Any, visited: set[int]) -> None:
 
 
 def shipped(folder: str) -> Path:
-    """A folder of the repository that a wheel holds as package data: ``recipes`` or ``kernels``."""
+    """Return the path of ``recipes`` or ``kernels``: package data in a wheel, else the repository folder."""
     packaged = _PACKAGE / folder
     return packaged if packaged.is_dir() else _PACKAGE.parent / folder
 
 
 def recipe_names() -> dict[str, Path]:
-    """All recipes and launch configurations: ``GROUP/NAME`` and its file."""
+    """Map the ``GROUP/NAME`` of every recipe and launch configuration to its file."""
     root = shipped("recipes")
     return {path.relative_to(root).as_posix()[: -len(".yaml")]: path for path in sorted(root.rglob("*.yaml"))}
 
 
 def recipe_path(given: Path) -> Path:
-    """The file that ``given`` means: a path, else a recipe's name with or without its group.
+    """Resolve ``given`` to a file: a path, or a recipe name with or without its group.
 
     Raises:
-        ConfigError: there is neither such a file nor such a recipe.
+        ConfigError: neither a file nor a recipe of this name exists.
     """
     if given.is_file() or given.is_absolute() or given.suffix == ".yaml":
-        return given  # a missing file is the reader's error
+        return given  # the reader reports a missing file
     named = recipe_names()
     text = given.as_posix()
     for name, file in named.items():
@@ -105,14 +105,14 @@ def recipe_path(given: Path) -> Path:
             return file
     hint = did_you_mean(text, [name.rpartition("/")[2] for name in named])
     raise ConfigError(
-        "there is no such file, and no recipe of this name",
+        "no such file or recipe",
         got=text,
-        remedy=hint or "run `vocabforge recipes` for the names",
+        remedy=hint or "run `vocabforge recipes` to list the recipes",
     )
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Read a YAML mapping: a file, or a recipe that comes with VocabForge by its name.
+    """Read a YAML mapping from a file or from a shipped recipe given by name.
 
     Raises:
         ConfigError: the file is missing, not YAML, or not a mapping.
@@ -149,10 +149,10 @@ def _parse_yaml(text: str) -> Any:
 
 
 def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """Apply ``key.sub=value`` overrides (values are parsed as YAML) to a nested mapping, in place.
+    """Apply ``key.sub=value`` overrides to a nested mapping in place; values are parsed as YAML.
 
     Raises:
-        ConfigError: an override without ``=``, or a path that runs through a plain value.
+        ConfigError: an override has no ``=``, or its path goes through a value that is not a section.
     """
     for item in overrides:
         key, value = yaml_pair(item, expected="key.sub=value", parse=_parse_yaml)
@@ -161,7 +161,7 @@ def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> dict[st
         *parents, leaf = key.split(".")
         node = values
         for parent in parents:
-            if node.get(parent) is None:  # absent, or a section without lines
+            if node.get(parent) is None:  # absent or an empty section
                 node[parent] = {}
             node = node[parent]
             if not isinstance(node, dict):
@@ -169,7 +169,7 @@ def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> dict[st
                     "an override runs through a plain value",
                     got=repr(item),
                     expected="a path through sections",
-                    source=f"the configuration's {parent!r} is no section",
+                    source=f"the configuration's {parent!r} is not a section",
                 )
         node[leaf] = value
     return values
@@ -179,7 +179,7 @@ def load_config(model: type[ConfigT], path: Path, overrides: Sequence[str] = ())
     """Load a YAML file into ``model`` with overrides applied.
 
     Raises:
-        ConfigError: every problem found, each with its key, what was got and a suggestion.
+        ConfigError: lists every problem with its key, the value found and a suggestion.
     """
     return parse_config(model, apply_overrides(read_yaml(path), overrides), source=path)
 
@@ -188,7 +188,7 @@ def parse_config(model: type[ConfigT], values: Mapping[str, Any], *, source: obj
     """Validate a mapping against ``model``; see :func:`load_config`.
 
     Raises:
-        ConfigError: every problem found.
+        ConfigError: lists every problem.
     """
     try:
         made = model.model_validate(dict(values))
@@ -201,18 +201,18 @@ def parse_config(model: type[ConfigT], values: Mapping[str, Any], *, source: obj
         raise ConfigError(
             f"the configuration has {count}:\n  - " + "\n  - ".join(lines),
             source=source,
-            remedy="mend the file or the override; --plan --json shows the resolved configuration",
+            remedy="fix the file or the override; --plan --json shows the resolved configuration",
         ) from cause
     return made
 
 
 def _truths(given: Any, made: Any, where: str) -> Iterator[str]:
-    """Truth values that were taken for numbers; pydantic is strict about them only where it is about all values.
+    """Yield a problem for every boolean that was converted to a number.
 
-    Texts stay allowed: YAML reads ``1e-3`` as one.
+    Pydantic rejects them only in strict mode, which would also reject strings (YAML reads ``1e-3`` as one).
     """
     if isinstance(given, bool) and not isinstance(made, bool) and isinstance(made, (int, float)):
-        yield f"{where}: {given} is a truth value, not a number"
+        yield f"{where}: {given} is a boolean, not a number"
     elif isinstance(given, Mapping):
         for key, value in given.items():
             held = made.get(key) if isinstance(made, Mapping) else getattr(made, str(key), None)
@@ -233,15 +233,15 @@ def _explain(model: type[StrictModel], error: ValidationError) -> Iterator[str]:
         elif problem["type"] in ("list_type", "tuple_type"):
             value = problem.get("input")
             example = f"[{value}]" if isinstance(value, str) else "[a, b]"
-            yield f"{where}: a list is wanted, such as {example} (got {value!r})"
-        elif problem["type"] == "value_error":  # our own validators, whose message says it all
+            yield f"{where}: expected a list such as {example} (got {value!r})"
+        elif problem["type"] == "value_error":  # raised by our own validators, which include the value
             yield f"{where or 'configuration'}: {problem['msg'].removeprefix('Value error, ')}"
         else:
             yield f"{where}: {problem['msg']} (got {problem.get('input')!r})"
 
 
 def _meant(model: type[BaseModel], name: str, known: Sequence[str]) -> str:
-    """What to write in place of an unknown key: one of this name elsewhere, one like it here, or any of those here."""
+    """Suggest a replacement for an unknown key: same name elsewhere, similar name here, or all names here."""
     elsewhere = [path for path in _paths(model, "") if path.rpartition(".")[2] == name]
     if 0 < len(elsewhere) <= 3:
         return f"did you mean {' or '.join(map(repr, elsewhere))}?"
@@ -250,7 +250,7 @@ def _meant(model: type[BaseModel], name: str, known: Sequence[str]) -> str:
 
 
 def _paths(model: type[BaseModel], prefix: str, above: tuple[type[BaseModel], ...] = ()) -> Iterator[str]:
-    """Dotted paths of all keys; a section within itself is not gone through again."""
+    """Yield the dotted paths of all keys; recursive sections are expanded once."""
     for name, field in model.model_fields.items():
         yield prefix + name
         for section in _sections(field.annotation):
@@ -259,13 +259,13 @@ def _paths(model: type[BaseModel], prefix: str, above: tuple[type[BaseModel], ..
 
 
 def _fields_at(model: type[BaseModel], path: Sequence[str]) -> list[str]:
-    """Field names of the section at ``path``; looks through Optional, unions, lists and mappings."""
+    """Return the field names of the section at ``path``, resolving Optional, unions, lists and mappings."""
     models = [model]
     for part in path:
-        named = [one for one in models if one.__name__ == part]  # a union's member is named by its class
+        named = [one for one in models if one.__name__ == part]  # pydantic names union members by class
         fields = [one.model_fields[part] for one in models if part in one.model_fields]
         sections = [section for field in fields for section in _sections(field.annotation)]
-        models = named or sections or models  # a list's index or a mapping's key: stay at this section
+        models = named or sections or models  # list index or mapping key: same section
     return list(dict.fromkeys(name for one in models for name in one.model_fields))
 
 

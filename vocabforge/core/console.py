@@ -1,4 +1,4 @@
-"""What people see on a terminal: safe text, tables. Text of files and models never steers it."""
+"""Terminal output: tables and text from which control characters are escaped."""
 
 from __future__ import annotations
 
@@ -11,43 +11,42 @@ from typing import TYPE_CHECKING, Any
 
 from .distributed import rank
 
-if TYPE_CHECKING:  # rich is only needed where something is shown
+if TYPE_CHECKING:  # rich is imported only when something is shown
     from rich.console import Console, ConsoleOptions, RenderableType
     from rich.segment import Segment
     from rich.table import Table
 
-# Control characters but tab and newline, the characters that turn the direction of writing, and halves of characters,
-# which no output can encode.
+# Control characters except tab and newline, bidirectional controls, and lone surrogates (not encodable).
 _STEERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-_NAME = 22  # characters of a row's name that are not folded
+_NAME = 22  # row names up to this length are not folded
 _TONES = {"good": "green", "bad": "red", "mild": "dim", "": ""}
 
 
 def spelled_out(text: str) -> str:
-    r"""The text with what a terminal would obey written as ``\x1b``; all languages and emoji stay as they are."""
+    r"""Escape the characters that a terminal would interpret (``\x1b``); other Unicode text is unchanged."""
     return _STEERS.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 def spelled_in_json(text: str) -> str:
-    r"""An equal JSON document: the controls that JSON lets stand (U+007F and above) written as ``\u009b``."""
+    r"""Escape the control characters that JSON allows unescaped (U+007F and above) as ``\u009b``."""
     return _STEERS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def open_console(
     *, stderr: bool = False, highlight: bool = False, markup: bool = False, soft_wrap: bool = False
 ) -> Console:
-    """A console on stdout (or stderr) on which only our own styles are obeyed.
+    """Open a console on stdout (or stderr) that escapes control characters in all text.
 
     Args:
-        highlight: colour numbers and texts as rich does.
-        markup: read rich's ``[bold]``; only for texts in which every quotation is escaped.
-        soft_wrap: leave the wrapping of long lines to the terminal.
+        highlight: enable rich's highlighting of numbers and strings.
+        markup: interpret rich markup such as ``[bold]``; quoted text must be escaped by the caller.
+        soft_wrap: let the terminal wrap long lines.
     """
     from rich.console import Console
     from rich.segment import Segment
 
     class Harmless(Console):
-        """Spells out every text, whatever table or panel it stands in; rich's own controls are no texts."""
+        """Console that escapes text inside any renderable; rich's own control segments are kept."""
 
         def render(
             self, renderable: RenderableType, options: ConsoleOptions | None = None
@@ -58,17 +57,17 @@ def open_console(
                 else:
                     yield Segment(spelled_out(segment.text), segment.style)
 
-    # emoji=False: rich would print a folder "runs:on:cpu" as another sign.
+    # emoji=False: rich would replace ":on:" in a folder name such as "runs:on:cpu".
     return Harmless(stderr=stderr, highlight=highlight, markup=markup, soft_wrap=soft_wrap, emoji=False)
 
 
 def console() -> Console:
-    """The console for messages to people (stderr)."""
+    """Return the console for user messages (stderr)."""
     return open_console(stderr=True, soft_wrap=True)
 
 
 def say(message: str) -> None:
-    """One line to stderr, from rank 0 only."""
+    """Print one line to stderr, on rank 0 only."""
     if rank() == 0:
         print(spelled_out(message), file=sys.stderr, flush=True)  # noqa: T201
 
@@ -78,12 +77,12 @@ def say(message: str) -> None:
 
 @dataclass(frozen=True)
 class DataCell:
-    """A table cell that is more than its text.
+    """Table cell with formatting.
 
     Attributes:
-        under: a second, smaller line, such as an interval.
-        tone: ``good``, ``bad``, ``mild`` or nothing.
-        look: number of a method's colour and marker; only on a page.
+        under: second, smaller line, such as an interval.
+        tone: ``good``, ``bad``, ``mild`` or empty.
+        look: index of a method's colour and marker; used only on HTML pages.
     """
 
     text: str
@@ -94,14 +93,15 @@ class DataCell:
 
 @dataclass(frozen=True)
 class DataTable:
-    """Columns and rows, shown on a terminal (rich), on a page (``page.html.j2``) or as Markdown.
+    """Table that can be shown in a terminal (rich), on an HTML page (``page.html.j2``) or as Markdown.
 
-    A terminal that is too narrow gets several tables, each with the first column.
+    On a narrow terminal the columns are split over several tables, each starting with the first column.
 
     Attributes:
-        columns: headings; one that ends in ``<`` is text, set left and folded when needed, the others are numbers.
-        rows: cells: text, a :class:`DataCell`, a number, or None, which is shown as a dash.
-        strong: the row to emphasise.
+        columns: headings. A trailing ``<`` marks a text column (left-aligned, folded if needed); other
+            columns are numeric.
+        rows: cells: text, a :class:`DataCell`, a number, or None (shown as a dash).
+        strong: index of the row to emphasise.
     """
 
     title: str
@@ -127,7 +127,7 @@ class DataTable:
         ]
 
     def without_empty_columns(self) -> DataTable:
-        """The same without the columns that have a dash in every row."""
+        """Return a copy without the columns that have a dash in every row."""
         kept = [
             place for place, column in enumerate(zip(*self.cells)) if {one.text for one in column} != {"–"}
         ]
@@ -135,7 +135,7 @@ class DataTable:
         return replace(self, columns=columns, rows=[[row[place] for place in kept] for row in self.rows])
 
     def markdown(self) -> list[str]:
-        """Lines of a Markdown table; the text columns must come first."""
+        """Return the lines of a Markdown table; the text columns must come first."""
         rows = ([" ".join(filter(None, (cell.text, cell.under))) for cell in row] for row in self.cells)
         return markdown_table(
             [name for name, _ in self.headings], rows, text=sum(t for _, t in self.headings)
@@ -148,7 +148,7 @@ class DataTable:
         for place, (name, text) in enumerate(self.headings):
             lines = [line for row in cells for line in (row[place].text, row[place].under)]
             words = [*lines, *textwrap.wrap(name, 9)]
-            if text and place == 0:  # folded, but a short name stays whole
+            if text and place == 0:  # names up to _NAME characters are not folded
                 words = [line[:_NAME] for line in (name, *lines)]
             elif text:
                 words = [word[:20] for line in (name, *lines) for word in line.split()]
@@ -178,7 +178,7 @@ class DataTable:
         from rich.text import Text
 
         table = Table(
-            title=Text(title) if title else None,  # the names in it are no markup
+            title=Text(title) if title else None,  # Text: no markup interpretation
             title_justify="left",
             title_style="bold",
             box=box.SIMPLE_HEAD,
@@ -194,7 +194,7 @@ class DataTable:
                 Text(name if text else "\n".join(lines)),
                 justify="left" if text else "right",
                 overflow="fold",
-                # rich shortens what may wrap, by turns: short names of rows must not pay for long texts
+                # rich shrinks wrappable columns in turn; keep short row names out of that
                 no_wrap=not text or (place == 0 and needs[0] < _NAME + 2),
             )
         for number, row in enumerate(cells):
@@ -209,7 +209,7 @@ class DataTable:
 
 @dataclass(frozen=True)
 class FactList:
-    """Names and values, one a line."""
+    """Names and values, one per line."""
 
     facts: Mapping[str, Any]
     title: str = ""
@@ -238,11 +238,11 @@ class FactList:
 
 
 def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, text: int = 1) -> list[str]:
-    """Lines of a Markdown table; a bar in a cell is escaped, a line end in it becomes a space.
+    """Return the lines of a Markdown table; bars in cells are escaped, newlines become spaces.
 
     Args:
         columns: headings.
-        text: columns from the left that are text; the others are numbers, aligned right.
+        text: number of leading text columns; the others are right-aligned.
     """
     rule = ["---" if at < text else "---:" for at in range(len(columns))]
     cells = [[cell.replace("|", "\\|").replace("\n", " ") for cell in line] for line in (columns, *rows)]
@@ -250,7 +250,7 @@ def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, tex
 
 
 def value_text(value: Any) -> str:
-    """One value on one line, for people."""
+    """Format a value on one line for display."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if value is None:
@@ -268,5 +268,5 @@ def value_text(value: Any) -> str:
 
 
 def percent(share: float | None, digits: int = 2) -> str:
-    """A share in percent; a dash for None."""
+    """Format a fraction as a percentage; None becomes a dash."""
     return "–" if share is None else f"{share:.{digits}%}"

@@ -1,4 +1,4 @@
-"""What this process is among the launched ones, and the little that they tell each other outside training."""
+"""Rank of this process, and the few collectives needed outside training."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from .errors import UsageError, VocabForgeError
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-# Ranks wait for the slowest; a dead one closes its connection and is noticed at once.
+# Ranks wait for the slowest one. A dead rank closes its connection, which the others detect immediately.
 _PATIENCE = timedelta(days=7)
 
 
 def rank() -> int:
-    """Rank of this process, 0 without a launcher."""
+    """Return the rank of this process, 0 without a launcher."""
     return _number("RANK", 0)
 
 
 def world_size() -> int:
-    """Number of launched processes, 1 without a launcher."""
+    """Return the number of launched processes, 1 without a launcher."""
     return _number("WORLD_SIZE", 1)
 
 
 def local_rank() -> int:
-    """Rank of this process on its machine, 0 without a launcher."""
+    """Return the rank of this process on its machine, 0 without a launcher."""
     return _number("LOCAL_RANK", 0)
 
 
 def local_world_size() -> int:
-    """Number of launched processes on this machine, 1 without a launcher."""
+    """Return the number of launched processes on this machine, 1 without a launcher."""
     return _number("LOCAL_WORLD_SIZE", 1)
 
 
@@ -54,13 +54,13 @@ def _number(name: str, default: int) -> int:
 
 @dataclass(frozen=True)
 class Group:
-    """The launched processes, joined over gloo (CPU); of one process it needs no torch."""
+    """Launched processes joined over gloo (CPU); a single process does not need torch."""
 
     rank: int
     size: int
 
     def gather(self, value: Any) -> list[Any]:
-        """Every rank's value, in the order of ranks, on every rank."""
+        """Gather the values of all ranks, in rank order, on every rank."""
         if self.size == 1:
             return [value]
         import torch.distributed as dist
@@ -70,7 +70,7 @@ class Group:
         return values
 
     def sum(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Elementwise sum over all ranks, on every rank."""
+        """Sum an array elementwise over all ranks."""
         if self.size == 1:
             return array
         import numpy as np
@@ -82,7 +82,7 @@ class Group:
         return total.numpy()
 
     def any(self, flag: bool) -> bool:
-        """Whether the flag is set on any rank; the same answer on every rank."""
+        """Return whether the flag is set on any rank; the result is equal on all ranks."""
         if self.size == 1:
             return flag
         import numpy as np
@@ -90,10 +90,10 @@ class Group:
         return bool(self.sum(np.array([int(flag)])).any())
 
     def neighbours(self, size: int) -> Any:
-        """The torch process group of the ``size`` consecutive ranks that this one is among. Collective.
+        """Create the torch process group of ``size`` consecutive ranks that contains this rank. Collective.
 
         Args:
-            size: divides the number of ranks.
+            size: ranks per group; must divide the number of ranks.
         """
         import torch.distributed as dist
 
@@ -102,7 +102,7 @@ class Group:
         return groups[self.rank // size]
 
     def wait(self) -> None:
-        """Return when every rank has come here."""
+        """Block until every rank has called this method."""
         self.gather(None)
 
 
@@ -111,11 +111,11 @@ def joined(device_type: str = "cpu") -> Iterator[Group]:
     """Join the launched processes for the ``with`` block.
 
     Args:
-        device_type: ``cpu`` joins over gloo; ``cuda`` adds nccl for what lies on the GPUs.
+        device_type: ``cpu`` uses gloo; ``cuda`` adds nccl for tensors on GPUs.
 
     Raises:
-        UsageError: the launcher was asked for several processes and started one.
-        VocabForgeError: they cannot be joined, or one of them ended inside the block.
+        UsageError: the launcher was asked for several processes but started one.
+        VocabForgeError: the processes cannot be joined, or one of them exited inside the block.
     """
     group = Group(rank(), world_size())
     if group.size == 1:
@@ -149,12 +149,12 @@ def joined(device_type: str = "cpu") -> Iterator[Group]:
 
 
 def _check_lone() -> None:
-    """``accelerate launch --cpu --num_processes 2`` starts one process without a word: refuse to be it."""
+    """Detect ``accelerate launch --cpu --num_processes 2``, which silently starts a single process."""
     if "MASTER_ADDR" in os.environ and "WORLD_SIZE" not in os.environ and "ACCELERATE_USE_CPU" in os.environ:
         raise UsageError(
-            "the launcher was asked for several processes and started one",
+            "the launcher was asked for several processes but started one",
             got="MASTER_ADDR without WORLD_SIZE",
-            expected="as many processes as --num_processes says",
+            expected="the number of processes given by --num_processes",
             remedy="use recipes/accelerate/cpu_two.yaml (distributed_type MULTI_GPU with use_cpu false), or "
             "torchrun",
         )
@@ -162,7 +162,7 @@ def _check_lone() -> None:
 
 def _peer_ended(error: Exception) -> VocabForgeError:
     return VocabForgeError(
-        "another of the launched processes ended before the work was done",
+        "another rank exited early",
         got=str(error).splitlines()[0],
-        remedy="its own message says why; what was finished is kept, so run the same command again",
+        remedy="see that rank's error message; finished work is kept, so run the same command again",
     )

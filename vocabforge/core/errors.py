@@ -1,4 +1,4 @@
-"""One error type for everything a user can cause; it always says what to do next."""
+"""Error types for problems that a user can cause and fix."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ class VocabForgeError(Exception):
     """A failure caused by input, environment or configuration, not by a bug.
 
     Args:
-        message: one sentence saying what is wrong.
-        got: what was found.
-        expected: what would have been right.
-        source: where it came from (file, line, option).
-        remedy: what to do.
+        message: one sentence that describes the problem.
+        got: the value found.
+        expected: the valid value or form.
+        source: origin of the value (file, line, option).
+        remedy: next step for the user.
 
     The command line prints it without a traceback and exits with ``exit_code``.
     """
@@ -38,7 +38,7 @@ class VocabForgeError(Exception):
         super().__init__(self.render())
 
     def render(self) -> str:
-        """The message with its labelled details, one a line."""
+        """Return the message with its labelled details, one per line."""
         details = (
             ("got", self.got),
             ("expected", self.expected),
@@ -51,19 +51,19 @@ class VocabForgeError(Exception):
 
 
 def _printable(text: str) -> str:
-    """Texts of files are quoted in messages: what a terminal would obey is spelled out."""
+    """Escape control characters: messages quote the contents of files."""
     return "".join(
         letter if letter.isprintable() or letter in "\n\t" else repr(letter)[1:-1] for letter in text
     )
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that is most like another; None where none is."""
+    """Return the known name most similar to ``name``, or None if none is similar."""
     return next(iter(difflib.get_close_matches(name, list(known), n=1)), None)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str | None:
-    """The remedy for a misspelt name; None where no known one is like it."""
+    """Return the remedy for a misspelt name, or None if no known name is similar."""
     close = closest(name, known)
     return None if close is None else f"did you mean {close}?"
 
@@ -83,20 +83,20 @@ class DataError(VocabForgeError):
 
 
 class UnsupportedError(DataError):
-    """A sound model that the lean decoder does not compute; Transformers' own code may."""
+    """The lean decoder does not support this model; Transformers may."""
 
     def __init__(
         self,
         message: str,
         *,
-        remedy: str | None = "decode it by Transformers' own code: --target-backend transformers",
+        remedy: str | None = "decode it with Transformers: --target-backend transformers",
         **details: object,
     ) -> None:
         super().__init__(message, remedy=remedy, **details)
 
 
 class ArtifactError(VocabForgeError):
-    """An artefact folder is missing, incomplete, damaged or of another kind."""
+    """An artefact folder is missing, incomplete, damaged or has the wrong kind."""
 
 
 class MismatchError(VocabForgeError):

@@ -1,4 +1,4 @@
-"""Atomic writes and hashes: a file under its final name is always whole."""
+"""Atomic writes and hashes: a file under its final name is always complete."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ _REMEDIES = {
 
 
 def check_regular(path: Path) -> None:
-    """Refuse what is no plain file: a pipe would be waited for, and some devices never end.
+    """Reject anything but a regular file; reading a pipe could block, and some devices never end.
 
     Raises:
-        OSError: a pipe, device, socket or folder; or the file is missing.
+        OSError: the path is a pipe, device, socket or folder, or does not exist.
     """
     kind = stat.S_IFMT(os.stat(path).st_mode)
     if kind == stat.S_IFDIR:
@@ -56,10 +56,10 @@ def check_regular(path: Path) -> None:
 
 
 def sha256_file(path: Path) -> str:
-    """Hex SHA-256 of a file's bytes.
+    """Return the hex SHA-256 of a file.
 
     Raises:
-        OSError: it is missing, unreadable, or no plain file.
+        OSError: the file is missing, unreadable or not a regular file.
     """
     check_regular(path)
     digest = hashlib.sha256()
@@ -70,12 +70,12 @@ def sha256_file(path: Path) -> str:
 
 
 def fsync_path(path: Path) -> None:
-    """Flush a file or a folder to the disk (folders: so that a rename survives a power cut)."""
+    """Flush a file or folder to disk; flushing a folder makes renames in it survive a power loss."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network file systems cannot flush folders
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # unsupported on some network file systems
             raise
     finally:
         os.close(descriptor)
@@ -83,10 +83,10 @@ def fsync_path(path: Path) -> None:
 
 @contextlib.contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
-    """Turn write errors, the safetensors library's included, into one clear error naming ``path``."""
+    """Convert write errors, including those of safetensors, into one clear error naming ``path``."""
     try:
         yield
-    except BrokenPipeError:  # a reader of our output went away: nothing to do with the disk
+    except BrokenPipeError:  # the reader of our output exited; not a disk error
         raise
     except OSError as error:
         raise _disk_error(error.strerror or error, error.errno, error.filename or path) from error
@@ -103,21 +103,21 @@ def _disk_error(got: object, number: int | None, source: object) -> VocabForgeEr
 
 
 def check_run_folder(path: Path) -> None:
-    """Refuse, before any work is done, a folder for several outputs that could not be made or written to.
+    """Check before any work is done that the output folder of a run can be created and written to.
 
     Raises:
-        UsageError: it is a file, or not writable, or lies where no folder can be made.
-        VocabForgeError: a folder above it may not be searched.
+        UsageError: the path is a file, is not writable or cannot be created.
+        VocabForgeError: a parent folder is not searchable.
     """
-    with disk_errors(path):  # a folder on the way that may not be searched
+    with disk_errors(path):  # a parent folder may not be searchable
         check_writable(path if path.exists() else Path(os.path.realpath(path)).parent, path)
 
 
 def check_output_file(path: Path) -> None:
-    """Refuse, before any work is done, a file that could not be written at the end.
+    """Check before any work is done that the output file can be written.
 
     Raises:
-        UsageError: it is a folder, or lies where nothing can be written.
+        UsageError: the path is a folder, or its parent is not writable.
     """
     if path.is_dir():
         raise UsageError("the output is a folder", got=path, expected="a file", remedy="name a file in it")
@@ -125,13 +125,13 @@ def check_output_file(path: Path) -> None:
 
 
 def check_apart(output: Path, inputs: Iterable[tuple[str, Path | None]]) -> None:
-    """Refuse to replace an output folder that is, or holds, something it is made from.
+    """Refuse to replace an output folder that is, or contains, one of its own inputs.
 
     Args:
-        inputs: options with their paths; None where one is not given.
+        inputs: options and their paths; None for options that are not given.
 
     Raises:
-        UsageError: says which.
+        UsageError: names the conflicting option.
     """
     final = Path(os.path.realpath(output))
     for option, path in inputs:
@@ -140,19 +140,19 @@ def check_apart(output: Path, inputs: Iterable[tuple[str, Path | None]]) -> None
             raise UsageError(
                 "the output would replace what it is made from",
                 got=f"--output {output}, and {option} {path}",
-                expected="a folder apart",
+                expected="a separate folder",
                 remedy="choose another folder; nothing was changed",
             )
 
 
 def check_writable(folder: Path, path: Path) -> None:
-    """Refuse ``folder``, for the output ``path``, where it is not writable or could not be made.
+    """Check that ``folder``, which will contain the output ``path``, is writable or can be created.
 
     Raises:
-        UsageError: naming the folder that stands in the way.
+        UsageError: names the folder that is not writable.
     """
     parent = next(one for one in (folder, *folder.parents) if one.exists())
-    try:  # permissions do not tell: root may do everything, but not in /proc
+    try:  # permission bits are not enough: root passes them everywhere but cannot write in /proc
         os.rmdir(tempfile.mkdtemp(prefix=".vocabforge-", dir=parent))
     except OSError as error:
         raise UsageError(
@@ -164,7 +164,10 @@ def check_writable(folder: Path, path: Path) -> None:
 
 
 def atomic_write(path: Path, data: bytes | str) -> None:
-    """Write ``data`` to a temporary sibling, flush it, and rename it to ``path``; clears up what killed runs left."""
+    """Write ``data`` to a temporary sibling, flush it and rename it to ``path``.
+
+    Temporary files of killed runs are removed.
+    """
     payload = data.encode("utf-8") if isinstance(data, str) else data
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -182,24 +185,24 @@ def atomic_write(path: Path, data: bytes | str) -> None:
 
 
 def atomic_write_json(path: Path, value: Any) -> None:
-    """``atomic_write`` of indented JSON; NaN and infinity are refused (they are not JSON)."""
+    """Write indented JSON atomically; NaN and infinity are rejected because they are not valid JSON."""
     text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
     try:
         data = text.encode("utf-8")
-    except UnicodeEncodeError:  # a file name that is not UTF-8 reaches Python as lone surrogates
+    except UnicodeEncodeError:  # Python decodes file names that are not UTF-8 to lone surrogates
         data = json.dumps(value, indent=2, allow_nan=False).encode("ascii")
     atomic_write(path, data + b"\n")
 
 
 def parse_json(text: str | bytes, *, finite: bool = True) -> Any:
-    """``json.loads``, but a key that stands twice in one object must have one value.
+    """Parse JSON like ``json.loads``, but reject duplicate keys with different values.
 
     Args:
-        finite: also refuse NaN and infinity, which JSON has not; other programs write them all the same.
+        finite: also reject NaN and infinity, which are not valid JSON but written by some programs.
 
     Raises:
-        ValueError: no JSON (``JSONDecodeError``), not UTF-8, or what is refused.
-        RecursionError: thousands of levels.
+        ValueError: invalid JSON (``JSONDecodeError``), not UTF-8, or a rejected key or number.
+        RecursionError: thousands of nested levels.
     """
     if not finite:
         return json.loads(text, object_pairs_hook=_one_value_a_key)
@@ -223,17 +226,18 @@ def _finite_number(text: str) -> float:
 
 
 def _refuse_number(text: str) -> NoReturn:
-    raise ValueError(f"{text[:80]} is no finite number")
+    raise ValueError(f"{text[:80]} is not a finite number")
 
 
 def read_json(path: Path, what: str = "file", *, finite: bool = True) -> Any:
     """Read a JSON file.
 
     Args:
-        finite: False for files of other programs, which may hold NaN and infinity; see :func:`parse_json`.
+        finite: False for files of other programs, which may contain NaN and infinity; see :func:`parse_json`.
 
     Raises:
-        DataError: the file is missing, unreadable, no plain file, not UTF-8, or not JSON (with line and column).
+        DataError: the file is missing, unreadable, not a regular file, not UTF-8 or not JSON (with line and
+            column).
     """
     try:
         check_regular(path)
@@ -248,7 +252,7 @@ def read_json(path: Path, what: str = "file", *, finite: bool = True) -> Any:
             remedy="check the path, its permissions and the disk",
         ) from error
     except (ValueError, RecursionError) as error:
-        problem, got = "cannot be parsed", str(error)  # numbers of thousands of digits, thousands of brackets
+        problem, got = "cannot be parsed", str(error)  # e.g. thousands of digits or nested brackets
         if isinstance(error, UnicodeDecodeError):
             problem = "is not UTF-8 text"
         elif isinstance(error, json.JSONDecodeError):
@@ -256,7 +260,7 @@ def read_json(path: Path, what: str = "file", *, finite: bool = True) -> Any:
             got = (
                 f"{error.msg} at line {error.lineno}, column {error.colno}" if error.doc else "an empty file"
             )
-        remedy = "the file may be damaged or truncated; make or fetch it again"
+        remedy = "the file may be damaged or truncated; create or download it again"
         raise DataError(f"the {what} {problem}", got=got, source=path, remedy=remedy) from error
 
 
@@ -264,9 +268,9 @@ def read_json(path: Path, what: str = "file", *, finite: bool = True) -> Any:
 def form_errors(
     message: str, source: object, *, remedy: str | None = None, kind: type[VocabForgeError] = ArtifactError
 ) -> Iterator[None]:
-    """Turn what code raises that meets another form than it reads (a missing key, a text for a number) into one error.
+    """Convert errors caused by unexpected data (a missing key, a string instead of a number) into one error.
 
-    Hashes say that a file is what was written, not that the writer was this program.
+    A valid hash does not exclude them: the file may come from another program.
     """
     try:
         yield

@@ -1,8 +1,8 @@
-"""Putting a finished folder under its final name, and mending what killed runs left beside it.
+"""Rename finished folders to their final names, and recover from killed runs.
 
-Work in progress stands in hidden siblings of the final folder: ``.NAME.tmp-OWNER-N`` while it is filled,
-and ``.NAME.old-OWNER-N`` for a folder that is being replaced. OWNER names the machine and the process, so
-that the siblings of a living run are never touched, and those of a dead one are cleared by the next writer.
+Work in progress uses hidden siblings of the final folder: ``.NAME.tmp-OWNER-N`` while it is filled, and
+``.NAME.old-OWNER-N`` for a folder that is being replaced. OWNER identifies the machine and the process.
+Siblings of a running process are never touched; those of a dead one are removed by the next writer.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ _issued: set[str] = set()
 
 
 def sibling(path: Path, role: Role) -> Path:
-    """A new hidden name beside ``path`` that no other writer uses.
+    """Return a new hidden sibling of ``path`` that no other writer uses.
 
-    Beside a hidden name it is one of the same final name: only those are ever looked for.
+    For a path that is itself a hidden sibling, the name is derived from the final name, so that
+    :func:`leftovers` finds it.
     """
     hidden = _HIDDEN.fullmatch(path.name)
     name = f".{hidden[1] if hidden else path.name}.{role}-{_machine()}-{os.getpid()}-{next(_number)}"
@@ -39,7 +40,7 @@ def sibling(path: Path, role: Role) -> Path:
 
 
 def _machine() -> str:
-    """Short name of the space in which our process number means something (host and container)."""
+    """Return a short hash of the PID namespace (host and container)."""
     try:
         space = os.readlink("/proc/self/ns/pid")
     except OSError:
@@ -48,13 +49,13 @@ def _machine() -> str:
 
 
 def leftovers(path: Path, role: Role, *, abandoned: bool = False) -> list[Path]:
-    """Hidden siblings of ``path``, oldest first; ``abandoned`` keeps those whose run is known to be dead."""
+    """Return hidden siblings of ``path``, oldest first; ``abandoned`` keeps only those of dead processes."""
     pattern = re.compile(rf"\.{re.escape(path.name)}\.{role}-([0-9a-f]{{8}})-(\d+)-\d+")
     found = []
     for name in _names(path.parent):
         match = pattern.fullmatch(name)
         if match and not (abandoned and _lives(name, match[1], int(match[2]))):
-            with contextlib.suppress(FileNotFoundError):  # its run has just finished
+            with contextlib.suppress(FileNotFoundError):  # its run may just have finished
                 entry = path.with_name(name)
                 found.append((entry.stat().st_mtime, entry))
     return [entry for _, entry in sorted(found)]
@@ -63,15 +64,15 @@ def leftovers(path: Path, role: Role, *, abandoned: bool = False) -> list[Path]:
 def _names(folder: Path) -> list[str]:
     try:
         return os.listdir(folder)
-    except OSError:  # absent or unreadable: then there is nothing to mend either
+    except OSError:  # absent or unreadable: nothing to recover
         return []
 
 
 def _lives(name: str, machine: str, process: int) -> bool:
     if machine != _machine() or os.name == "nt":
-        return True  # cannot be told from here
+        return True  # unknown: assume it is alive
     if process == os.getpid():
-        return name in _issued  # else left by an earlier process that had our number
+        return name in _issued  # otherwise from an earlier process with the same PID
     try:
         os.kill(process, 0)
     except ProcessLookupError:
@@ -82,7 +83,7 @@ def _lives(name: str, machine: str, process: int) -> bool:
 
 
 def is_vacant(path: Path) -> bool:
-    """Nothing stands there, or an empty folder."""
+    """Return whether the path does not exist or is an empty folder."""
     try:
         return not os.listdir(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -90,7 +91,7 @@ def is_vacant(path: Path) -> bool:
 
 
 def mend(path: Path) -> None:
-    """Put back a folder that a killed run moved aside and never replaced; remove what dead runs left."""
+    """Restore a folder that a killed run moved aside without replacing it, and remove leftovers."""
     aside = leftovers(path, "old", abandoned=True)
     if aside and is_vacant(path):
         with contextlib.suppress(OSError):
@@ -102,7 +103,7 @@ def mend(path: Path) -> None:
 
 
 def clear_up(path: Path) -> None:
-    """Remove what dead runs were writing beside the file or folder ``path``; what cannot be removed stays."""
+    """Remove temporary siblings of ``path`` left by dead runs; ignore those that cannot be removed."""
     for stale in leftovers(path, "tmp", abandoned=True):
         if stale.is_dir() and not stale.is_symlink():
             shutil.rmtree(stale, ignore_errors=True)
@@ -112,10 +113,10 @@ def clear_up(path: Path) -> None:
 
 
 def take_away(path: Path) -> None:
-    """Remove a folder, under a hidden name first, so that no half of it is ever seen.
+    """Rename a folder to a hidden name, then delete it: readers never see a partly deleted folder.
 
     Raises:
-        OSError: it cannot be renamed.
+        OSError: the folder cannot be renamed.
     """
     aside = sibling(path, "tmp")
     os.rename(path, aside)
@@ -123,21 +124,21 @@ def take_away(path: Path) -> None:
 
 
 def put_in_place(temporary: Path, path: Path, *, overwrite: bool) -> None:
-    """Rename ``temporary`` to ``path``; with ``overwrite``, what stands there is moved aside, then removed.
+    """Rename ``temporary`` to ``path``; with ``overwrite``, move an existing folder aside, then delete it.
 
-    Of several writers the last one wins, and each folder is whole. When anything fails or interrupts, the
-    former folder stands again.
+    With concurrent writers the last one wins and every folder is complete. After an error or interrupt the
+    previous folder is restored.
 
     Raises:
-        UsageError: something stands there and ``overwrite`` is off.
-        OSError: the renaming failed.
+        UsageError: ``path`` exists and ``overwrite`` is off.
+        OSError: the rename failed.
     """
     asides: list[Path] = []
     try:
         for _ in range(_TRIES):
             if overwrite and not is_vacant(path):
                 asides.append(sibling(path, "old"))
-                with contextlib.suppress(FileNotFoundError):  # another writer was quicker
+                with contextlib.suppress(FileNotFoundError):  # another writer was faster
                     os.rename(path, asides[-1])
             try:
                 os.rename(temporary, path)
@@ -150,7 +151,7 @@ def put_in_place(temporary: Path, path: Path, *, overwrite: bool) -> None:
         raise UsageError(
             "the output was made by another run meanwhile",
             got=path,
-            expected="no folder of this name",
+            expected="no folder with this name",
             remedy="choose another --output, or pass --overwrite to replace it",
         )
     except BaseException:

@@ -1,7 +1,7 @@
-"""Models in GGUF files, converted once into a cached Hugging Face folder.
+"""GGUF models, converted once into a cached Hugging Face folder.
 
-Transformers maps configuration and tensors; what a GGUF file states and Transformers drops (RoPE scaling, the
-pre-tokenizer, tokens that end a turn) is added here or refused by name.
+Transformers maps the configuration and the tensors. Settings that it ignores (RoPE scaling, the
+pre-tokenizer, end-of-turn tokens) are added here; unsupported ones raise an error that names them.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from .progress import ProgressBar
 CACHE_VARIABLE = "VOCABFORGE_CACHE"
 SUFFIX = ".gguf"
 _KIND = "target"
-_CACHE = "gguf-2"  # the number grows when conversions change
+_CACHE = "gguf-2"  # increment the number when the conversion changes
 _SPLIT = re.compile(r"-\d{5}-of-\d{5}\.gguf$")
-# tokenizer.ggml.pre that need no pattern beyond GPT-2's own.
+# Values of tokenizer.ggml.pre that use GPT-2's pattern unchanged.
 _AS_GPT2 = {None, "default", "gpt-2", "gpt2"}
-# tokenizer.ggml.pre of vocabularies that split digits before GPT-2's pattern (llama.cpp, src/llama-vocab.cpp).
+# Values of tokenizer.ggml.pre that split digits before GPT-2's pattern (llama.cpp, src/llama-vocab.cpp).
 _SINGLE_DIGITS = {"smollm", "starcoder", "refact", "command-r", "codeshell"}
-# Tokens that end a turn, by name, as llama.cpp looks for them.
+# Names of end-of-turn tokens, from llama.cpp.
 _TURN_ENDS = (
     "<end_of_turn>",
     "<|im_end|>",
@@ -46,7 +46,7 @@ _TURN_ENDS = (
     "<|end_of_text|>",
     "<end_of_utterance>",
 )
-# general.type, or general.architecture, of files that hold no language model.
+# general.type or general.architecture of files that are not language models.
 _OTHER_FILES = {
     "mmproj": "the vision part of a model",
     "clip": "the vision part of a model",
@@ -56,7 +56,7 @@ _OTHER_FILES = {
 
 
 def package() -> Any:
-    """Return the package ``gguf``, which llama.cpp publishes.
+    """Return the ``gguf`` package, which is published by llama.cpp.
 
     Raises:
         VocabForgeError: the package is not installed.
@@ -71,16 +71,16 @@ def package() -> Any:
 
 
 def cache_root() -> Path:
-    """Return the folder of everything that VocabForge caches, shared by all projects of a user."""
+    """Return VocabForge's cache folder, shared by all projects of a user."""
     shared = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return Path(os.environ.get(CACHE_VARIABLE) or Path(shared) / "vocabforge")
 
 
 def find_gguf(path: Path) -> Path | None:
-    """Return the GGUF file that ``path`` means: the file itself, or the only model of a folder without safetensors.
+    """Return the GGUF file of ``path``: the file itself, or the only model in a folder without safetensors.
 
     Raises:
-        DataError: the folder has several, or the file is one part of a split model.
+        DataError: the folder has several GGUF files, or the file is one part of a split model.
     """
     if path.is_dir():
         if any(path.glob("*.safetensors")):
@@ -112,14 +112,14 @@ def find_gguf(path: Path) -> Path | None:
 
 
 def _peek_architecture(file: Path) -> str | None:
-    """general.architecture, which writers put first; None if it is not there."""
+    """Return general.architecture, which is usually the first key; None if it is not."""
     try:
         with open(file, "rb") as handle:
             head = handle.read(256)
-    except OSError:  # told when it is read
+    except OSError:  # reported when the file is read
         return None
     key = b"general.architecture"
-    start = head.find(key) + len(key) + 4  # behind the value's type
+    start = head.find(key) + len(key) + 4  # skip the value type
     if key not in head or len(head) < start + 8:
         return None
     length = int.from_bytes(head[start : start + 8], "little")
@@ -129,11 +129,11 @@ def _peek_architecture(file: Path) -> str | None:
 def gguf_folder(file: Path, *, weights: bool = True) -> Path:
     """Return the cached Hugging Face folder of a GGUF file, converted on first use.
 
-    Weights are dequantised to fp32, or keep bf16 or fp16 if the file has one of them. Processes that need the same
-    file wait for the one that converts it.
+    Weights are dequantised to fp32; files whose matrices are all bf16 or all fp16 keep that type. Processes
+    that need the same file wait for the one that converts it.
 
     Args:
-        weights: False converts the tokenizer alone.
+        weights: False converts only the tokenizer.
 
     Raises:
         DataError: the file is truncated, or its architecture, quantisation or RoPE scaling is not supported.
@@ -152,7 +152,7 @@ def gguf_folder(file: Path, *, weights: bool = True) -> Path:
 
 
 def gguf_source(folder: Path) -> tuple[str, str] | None:
-    """Return name and SHA-256 of the GGUF file that a cached folder was converted from; None for any other folder."""
+    """Return the name and SHA-256 of the source file of a cached folder; None for other folders."""
     if folder.parent.name != _CACHE or not (folder / MANIFEST).is_file():
         return None
     meta = open_artifact(folder, verify=False).meta
@@ -160,14 +160,14 @@ def gguf_source(folder: Path) -> tuple[str, str] | None:
 
 
 def find_converted(name: str, digest: str, *, weights: bool = True) -> Path | None:
-    """Return the cached folder of a GGUF file by its name and (the start of) its SHA-256; None if there is none."""
+    """Return the cached folder of a GGUF file by name and SHA-256 (or a prefix of it), or None."""
     found = cache_root() / _CACHE / f"{Path(name).stem}-{digest[:12]}"
     folders = [found] if weights else [found, found.with_name(f"{found.name}-tokenizer")]
     return next((folder for folder in folders if (folder / MANIFEST).is_file()), None)
 
 
 def _digest(file: Path) -> str:
-    """SHA-256 of a file, remembered by path, size and time of change: hashing gigabytes takes a while."""
+    """Return the SHA-256 of a file, cached by path, size and modification time."""
     stat = file.stat()
     facts: dict[str, Any] = {
         "path": str(file.resolve()),
@@ -182,7 +182,7 @@ def _digest(file: Path) -> str:
             return str(known["sha256"])
     with ProgressBar(f"hash {file.name}"):
         digest = sha256_file(file)
-    # In a read-only cache the file is hashed every time.
+    # With a read-only cache the file is hashed every time.
     with contextlib.suppress(OSError, VocabForgeError):
         note.parent.mkdir(parents=True, exist_ok=True)
         atomic_write_json(note, {**facts, "sha256": digest})
@@ -191,7 +191,7 @@ def _digest(file: Path) -> str:
 
 @contextlib.contextmanager
 def _explained(file: Path) -> Iterator[None]:
-    """Turn what gguf and transformers raise for a file that they cannot read into one clear error."""
+    """Convert errors raised by gguf and transformers for unreadable files into one clear error."""
     try:
         yield
     except (VocabForgeError, KeyboardInterrupt):
@@ -202,13 +202,13 @@ def _explained(file: Path) -> Iterator[None]:
             source=file,
             remedy="convert it on a machine with more memory, or pass the original checkpoint (safetensors)",
         ) from error
-    except Exception as error:  # any kind: the file is foreign input
+    except Exception as error:  # any type: the file is untrusted input
         raise DataError(
             "the GGUF file cannot be converted",
             got=f"{type(error).__name__}: {' '.join(str(error).split())[:300]}",
             expected="a complete language model that Transformers reads from GGUF",
             source=file,
-            remedy="the file may be truncated, so fetch it again; or upgrade transformers",
+            remedy="the file may be truncated: download it again; or upgrade transformers",
         ) from error
 
 
@@ -281,7 +281,7 @@ def _check_architecture(architecture: str, file: Path) -> None:
 
 
 def _half(types: Mapping[str, int]) -> str | None:
-    """bfloat16 or float16, if the file's matrices have it; fp32 holds every quantised value exactly enough."""
+    """Return bfloat16 or float16 if all matrices have that type; otherwise None (fp32)."""
     matrices = [name for name in types if name != "F32"]
     return {"BF16": "bfloat16", "F16": "float16"}.get(matrices[0]) if len(matrices) == 1 else None
 
@@ -306,7 +306,7 @@ def _value(fields: Mapping[str, Any], name: str) -> Any:
 
 
 def reader_class(gguf: Any) -> Any:
-    """gguf's reader, ten times as fast for vocabularies: it slices a plain array instead of a memory map."""
+    """Return a subclass of gguf's reader that is 10x faster on vocabularies: it slices a plain array view."""
     import numpy as np
 
     class FastReader(gguf.GGUFReader):
@@ -348,7 +348,7 @@ def reader_class(gguf: Any) -> Any:
 
 @contextlib.contextmanager
 def _fast_reader(gguf: Any) -> Iterator[None]:
-    """Let transformers read with the fast reader: it asks the package for ``GGUFReader`` at every load."""
+    """Make transformers use the fast reader: it looks up ``gguf.GGUFReader`` at every load."""
     original, gguf.GGUFReader = gguf.GGUFReader, reader_class(gguf)
     try:
         yield
@@ -358,7 +358,7 @@ def _fast_reader(gguf: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet_transformers() -> Iterator[None]:
-    """No bars and notes of transformers: the conversion has a bar of its own."""
+    """Silence the progress bars and log messages of transformers: the conversion has its own bar."""
     from transformers import modeling_gguf_pytorch_utils as loading
     from transformers.utils import logging as hf_logging
 
@@ -380,7 +380,7 @@ def _write_tokenizer(file: Path, fields: Mapping[str, Any], folder: Path) -> Non
     pre = _value(fields, "tokenizer.ggml.pre")
     if _value(fields, "tokenizer.ggml.model") == "gpt2" and pre not in _known_splits():
         raise DataError(
-            "it is not known how the tokenizer of this GGUF file splits texts",
+            "the pre-tokenizer of this GGUF file is not supported",
             got=f"tokenizer.ggml.pre {pre}",
             expected=", ".join(sorted(map(str, _known_splits() - {None}))),
             source=file,
@@ -409,7 +409,7 @@ def _write_tokenizer(file: Path, fields: Mapping[str, Any], folder: Path) -> Non
 
 
 def _known_splits() -> set[str | None]:
-    """tokenizer.ggml.pre that Transformers or this module turns into a pre-tokenizer."""
+    """Return the values of tokenizer.ggml.pre that Transformers or this module supports."""
     known = _AS_GPT2 | _SINGLE_DIGITS
     with contextlib.suppress(ImportError):
         from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
@@ -433,9 +433,9 @@ def _write_model(
     biases = [one.name for one in reader.tensors if one.name.endswith(".bias")]
     if biases and not any(name.endswith(".bias") for name in state):
         raise DataError(
-            "Transformers leaves out weights of this GGUF file",
+            "Transformers ignores weights of this GGUF file",
             got=f"{len(biases)} biases, first: {biases[0]}",
-            expected=f"what its architecture {architecture} has in Transformers",
+            expected=f"only weights that {architecture} has in Transformers",
             source=file,
             remedy="pass the original checkpoint (safetensors)",
         )
@@ -451,7 +451,7 @@ def _write_model(
         raise DataError(
             "the GGUF file lacks weights that the architecture has",
             got=f"{len(missing)} missing, first: {', '.join(sorted(missing)[:3])}",
-            expected=f"a whole model of architecture {architecture}",
+            expected=f"a complete model of architecture {architecture}",
             source=file,
             remedy="pass the original checkpoint (safetensors), or upgrade transformers",
         )
@@ -460,7 +460,7 @@ def _write_model(
         config.pop(key, None)
     config["architectures"] = [type(model).__name__]
     config["dtype"] = half or "float32"
-    # GGUF stores fp32: 1e-05 comes back as 9.999999747378752e-06.
+    # GGUF stores fp32: 1e-05 is read as 9.999999747378752e-06.
     config = {key: shortest(value) for key, value in config.items()}
     _add_rope(config, fields, reader, architecture, file)
     (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True, default=str), "utf-8")
@@ -483,21 +483,21 @@ def _write_model(
 
 
 def shortest(value: Any) -> Any:
-    """A number that was stored in single precision as it was before: 1e-6, not 9.999999974752427e-07."""
+    """Undo single-precision rounding: 9.999999974752427e-07 becomes 1e-6."""
     return float(f"{value:.7g}") if isinstance(value, float) else value
 
 
 def _add_rope(
     config: dict[str, Any], fields: Mapping[str, Any], reader: Any, architecture: str, file: Path
 ) -> None:
-    """Add the RoPE scaling that the file states and Transformers drops; DataError for kinds that are not known."""
+    """Add the file's RoPE scaling, which Transformers ignores; raise DataError for unsupported kinds."""
     rope = config.get("rope_parameters")
     other = [one.name for one in reader.tensors if one.name.startswith("rope_factors")]
     turned, size = _value(fields, f"{architecture}.rope.dimension_count"), config.get("head_dim")
     partial = turned and size and turned != size and not config.get("partial_rotary_factor")
     if other or partial:
         raise DataError(
-            "the RoPE of this GGUF file is not known",
+            "the RoPE of this GGUF file is not supported",
             got=", ".join(other) or f"{turned} of {size} dimensions are rotated",
             expected="RoPE over whole heads, with at most Llama 3's scaling",
             source=file,
@@ -519,8 +519,8 @@ def _add_rope(
     found = None if factors is None else _llama3(factors.data.reshape(-1), rope)
     if found is None:
         raise DataError(
-            "the RoPE scaling of this GGUF file is not known",
-            got=f"rope.scaling.type {scaling}" if factors is None else "rope_freqs.weight of another kind",
+            "the RoPE scaling of this GGUF file is not supported",
+            got=f"rope.scaling.type {scaling}" if factors is None else "an unknown rope_freqs.weight",
             expected="none, linear, or Llama 3's frequencies",
             source=file,
             remedy="pass the original checkpoint (safetensors)",
@@ -529,7 +529,10 @@ def _add_rope(
 
 
 def _llama3(factors: Any, rope: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Llama 3's RoPE settings whose frequency factors the file has; published are factors of 8 and 32."""
+    """Return the Llama 3 RoPE settings that match the frequency factors, or None.
+
+    Published models use factors 8 and 32.
+    """
     import numpy as np
 
     theta, count = float(rope.get("rope_theta", 10_000.0)), len(factors)

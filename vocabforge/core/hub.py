@@ -1,5 +1,7 @@
-"""Models and tokenizers by name: a folder, a GGUF file, or a name on the Hugging Face Hub (``Qwen/Qwen3-0.6B``,
-``Qwen/Qwen3-0.6B@REVISION``, ``OWNER/NAME:FILE.gguf``); folders pushed to the Hub.
+"""Resolve models and tokenizers, and push folders to the Hugging Face Hub.
+
+A model is a folder, a GGUF file or a Hub name: ``Qwen/Qwen3-0.6B``, ``Qwen/Qwen3-0.6B@REVISION`` or
+``OWNER/NAME:FILE.gguf``.
 """
 
 from __future__ import annotations
@@ -14,39 +16,39 @@ from typing import Any
 from .distributed import rank
 from .errors import DataError, UsageError, VocabForgeError
 
-# As huggingface_hub allows them.
+# Names that huggingface_hub accepts.
 _NAME = re.compile(r"(?!.*(?:--|\.\.))([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@(\w[\w./-]*))?")
-# A file of a repository: OWNER/NAME:FILE.gguf, OWNER/NAME@REVISION:FILE.gguf.
+# A file in a repository: OWNER/NAME:FILE.gguf, OWNER/NAME@REVISION:FILE.gguf.
 _HUB_GGUF = re.compile(r"(.+?):([\w./ -]+\.gguf)", re.IGNORECASE)
-# As records name a converted file: NAME.gguf@sha256:HASH.
+# Recorded name of a converted file: NAME.gguf@sha256:HASH.
 _CONVERTED = re.compile(r"([^/]+\.gguf)@sha256:([0-9a-f]{12,64})", re.IGNORECASE)
 _SNAPSHOT = re.compile(r"models--(.+?)--(.+)/snapshots/([0-9a-f]{40})$")
 _CARD = "README.md"
-# Drafters that come with the package, by the name of their folder.
+# Drafters shipped with the package, by folder name.
 _SHIPPED = Path(__file__).resolve().parents[1] / "drafters"
 _TEXTS = ["*.json", "*.jinja", "*.model", "*.txt", _CARD]
 _LEFT_OUT = ["*/*", "consolidated*"]  # the same weights in another layout
 
 
 def model_folder(path: Path, *, weights: bool = True) -> Path:
-    """Return the local Hugging Face folder that ``path`` means.
+    """Resolve ``path`` to a local Hugging Face folder.
 
-    An existing path is taken as it is, then a drafter that comes with the package, by its name. A GGUF file, or a
-    folder with one, is converted once into the cache (:func:`~vocabforge.core.gguf.gguf_folder`). A name of the Hub is
-    looked up in the cache of huggingface_hub, then downloaded: configuration, tokenizer, model card and safetensors
-    weights, or the GGUF file that it names. Anything else comes back unchanged.
+    Lookup order: an existing path, a drafter shipped with the package, a Hub name. A GGUF file, or a folder
+    with one, is converted once into the cache (:func:`~vocabforge.core.gguf.gguf_folder`). A Hub name is
+    looked up in the cache of huggingface_hub, then downloaded: configuration, tokenizer, model card and
+    safetensors weights, or the named GGUF file. Any other path is returned unchanged.
 
     Args:
-        weights: False for a tokenizer alone.
+        weights: False for the tokenizer only.
 
     Raises:
-        DataError: the Hub has no such model or revision, or does not give it to this user; or the GGUF file cannot be
+        DataError: the Hub has no such model or revision, or denies access; or the GGUF file cannot be
             converted.
-        VocabForgeError: it is not in the cache, and the Hub cannot be reached.
+        VocabForgeError: the model is not cached and the Hub cannot be reached.
     """
-    from .gguf import find_gguf, gguf_folder  # safetensors: not for --help
+    from .gguf import find_gguf, gguf_folder  # imports safetensors: too slow for --help
 
-    # Path.exists would raise for a name that is too long.
+    # Path.exists raises for names that are too long.
     if os.path.exists(path):
         file = find_gguf(path)
         return path if file is None else gguf_folder(file, weights=weights)
@@ -58,7 +60,7 @@ def model_folder(path: Path, *, weights: bool = True) -> Path:
     if part is not None and _NAME.fullmatch(part[1]):
         return gguf_folder(_hub_file(path, part[1], part[2]), weights=weights)
     found = _NAME.fullmatch(path.as_posix())
-    if found is None or path.suffix.lower() == ".gguf":  # a missing file, and no repository
+    if found is None or path.suffix.lower() == ".gguf":  # a missing file, not a repository
         return path
     import huggingface_hub
     from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
@@ -81,9 +83,9 @@ def model_folder(path: Path, *, weights: bool = True) -> Path:
         disable_progress_bars()
     try:
         return snapshot()
-    except Exception as error:  # also those of its HTTP library
+    except Exception as error:  # includes errors of the HTTP library
         if cached is not None and isinstance(error, (LocalEntryNotFoundError, OfflineModeIsEnabled)):
-            return cached  # what is missing in it is named by who reads it
+            return cached  # the reader reports missing files
         raise _refusal(path, found[1], error) from error
 
 
@@ -102,7 +104,7 @@ def _converted(path: Path, name: str, digest: str, weights: bool) -> Path:
 
 
 def _hub_file(path: Path, name: str, file: str) -> Path:
-    """One file of a repository, from the cache of huggingface_hub or downloaded into it."""
+    """Return a file of a repository from the cache of huggingface_hub, downloading it if needed."""
     import huggingface_hub
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
@@ -111,7 +113,7 @@ def _hub_file(path: Path, name: str, file: str) -> Path:
     where = {"repo_id": found[1], "filename": file, "revision": found[2]}
     try:
         return Path(huggingface_hub.hf_hub_download(**where))
-    except Exception as error:  # also those of its HTTP library
+    except Exception as error:  # includes errors of the HTTP library
         if isinstance(error, EntryNotFoundError) and not isinstance(error, LocalEntryNotFoundError):
             raise DataError(
                 "the repository has no such file",
@@ -123,7 +125,7 @@ def _hub_file(path: Path, name: str, file: str) -> Path:
 
 
 def _is_whole(folder: Path, weights: bool) -> bool:
-    """Other programs fetch single files into the cache."""
+    """Check that all files are present: other programs download single files into the cache."""
     from .files import read_json
 
     if not (folder / "tokenizer.json").is_file():
@@ -158,7 +160,7 @@ def _refusal(path: Path, repository: str, error: Exception) -> VocabForgeError:
         return DataError(
             "there is no such model",
             got=f"{path}: no folder here, and no model at {hub}",
-            expected="a folder, or a name of the Hub such as Qwen/Qwen3-0.6B",
+            expected="a folder, or a Hub name such as Qwen/Qwen3-0.6B",
             remedy="check the name; for a private model set HF_TOKEN or run: hf auth login",
         )
     if isinstance(error, RevisionNotFoundError):
@@ -173,7 +175,7 @@ def _refusal(path: Path, repository: str, error: Exception) -> VocabForgeError:
         return VocabForgeError(
             "the model is neither here nor in the cache, and the Hub cannot be asked",
             got=f"{path}: {'HF_HUB_OFFLINE is set' if offline else f'no usable answer from {hub}'}",
-            expected="a folder, or a name of the Hub that was fetched before",
+            expected="a folder, or a Hub name that was downloaded before",
             source=constants.HF_HUB_CACHE,
             remedy=f"check the path; or {'unset HF_HUB_OFFLINE' if offline else 'check the network'}, or copy a folder "
             "from a machine with a network (hf download NAME --local-dir DIR)",
@@ -187,8 +189,10 @@ def _refusal(path: Path, repository: str, error: Exception) -> VocabForgeError:
 
 
 def hub_name(path: Path, *, revision: bool = True) -> str:
-    """Return a model's name as records hold it on other machines: ``NAME@COMMIT`` of a folder in the Hub's cache,
-    ``FILE.gguf@sha256:HASH`` of a converted GGUF file; else the path.
+    """Return a machine-independent name of a model for records.
+
+    ``NAME@COMMIT`` for a folder in the Hub cache, ``FILE.gguf@sha256:HASH`` for a converted GGUF file,
+    otherwise the path.
     """
     from .gguf import gguf_source
 
@@ -213,7 +217,7 @@ def model_name(path: Path) -> str:
 
 
 def model_licence(folder: Path) -> str | None:
-    """What the model card in a folder states as its licence; None: there is no card, or it states none."""
+    """Return the licence stated in the model card of a folder, or None."""
     if not (folder / _CARD).is_file():
         return None
     import huggingface_hub
@@ -224,23 +228,24 @@ def model_licence(folder: Path) -> str | None:
     except (OSError, ValueError, yaml.YAMLError):
         return None
     found = facts.get("license_name") or facts.get("license")
-    # On one line, as it goes into other cards.
+    # One line: it is copied into other model cards.
     return " ".join(str(found).split())[:80] if found else None
 
 
 def push_files(name: str, files: Mapping[str, Path | bytes], *, public: bool) -> str:
-    """Upload files into a model repository, in one commit; the repository is made if there is none.
+    """Upload files to a model repository in one commit, creating the repository if needed.
 
     Args:
-        name: ``OWNER/NAME``. files: path in the repository -> a file here, or its content.
-        public: whether everybody may read the repository.
+        name: ``OWNER/NAME``.
+        files: path in the repository -> local file or its content.
+        public: whether the repository is public.
 
     Returns:
-        the repository's address.
+        URL of the repository.
 
     Raises:
-        UsageError: no such name, or the repository is public and must not be, or the other way round.
-        VocabForgeError: the Hub cannot be reached, or refuses.
+        UsageError: invalid name, or an existing repository has the other visibility.
+        VocabForgeError: the Hub cannot be reached or rejects the upload.
     """
     import huggingface_hub
 
@@ -254,8 +259,8 @@ def push_files(name: str, files: Mapping[str, Path | bytes], *, public: bool) ->
             raise UsageError(
                 f"the repository is {'public' if is_public else 'private'} already",
                 got=address,
-                expected=f"a {wanted} one",
-                remedy="leave --public out" if public else "pass --public, or change it on the Hub",
+                expected=f"a {wanted} repository",
+                remedy="omit --public" if public else "pass --public, or change it on the Hub",
             )
         added = [
             huggingface_hub.CommitOperationAdd(path, content if isinstance(content, bytes) else str(content))
@@ -264,11 +269,11 @@ def push_files(name: str, files: Mapping[str, Path | bytes], *, public: bool) ->
         hub.create_commit(name, added, commit_message="Upload with VocabForge")
     except VocabForgeError:
         raise
-    except Exception as error:  # also those of its HTTP library
+    except Exception as error:  # includes errors of the HTTP library
         raise VocabForgeError(
             "the Hub did not take the folder",
             got=f"{type(error).__name__}: {' '.join(str(error).split())[:300]}",
             source=name,
-            remedy="check the name and the network; set HF_TOKEN to a token that may write, or run: hf auth login",
+            remedy="check the name and the network; set HF_TOKEN to a write token, or run: hf auth login",
         ) from error
     return address

@@ -1,4 +1,4 @@
-"""Resumable runs: an identity and an append-only log of rows that survives a kill at any byte."""
+"""Resumable runs: a run identity and an append-only row log that survives a kill at any byte."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from .errors import DataError, UsageError
 from .files import atomic_write, atomic_write_json, disk_errors, parse_json, read_json
 from .lock import only_writer
 
-_SYNC_S = 5.0  # what a power cut can lose; a killed process loses no line
-# What taking over a line may raise where it holds something else than a row.
+_SYNC_S = 5.0  # seconds of work a power loss can cost; a killed process loses no line
+# Errors that mean a line is not a valid row.
 _DAMAGE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, DataError)
 
 
 class LinePosition(NamedTuple):
-    """Where a line stands, in bytes, its line break included."""
+    """Position of a line in bytes, including its newline."""
 
     start: int
     length: int
 
 
 class RowLog:
-    """Lines stay on the disk; a line is written by one call when it is complete. One process may have it open.
+    """Append-only file of complete lines, open in at most one process.
 
-    Before the first row is added, the file must have been read, or cleared: it may end in a cut line.
+    Call :meth:`read` or :meth:`clear` before the first :meth:`add`: the last line may be truncated.
 
     Args:
-        path: in a folder that exists; the file is made where it is absent.
+        path: log file, created if absent; its folder must exist.
 
     Raises:
-        VocabForgeError: the disk is full or refuses to be written to; every method may raise it.
+        VocabForgeError: the disk is full or not writable; raised by every method.
     """
 
     def __init__(self, path: Path) -> None:
@@ -49,13 +49,13 @@ class RowLog:
         self._end, self._synced = 0, time.monotonic()
 
     def read(self, take: Callable[[Any, LinePosition], object]) -> int:
-        """Hand over every whole line; a last line that a kill cut short is removed.
+        """Pass every complete line to ``take`` and remove a truncated last line.
 
         Args:
-            take: gets the parsed line and its place; may raise what a line that is no row of its brings about.
+            take: called with the parsed line and its position. May raise if the line is not a valid row.
 
         Returns:
-            how many lines are damaged; they stay where they are.
+            The number of damaged lines, which are left in the file.
         """
         damaged = 0
         with disk_errors(self.path), open(os.dup(self._file), "rb") as lines:
@@ -73,19 +73,19 @@ class RowLog:
         return damaged
 
     def clear(self) -> None:
-        """Drop all lines."""
+        """Delete all lines."""
         with disk_errors(self.path):
             os.ftruncate(self._file, 0)
         self._end = 0
 
     def add(self, line: bytes) -> LinePosition:
-        """Write one line, its line break included."""
+        """Append one line, which must include its newline."""
         with disk_errors(self.path):
             try:
                 written = os.write(self._file, line)
-                while written < len(line):  # a nearly full disk; the next attempt says so
+                while written < len(line):  # nearly full disk: the next write raises
                     written += os.write(self._file, line[written:])
-            except OSError:  # a row that is added later must not stand behind half a line
+            except OSError:  # later rows must not follow a partial line
                 with contextlib.suppress(OSError):
                     os.ftruncate(self._file, self._end)
                 raise
@@ -97,11 +97,11 @@ class RowLog:
         return place
 
     def get(self, place: LinePosition) -> Any:
-        """The parsed line of a place."""
+        """Return the parsed line at a position."""
         return json.loads(os.pread(self._file, place.length, place.start))
 
     def close(self) -> None:
-        """Flush to the disk and let go; may be called again."""
+        """Flush to disk and close the file; may be called repeatedly."""
         if self._file >= 0:
             try:
                 with disk_errors(self.path):
@@ -112,24 +112,24 @@ class RowLog:
 
 
 class RunJournal:
-    """The finished work of an interrupted run, in a folder beside its output (``OUTPUT.partial``).
+    """Finished work of an interrupted run, stored next to its output (``OUTPUT.partial``).
 
-    One file holds the identity of the run: everything that decides its rows. The other holds one JSON line for
-    each finished piece of work. The folder is locked, so only one process works in it. A subclass overrides
-    :meth:`take` to check rows, and calls :meth:`put` for new ones. When the artefact is written, :meth:`remove`
-    deletes the folder. A journal without rows is deleted when it is closed.
+    One file holds the identity of the run: all settings that determine its rows. The other holds one JSON
+    line per finished piece of work. The folder is locked, so only one process works in it. Subclasses
+    override :meth:`take` to check rows and call :meth:`put` for new ones. After the artefact is written,
+    :meth:`remove` deletes the folder. A journal without rows is deleted when it is closed.
 
     Args:
         folder: created if absent.
-        identity: JSON values; a run with another identity is refused.
-        fresh: discard what an interrupted run left.
+        identity: JSON values; a run with a different identity is rejected.
+        fresh: discard the rows of an interrupted run.
 
     Attributes:
-        places: key -> where its row is stored; rows stay on the disk.
+        places: key -> position of its row in the file.
 
     Raises:
-        UsageError: the rows have another identity (every difference is named), another process works in the
-            folder, or it holds other files.
+        UsageError: the rows have a different identity (all differences are listed), another process works
+            in the folder, or the folder contains other files.
         DataError: the identity cannot be read.
     """
 
@@ -157,7 +157,7 @@ class RunJournal:
             self._rows = RowLog(folder / self.rows_file)
             stack.callback(self._rows.close)
             if former is not None and (damaged := self._rows.read(self.take)):
-                say(f"{damaged} damaged lines in {self._rows.path}: doing this work again")
+                say(f"{damaged} damaged lines in {self._rows.path}: repeating this work")
             self._agree(former, json.loads(json.dumps(dict(identity))))
             self._open, self._held = True, stack.pop_all()
 
@@ -174,11 +174,11 @@ class RunJournal:
         return key in self.places
 
     def take(self, row: Any, place: LinePosition) -> None:
-        """Accept a row of the interrupted run; what this raises counts the row as damaged."""
+        """Accept a row of the interrupted run; an exception marks the row as damaged."""
         self.places.setdefault(row["key"], place)
 
     def put(self, key: Hashable, line: bytes) -> None:
-        """Append the row of ``key``: one JSON line, its line break included."""
+        """Append the row of ``key``: one JSON line including its newline."""
         self.places[key] = self.append(line)
 
     def append(self, line: bytes) -> LinePosition:
@@ -186,19 +186,19 @@ class RunJournal:
         return self._rows.add(line)
 
     def row(self, key: Hashable) -> Any:
-        """The row of a key.
+        """Return the row of a key.
 
         Raises:
-            KeyError: there is none.
+            KeyError: the key has no row.
         """
         return self._rows.get(self.places[key])
 
     def close(self) -> None:
-        """Flush and unlock; may be called again."""
+        """Flush and unlock; may be called repeatedly."""
         self._leave(drop=not self)
 
     def remove(self) -> None:
-        """Delete the journal: its artefact is written."""
+        """Delete the journal after its artefact is written."""
         self._leave(drop=True)
 
     def _leave(self, *, drop: bool) -> None:
@@ -215,14 +215,14 @@ class RunJournal:
                 former,
                 identity,
                 source=self.folder,
-                remedy="give the former settings to resume it, choose another --output, or start over with --fresh",
+                remedy="resume with the previous settings, choose another --output, or restart with --fresh",
             )
         if not self:
             self._rows.clear()
             atomic_write_json(self.folder / self.header, identity)
 
     def _strange(self) -> list[str]:
-        """Files that are not this journal's; hidden ones are left by a killed write."""
+        """Return names of files that do not belong to the journal; hidden files come from killed writes."""
         known = (self.header, self.rows_file, *self.others)
         inside = self.folder.iterdir() if self.folder.is_dir() else ()
         return sorted(
@@ -238,10 +238,10 @@ class RunJournal:
 
 
 def check_identity(former: Any, identity: Any, *, source: Path, remedy: str) -> None:
-    """Refuse to resume a run that another identity began.
+    """Refuse to resume a run with a different identity.
 
     Raises:
-        UsageError: naming every setting that differs.
+        UsageError: lists every setting that differs.
     """
     if changed := differences(former, identity):
         raise UsageError(
@@ -254,7 +254,7 @@ def check_identity(former: Any, identity: Any, *, source: Path, remedy: str) -> 
 
 
 def differences(old: Any, new: Any, name: str = "") -> list[str]:
-    """Every leaf that differs between two JSON values, as ``settings.max_new_tokens: 32, now 64``."""
+    """List all leaves that differ between two JSON values, as ``settings.max_new_tokens: 32, now 64``."""
     if isinstance(old, dict) and isinstance(new, dict):
         return [
             line
@@ -270,18 +270,19 @@ def _short(value: Any) -> str:
 
 
 class MetricsLog:
-    """Writes one JSON object a line, flushed at once, from rank 0 only.
+    """JSON Lines log that is flushed after every row and written by rank 0 only.
 
-    A last line that a killed run cut short is removed, so that the log can go on behind it.
+    A truncated last line of a killed run is removed.
 
     Args:
-        keep_until: the step of the checkpoint that the run goes on from (0: from the start). Rows of later steps,
-            which the run will write again, are removed in one atomic step. None keeps every row.
-        again: kinds whose rows of that very step are written behind its checkpoint, and so will be again, too.
+        keep_until: step of the checkpoint that the run resumes from (0: from the start). Rows of later
+            steps are removed atomically because the run writes them again. None keeps all rows.
+        again: kinds that are logged after the checkpoint of their step; their rows at ``keep_until`` are
+            removed as well.
 
     Attributes:
-        removed: (kind, step) of the rows that were removed.
-        listener: also given every row that is written (a tracker); None for nobody.
+        removed: (kind, step) of the removed rows.
+        listener: called with every row written (such as a tracker), or None.
     """
 
     def __init__(self, path: Path, keep_until: int | None = None, again: Collection[str] = ()) -> None:
@@ -296,7 +297,7 @@ class MetricsLog:
                     self.removed = _drop_later_rows(path, keep_until, again)
 
     def write(self, **figures: Any) -> None:
-        """Append one line; numbers that are not finite become null, as JSON has none."""
+        """Append one row; numbers that are not finite become null because JSON cannot express them."""
         if rank() != 0:
             return
         row = _finite(figures)
@@ -317,7 +318,7 @@ def _drop_cut_line(path: Path) -> None:
 
 
 def _drop_later_rows(path: Path, step: int, again: Collection[str]) -> frozenset[tuple[str, int]]:
-    """Remove the rows of steps beyond ``step``, and those of kinds ``again`` at it; returns (kind, step) of each."""
+    """Remove rows after ``step``, and rows of kinds ``again`` at ``step``; return their (kind, step)."""
     if not path.is_file():
         return frozenset()
     kept, removed = [], set()
@@ -333,7 +334,7 @@ def _drop_later_rows(path: Path, step: int, again: Collection[str]) -> frozenset
 
 
 def _place(line: bytes) -> tuple[str, int] | None:
-    """(kind, step) of a row; None for what is no row with a step, which reading will name."""
+    """Return the (kind, step) of a row; None for lines without a step, which are reported on reading."""
     try:
         row = json.loads(line)
         return str(row.get("kind", "")), int(row["step"])
@@ -350,10 +351,10 @@ def _finite(value: Any) -> Any:
 
 
 def read_jsonl_log(path: Path) -> list[dict[str, Any]]:
-    """Read a log back; a last line cut short by a kill is dropped.
+    """Read a log, dropping a truncated last line.
 
     Raises:
-        DataError: no such log, or a line inside it that is not a JSON object.
+        DataError: the log is missing, or a line is not a JSON object.
     """
     try:
         lines = path.read_bytes().split(b"\n")
@@ -366,7 +367,7 @@ def read_jsonl_log(path: Path) -> list[dict[str, Any]]:
             remedy="check the path",
         ) from error
     rows = []
-    for number, line in enumerate(lines[:-1], 1):  # behind the last line break: nothing, or a cut line
+    for number, line in enumerate(lines[:-1], 1):  # after the last newline: nothing or a truncated line
         try:
             row = parse_json(line)
         except (ValueError, RecursionError) as error:
@@ -375,7 +376,7 @@ def read_jsonl_log(path: Path) -> list[dict[str, Any]]:
             raise DataError(
                 "a line of the log is no JSON object",
                 got=row,
-                expected="a JSON object a line",
+                expected="one JSON object per line",
                 source=f"{path}:{number}",
             )
         rows.append(row)

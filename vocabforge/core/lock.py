@@ -1,4 +1,4 @@
-"""One writer a folder."""
+"""Folder locks: one writer per folder."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP}  # the
 
 @contextlib.contextmanager
 def only_writer(folder: Path, *, wait: bool = False) -> Iterator[None]:
-    """Hold ``folder`` for this process; it need not exist. A killed process lets go by itself.
+    """Lock ``folder``, which need not exist, for this process. The lock of a killed process is released.
 
-    The lock is a hidden file beside the folder, removed at the end. Where the system, or the folder's file system,
-    knows no file locks, nothing is held.
+    The lock is a hidden file next to the folder and is removed at the end. Without support for file locks
+    in the operating system or the file system, nothing is locked.
 
     Args:
-        wait: until it is free, in place of the error.
+        wait: wait for the lock instead of raising an error.
 
     Raises:
-        UsageError: another living process holds it.
+        UsageError: another running process holds the lock.
     """
     try:
         import fcntl
@@ -54,7 +54,7 @@ def only_writer(folder: Path, *, wait: bool = False) -> Iterator[None]:
         with contextlib.suppress(FileNotFoundError):
             if os.fstat(handle).st_ino == path.stat().st_ino:
                 break
-        os.close(handle)  # its former holder has just removed it
+        os.close(handle)  # the previous holder has just removed it
     try:
         yield
     finally:
@@ -65,7 +65,10 @@ def only_writer(folder: Path, *, wait: bool = False) -> Iterator[None]:
 
 @contextlib.contextmanager
 def joined_run(folder: Path, device_type: str) -> Iterator[Group]:
-    """The launched processes (see ``joined``), of which the first one holds the run's folder. Raises as both."""
+    """Join the launched processes and lock the run's folder on rank 0.
+
+    Raises the errors of :func:`~vocabforge.core.distributed.joined` and :func:`only_writer`.
+    """
     with contextlib.ExitStack() as held:
         group = held.enter_context(joined(device_type))
         if group.rank == 0:

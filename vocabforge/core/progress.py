@@ -1,7 +1,7 @@
-"""Progress of long work: a line that moves on a terminal, a line every few seconds elsewhere, with the time left.
+"""Progress of long work, with the time left: a live line in a terminal, a line every few seconds elsewhere.
 
-Everything goes to stderr, so that ``--json`` on stdout stays clean, and only rank 0 speaks. What is under way stands on
-a stack, and a thread tells of the innermost: work that reports nothing is no silence.
+All output goes to stderr, which keeps ``--json`` on stdout clean, and only rank 0 prints. Running work is
+kept on a stack. A thread prints the innermost entry, even if that work reports no progress.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from typing import TYPE_CHECKING, Any
 from .console import console, spelled_out
 from .distributed import rank
 
-if TYPE_CHECKING:  # rich is only needed where something is shown
+if TYPE_CHECKING:  # rich is imported only when something is shown
     from rich.console import RenderableType
     from rich.live import Live
 
-_LINE_EVERY_S = 8.0  # in a log; with the thread's pause nothing is silent for 10
-_SHOWN_AFTER_S = 1.0  # on a terminal, of work that counts nothing: most of it is over by then
+_LINE_EVERY_S = 8.0  # in a log; including the thread's pause, at most 10 s without a line
+_SHOWN_AFTER_S = 1.0  # delay in a terminal for work without a unit, most of which is shorter
 _PAUSE_S = 0.5
-_NOTEBOOK_COLUMNS = 100  # what a shorter line must cover
+_NOTEBOOK_COLUMNS = 100  # lines are padded to this width to overwrite the previous one
 
 
 def human_rate(value: float, unit: str) -> str:
-    """``1234567, "tokens"`` -> ``1.2M tokens/s``; ``unit="B"`` gives MB/s."""
+    """Format a rate: ``1234567, "tokens"`` -> ``1.2M tokens/s``; ``unit="B"`` gives MB/s."""
     if unit == "B":
         return f"{value / 1e6:.1f} MB/s"
     for limit, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
@@ -38,7 +38,7 @@ def human_rate(value: float, unit: str) -> str:
 
 
 class _Pace:
-    """One kind of work: the amount ahead, and the seconds a unit takes."""
+    """Pace of one kind of work: remaining amount and seconds per unit."""
 
     def __init__(self, ahead: float) -> None:
         self.ahead, self.done, self.seconds = ahead, 0.0, 0.0
@@ -53,7 +53,7 @@ class _Pace:
 
     @property
     def seconds_a_unit(self) -> float:
-        """Without the first report if there are others: it contains what is done once, such as compiling."""
+        """Seconds per unit. The first report is ignored if there are others: it includes warm-up."""
         amount, seconds = self._first
         if self.done > amount:
             return (self.seconds - seconds) / (self.done - amount)
@@ -61,17 +61,17 @@ class _Pace:
 
 
 class ProgressBar:
-    """Context manager around one piece of long work.
+    """Context manager that shows the progress of one piece of long work.
 
     Args:
-        description: what is being done.
-        total: amount of work, or None when unknown.
-        unit: name of what is counted (``B`` for bytes); without one only the time is told.
-        initial: work done by an earlier run: part of the share, not of the rate.
-        kinds: work ahead by kind, where kinds differ in speed; together ``total`` less ``initial``.
-        weights: a guess of how long a unit of each kind takes beside the others, until it is met.
-        asides: how often other work is still to come, by name, which is not counted in ``unit``: evaluations.
-        limit_s: seconds after which the work ends, done or not.
+        description: name of the work.
+        total: amount of work, or None if unknown.
+        unit: name of the unit (``B`` for bytes); without a unit only the elapsed time is shown.
+        initial: work done by an earlier run; included in the percentage but not in the rate.
+        kinds: remaining work by kind, for kinds that differ in speed; sums to ``total - initial``.
+        weights: assumed relative time per unit of each kind, used until the kind is measured.
+        asides: remaining number of interruptions by name, such as evaluations, not counted in ``unit``.
+        limit_s: time limit in seconds, after which the work ends even if incomplete.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class ProgressBar:
         self._asides = {name: _Pace(times) for name, times in (asides or {}).items()}
         self._told = False
         self._start = self._since = time.monotonic()
-        self._under_way = 0.0  # seconds of a unit that an aside interrupted
+        self._under_way = 0.0  # seconds spent on a unit before an aside interrupted it
 
     def __enter__(self) -> ProgressBar:
         if rank() == 0:
@@ -102,11 +102,11 @@ class ProgressBar:
         return self
 
     def update(self, advance: float = 0, note: str | None = None, kind: Hashable = "") -> None:
-        """Advance by an amount of work, which took the time since the last advance.
+        """Advance by an amount of work, which is timed from the previous advance.
 
         Args:
-            note: replaces the text at the end of the line.
-            kind: of the work, one of ``kinds``.
+            note: new text at the end of the line.
+            kind: kind of the work, one of ``kinds``.
         """
         if advance:
             now = time.monotonic()
@@ -118,13 +118,13 @@ class ProgressBar:
         _voice.beat()
 
     def skip(self, amount: float, kind: Hashable = "") -> None:
-        """Count an amount of work as done that took no time."""
+        """Count an amount of work as done without affecting the rate."""
         self._done += amount
         self._kinds[kind].ahead -= amount
 
     @contextmanager
     def aside(self, name: str) -> Iterator[None]:
-        """Around one of ``asides``: its time belongs to no unit, and its name is the note meanwhile."""
+        """Exclude the ``with`` block from the rate and show ``name``, one of ``asides``, as the note."""
         began, note = time.monotonic(), self._note
         self._under_way += began - self._since
         self._note = name
@@ -137,9 +137,9 @@ class ProgressBar:
 
     @property
     def seconds_left(self) -> float | None:
-        """Of each kind the amount ahead times its own pace; None as long as nothing is known.
+        """Estimated remaining seconds: remaining amount times pace, summed over kinds; None if unknown.
 
-        A kind not met yet is as fast as the others are on average. An aside not met yet takes no time.
+        Kinds without a measurement use the average pace of the others. Unmeasured asides count as 0 s.
         """
         until = None if self._limit_s is None else max(0.0, self._start + self._limit_s - time.monotonic())
         met = {name: pace for name, pace in self._kinds.items() if pace.done}
@@ -157,7 +157,7 @@ class ProgressBar:
         return left if until is None else min(left, until)
 
     def words(self) -> list[str]:
-        """Share, rate, time, time left and note, as far as they are known."""
+        """Return percentage, rate, elapsed time, time left and note, as far as known."""
         seconds, done = time.monotonic() - self._start, sum(one.done for one in self._kinds.values())
         worked = sum(one.seconds for one in self._kinds.values())
         found = [f"{100 * self._done / self.total:.0f}%"] if self.total else []
@@ -169,7 +169,7 @@ class ProgressBar:
         return [*found, self._note] if self._note else found
 
     def line(self, end: str = "\n") -> None:
-        """Print the state to stderr; in a notebook over the line before."""
+        """Print the state to stderr; in a notebook, overwrite the previous line."""
         self._told = True
         text = spelled_out(" | ".join([self.description, *self.words()]))
         if _in_notebook():
@@ -177,7 +177,7 @@ class ProgressBar:
         print(text, end=end, file=sys.stderr, flush=True)  # noqa: T201
 
     def row(self) -> RenderableType:
-        """The state as a terminal shows it."""
+        """Return the state as a renderable for a terminal."""
         from rich import progress_bar
         from rich.table import Table
         from rich.text import Text
@@ -196,7 +196,7 @@ class ProgressBar:
 
 
 class _Voice:
-    """The work under way, the innermost last, and how it is told."""
+    """Stack of running work (innermost last) and its display."""
 
     def __init__(self) -> None:
         self.bars: list[ProgressBar] = []
@@ -228,7 +228,7 @@ class _Voice:
                 self._last = time.monotonic()
 
     def beat(self) -> None:
-        """Let the innermost work speak if it is time."""
+        """Show the innermost work if an update is due."""
         with self._lock:
             if not self.bars or self._hushed or self._live is not None:
                 return
@@ -279,12 +279,12 @@ class _Voice:
 
 
 def _on_terminal() -> bool:
-    # FORCE_COLOR makes rich take a log file for a terminal: ask the stream itself.
+    # Check the stream itself: with FORCE_COLOR rich treats a log file as a terminal.
     return sys.stderr.isatty() and not console().is_dumb_terminal
 
 
 def _in_notebook() -> bool:
-    # Its output obeys a carriage return, as a log file does not.
+    # Notebook output supports carriage returns, unlike a log file.
     return "ipykernel" in sys.modules
 
 
@@ -292,10 +292,10 @@ _voice = _Voice()
 
 
 def hide() -> None:
-    """Take the moving line off the terminal, before results are printed there."""
+    """Remove the live line from the terminal before results are printed."""
     _voice.hide()
 
 
 def hushed() -> AbstractContextManager[None]:
-    """While something else writes to the same terminal or log: another process's progress, generated text."""
+    """Suspend progress output while other text (generated text, a child process) is written to stderr."""
     return _voice.hushed()

@@ -1,4 +1,4 @@
-"""What made an artefact: the revision of the source tree and the versions of what it ran on."""
+"""Provenance of artefacts: command line, source revision and package versions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .. import __version__
 
 
 def command_line() -> list[str]:
-    """The words of this command as one types them, however the program was started; keys in them are hidden."""
+    """Return this command as typed by a user, with secrets hidden, however the program was started."""
     return ["vocabforge", *map(hide_secrets, sys.argv[1:])]
 
 
@@ -24,7 +24,7 @@ _SECRET_OPTION = re.compile(r"--?(?:[\w-]+[-_])?(?:api[-_]?key|token|password|se
 
 
 def secrets_of(command: str) -> list[str]:
-    """Values of ``--api-key``, ``--hf-token`` and the like in a command, and passwords in its addresses."""
+    """Return the values of options such as ``--api-key`` in a command, and the credentials in its URLs."""
     found = re.findall(r"://([^/\s@]+)@", command)
     try:
         words = shlex.split(command)
@@ -42,14 +42,14 @@ def secrets_of(command: str) -> list[str]:
 
 
 def hide_secrets(command: str) -> str:
-    """A command with :func:`secrets_of` it replaced by ``***``."""
+    """Replace the secrets in a command by ``***``; see :func:`secrets_of`."""
     for secret in secrets_of(command):
         command = command.replace(secret, "***")
     return command
 
 
 def program_output(command: Sequence[str], seconds: float = 20.0) -> str | None:
-    """What a program says, without blanks at its ends; None where it is absent, fails, takes longer or says nothing."""
+    """Return the stripped stdout of a program; None if it is missing, fails, times out or prints nothing."""
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, errors="replace", timeout=seconds, check=True
@@ -61,7 +61,7 @@ def program_output(command: Sequence[str], seconds: float = 20.0) -> str | None:
 
 @cache
 def git_revision() -> str | None:
-    """Revision of the source tree that VocabForge was started from, or None for an installed package."""
+    """Return the git revision of the source tree, or None for an installed package."""
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return None
@@ -70,7 +70,7 @@ def git_revision() -> str | None:
 
 @cache
 def package_versions() -> Mapping[str, str]:
-    """Versions of VocabForge, Python and the packages that results depend on, read once: it is slow."""
+    """Return the versions of VocabForge, Python and the packages that affect results (cached)."""
     found = {"vocabforge": __version__, "python": sys.version.split()[0]}
     for name in ("torch", "transformers", "tokenizers", "fastokens", "kitoken", "accelerate"):
         with contextlib.suppress(PackageNotFoundError):
@@ -82,12 +82,12 @@ _PEAK = re.compile(r"VmHWM:\s+(\d+) kB")
 
 
 def peak_memory() -> int | None:
-    """Highest resident memory of this process so far in bytes, mapped files included; None where it is not known."""
+    """Return this process's peak resident memory in bytes, including mapped files; None if unknown."""
     try:
         found = _PEAK.search(Path("/proc/self/status").read_text("utf-8"))
     except OSError:
         found = None
-    if found is not None:  # getrusage would include the parent's memory at the time of the fork
+    if found is not None:  # getrusage would include the parent's memory at fork time
         return int(found.group(1)) * 1024
     try:
         import resource

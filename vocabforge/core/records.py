@@ -1,4 +1,4 @@
-"""Dataclasses from what JSON holds, by the types of their fields."""
+"""Typed records from JSON: dataclasses and versioned pydantic models."""
 
 from __future__ import annotations
 
@@ -28,10 +28,12 @@ _FORMS: dict[str, Callable[[Any], bool]] = {
 
 
 def read_record(kind: type[Record], values: Mapping[str, Any]) -> Record:
-    """A dataclass of texts, of numbers from 0 on, and of tuples of such numbers; other fields are taken as they are.
+    """Build a dataclass from a mapping, checking fields of type str, int (>= 0) and tuple of such ints.
+
+    Fields of other types are not checked.
 
     Raises:
-        TypeError: a key is missing or unknown, or a value is not of its field's type.
+        TypeError: a key is missing or unknown, or a value has the wrong type.
     """
     named: Any = kind
     types = {field.name: field.type for field in fields(named)}
@@ -49,17 +51,17 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 def read_versioned(
     file: Path, model: type[ModelT], version: int, *, what: str, remedy: str, older: tuple[int, ...] = ()
 ) -> ModelT:
-    """Read a JSON file whose ``schema_version`` says which schema it follows.
+    """Read a JSON file with a ``schema_version``.
 
     Args:
-        file: the file itself, not its folder.
-        model: its schema; checked as other readers of JSON would, so a text where a number belongs is refused.
-        version: the one that can be read.
-        older: versions that the schema still reads.
+        file: path of the file, not of its folder.
+        model: schema, validated in strict mode: a string is not accepted as a number.
+        version: current version of the schema.
+        older: older versions that the schema can still read.
 
     Raises:
-        DataError: missing or broken file, another version, or a value that the schema does not allow (the first one
-            by its place).
+        DataError: the file is missing or damaged, has another version, or has an invalid value (the first
+            one is reported with its path).
     """
     content = read_json(file, what)
     found = content.get("schema_version") if isinstance(content, dict) else None

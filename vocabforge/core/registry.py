@@ -1,4 +1,4 @@
-"""Extension tables: literal rows, and those of installed packages, resolved when a name is used."""
+"""Extension tables: built-in rows and entry points of installed packages, resolved on use."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ RowT = TypeVar("RowT")
 
 
 class ExtensionTable(UserDict[str, RowT]):
-    """Rows by name; behind them the entry points that installed packages have in a group.
+    """Built-in rows by name, followed by the entry points of installed packages.
 
-    Packages are looked for when the table is first used, and imported when a name of theirs is looked up.
+    Entry points are discovered when the table is first used; a package is imported when one of its names is
+    looked up.
 
     Args:
-        group: of the entry points, such as ``vocabforge.heads``.
-        rows: ``"module:attr"`` or the objects themselves. An entry point gives its object.
+        group: entry point group, such as ``vocabforge.heads``.
+        rows: ``"module:attr"`` or the objects themselves. Entry points are resolved to their objects.
 
     Raises:
-        UsageError: the name that is looked up is in a package and here, or in two packages.
-        VocabForgeError: the package that has the name cannot be imported.
+        UsageError: the name is defined by a package and by VocabForge, or by two packages.
+        VocabForgeError: the package that defines the name cannot be imported.
     """
 
     def __init__(self, group: str, rows: Mapping[str, RowT]) -> None:
@@ -35,7 +36,7 @@ class ExtensionTable(UserDict[str, RowT]):
 
     @functools.cached_property
     def data(self) -> dict[str, Any]:  # type: ignore[override]
-        """What the methods of UserDict work on."""
+        """Underlying dictionary of UserDict."""
         rows: dict[str, Any] = dict(self._rows)
         for point in _installed().select(group=self.group):
             rows[point.name] = _Entry(point, rows.get(point.name))
@@ -50,7 +51,7 @@ class ExtensionTable(UserDict[str, RowT]):
             raise UsageError(
                 f"the name {name!r} of {self.group} is taken twice",
                 got=f"{row.said} and {other}",
-                expected="a name of its own for each",
+                expected="unique names",
                 remedy=f"uninstall {row.package}, or ask its authors for another name",
             )
         try:
@@ -64,7 +65,7 @@ class ExtensionTable(UserDict[str, RowT]):
             ) from error
 
     def usable(self) -> Iterator[str]:
-        """The names that can be looked up. What is wrong with others is said once."""
+        """Yield the names that can be looked up; report the errors of the others once."""
         for name in self:
             try:
                 self[name]
@@ -76,7 +77,7 @@ class ExtensionTable(UserDict[str, RowT]):
 
 class _Entry(NamedTuple):
     point: EntryPoint
-    other: Any  # the row that has its name already
+    other: Any  # the existing row with the same name
 
     @property
     def package(self) -> str:
@@ -109,10 +110,10 @@ def load_attribute(target: str) -> Any:
 
 
 def resolve(table: Mapping[str, Any], name: str, what: str) -> Any:
-    """The object a table lists under ``name``.
+    """Return the object listed under ``name``.
 
     Raises:
-        UsageError: no such row; names the rows that there are.
+        UsageError: no such row; lists the existing rows.
     """
     check_known(name, table, what)
     row = table[name]
@@ -120,13 +121,14 @@ def resolve(table: Mapping[str, Any], name: str, what: str) -> Any:
 
 
 def check_known(name: str, known: Collection[str], what: str, *, source: object = None) -> None:
-    """Refuse a name that is not among those known, and say which one may be meant.
+    """Check that a name is known; suggest a similar one if it is not.
 
     Args:
-        what: that has the name, in words. source: the option that it came from.
+        what: kind of object, for the message.
+        source: option that the name was given to.
 
     Raises:
-        UsageError: no such name; names those that there are.
+        UsageError: unknown name; lists the known ones.
     """
     if name in known:
         return

@@ -1,7 +1,7 @@
-"""How many threads to compute with on a CPU, measured while the work goes on.
+"""Choice of the number of CPU threads, measured during the work.
 
-OpenMP's threads wait for each other after every product. Where another process holds a core, or the products are small,
-a thread more makes all of them slower.
+OpenMP threads synchronise after every matrix product. If another process occupies a core, or the products
+are small, an additional thread slows all of them down.
 """
 
 from __future__ import annotations
@@ -9,28 +9,28 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Hashable, Sequence
 
-BURST_UNITS, BURST_S = 2, 0.05  # units and seconds of one burst, at least; its first unit does not count
-DROPPED = 4.0  # a count that takes this many times the seconds is dropped within its burst
-DECIDED = 1.25  # a count that is better or worse by this factor needs no second burst
-# Seconds, as a share of the present count's, at which more or fewer threads take over.
+BURST_UNITS, BURST_S = 2, 0.05  # minimum units and seconds of a burst; its first unit is not measured
+DROPPED = 4.0  # a count that is this many times slower is dropped within its burst
+DECIDED = 1.25  # a count that is faster or slower by this factor needs no second burst
+# Time relative to the current count below which more or fewer threads are chosen.
 MORE, FEWER = 0.96, 1.02
-SHARE = 0.02  # most of the time that trials may lose
-WAIT_S = (2.0, 30.0)  # between trials: doubled while they change nothing
-FALL = 1.3  # units that take this many times longer than after the last trial begin the next one
+SHARE = 0.02  # maximum fraction of time that trials may cost
+WAIT_S = (2.0, 30.0)  # time between trials, doubled while they change nothing
+FALL = 1.3  # units that are this many times slower than after the last trial start a new one
 
 
 def thread_counts(most: int) -> list[int]:
-    """The powers of two below ``most``, and ``most``."""
+    """Return the powers of two below ``most``, and ``most``."""
     return [*(1 << power for power in range((most - 1).bit_length())), most]
 
 
 def user_threads() -> bool:
-    """Whether the user has fixed the number of threads."""
+    """Return whether the user has set the number of threads."""
     return "OMP_NUM_THREADS" in os.environ or "MKL_NUM_THREADS" in os.environ
 
 
 class Burst:
-    """Seconds of units of work, by kind."""
+    """Measured seconds and units of work, by kind."""
 
     def __init__(self) -> None:
         self.seconds: dict[Hashable, float] = {}
@@ -45,20 +45,24 @@ class Burst:
         return units >= times * BURST_UNITS and seconds >= times * BURST_S
 
     def over(self, other: Burst) -> tuple[float, float]:
-        """``(mine, theirs)``: seconds of my units of the kinds that both have seen, and what they take the other."""
+        """Compare times on the kinds that both bursts measured.
+
+        Returns:
+            Seconds of this burst, and the seconds that ``other`` needs for the same units.
+        """
         both = [kind for kind in self.units if kind in other.units]
         theirs = (other.seconds[kind] * self.units[kind] / other.units[kind] for kind in both)
         return sum(self.seconds[kind] for kind in both), sum(theirs)
 
 
 class ThreadChoice:
-    """Chooses a number of threads by the seconds of like units of work, told as they end.
+    """Chooses the thread count from the measured duration of similar work units.
 
-    Another count is tried in short bursts that take turns with the present one, and again from time to time. What a
-    trial lost decides how long no other follows.
+    From time to time another count is tried in short bursts that alternate with the current one. The wait
+    until the next trial depends on the time that the trial cost.
 
     Args:
-        counts: what may be chosen, ascending; it begins with the last one.
+        counts: candidates in ascending order; the last one is used first.
         apply: sets the number of threads (``torch.set_num_threads``).
     """
 
@@ -69,37 +73,37 @@ class ThreadChoice:
         self._bursts: dict[int, Burst] = {}
         self._turns = 0  # bursts of the trial that have ended
         self._settled = len(self._counts) == 1
-        self._fresh = True  # the count was just set: its next unit does not count
+        self._fresh = True  # the count was just set: its next unit is not measured
         self._down = True  # the direction of the next trial
         self._since, self._wait, self._backoff, self._lost = 0.0, 0.0, WAIT_S[0], 0.0
-        self._usual, self._late = Burst(), Burst()  # after the last trial, and the last units
+        self._usual, self._late = Burst(), Burst()  # first units after the last trial, and latest units
         if not self._settled:
             self._start()
 
     @property
     def count(self) -> int:
-        """The number of threads that the next unit of work runs with."""
+        """Number of threads for the next unit of work."""
         return self._counts[self._running]
 
     @property
     def trying(self) -> bool:
-        """Whether that is a count on trial."""
+        """Whether the current count is on trial."""
         return self._running != self._place
 
     @property
     def settled(self) -> bool:
-        """Whether the trials have come to an end for now: no other count is known to be worth one."""
+        """Whether trials are paused because no other count is expected to be faster."""
         return self._settled
 
     def begin(self) -> None:
-        """Set the number of threads; others may have changed it."""
+        """Set the number of threads, which other code may have changed."""
         self._apply(self.count)
 
     def observe(self, kind: Hashable, seconds: float) -> None:
-        """A unit of work has ended.
+        """Record a finished unit of work.
 
         Args:
-            kind: units of one kind are alike.
+            kind: identifies units of similar duration.
         """
         if len(self._counts) == 1:
             return
@@ -119,7 +123,7 @@ class ThreadChoice:
             self._turn()
 
     def _watch(self, kind: Hashable, seconds: float) -> None:
-        """Between trials: is it time for the next one, or has the work become slower?"""
+        """Start the next trial if it is due or if the work has become slower."""
         self._late.add(kind, seconds)
         if self._late.done():
             if not self._usual.units:
@@ -139,7 +143,7 @@ class ThreadChoice:
         self._turns, self._lost = 0, 0.0
 
     def _turn(self) -> None:
-        """A burst has ended: the other count's turn, or the choice."""
+        """End a burst: switch to the other count or decide."""
         assert self._trial is not None
         self._turns += 1
         if self._turns % 2 == 0:
@@ -156,7 +160,7 @@ class ThreadChoice:
         self._lost = max(0.0, self._lost - theirs)
         if better:
             self._place, self._backoff = self._trial, WAIT_S[0]
-            self._settled = not 0 < self._place < len(self._counts) - 1  # no count further in this direction
+            self._settled = not 0 < self._place < len(self._counts) - 1  # no further count in this direction
             self._wait = self._backoff if self._settled else 0.0
         else:
             self._down, self._settled = not self._down, True

@@ -1,4 +1,4 @@
-"""How values are written on the command line and in recipes: sizes, ``KEY=VALUE``, ``LABEL=DIR``."""
+"""Parsers for values on the command line and in recipes: sizes, ``KEY=VALUE``, ``LABEL=DIR``."""
 
 from __future__ import annotations
 
@@ -12,16 +12,14 @@ import yaml
 from .errors import ConfigError, UsageError
 from .hub import model_name
 
-Backend = Literal["auto", "lean", "transformers"]  # which code computes a target
+Backend = Literal["auto", "lean", "transformers"]  # implementation of the target
 
 
 def parse_size(value: Any) -> Any:
-    """A size as a number: ``16384`` or ``16k`` (times 1,024).
-
-    What is no text is returned as it is.
+    """Parse a size: ``16384`` or ``16k`` (times 1,024). Values other than strings are returned unchanged.
 
     Raises:
-        ValueError: a text of another form.
+        ValueError: the string is not a size.
     """
     if not isinstance(value, str):
         return value
@@ -32,16 +30,16 @@ def parse_size(value: Any) -> Any:
 
 
 def words_in(texts: str | Iterable[str] | None) -> tuple[str, ...]:
-    """The parts between commas of an option that may be repeated; nothing gives nothing."""
+    """Split the comma-separated values of a repeatable option; None gives an empty tuple."""
     whole = [texts] if isinstance(texts, str) else texts or ()
     return tuple(part.strip() for text in whole for part in text.split(",") if part.strip())
 
 
 def sizes_in(option: str, texts: str | Iterable[str] | None, *, least: int = 0) -> tuple[int, ...]:
-    """The sizes between commas of an option that may be repeated; nothing gives nothing.
+    """Parse the comma-separated sizes of a repeatable option; None gives an empty tuple.
 
     Raises:
-        UsageError: something else is among them, or one below ``least``.
+        UsageError: a value is not a size or is below ``least``.
     """
     words = words_in(texts)
     try:
@@ -57,10 +55,10 @@ def sizes_in(option: str, texts: str | Iterable[str] | None, *, least: int = 0) 
 
 
 def split_pair(item: str, *, expected: str, source: str | None = None) -> tuple[str, str]:
-    """Key and text of ``KEY=VALUE``.
+    """Split ``KEY=VALUE`` into key and text.
 
     Raises:
-        ConfigError: no ``=``, or no key.
+        ConfigError: no ``=`` or no key.
     """
     key, separator, text = item.partition("=")
     if not separator or not key.strip():
@@ -69,10 +67,12 @@ def split_pair(item: str, *, expected: str, source: str | None = None) -> tuple[
 
 
 def split_weight(text: str, option: str, known: Collection[str] = ()) -> tuple[str, float | None]:
-    """``X=0.7`` -> (X, 0.7); ``X`` -> (X, None). What is ``known``, or exists as a path, is never split.
+    """Split ``X=0.7`` into (X, 0.7) and ``X`` into (X, None).
+
+    ``known`` names and existing paths are never split.
 
     Raises:
-        UsageError: the weight is no number.
+        UsageError: the weight is not a number.
     """
     head, separator, tail = text.rpartition("=")
     if not separator or text in known or Path(text).exists():
@@ -88,10 +88,10 @@ def split_weight(text: str, option: str, known: Collection[str] = ()) -> tuple[s
 def yaml_pair(
     item: str, *, expected: str, source: str | None = None, parse: Callable[[str], Any] = yaml.safe_load
 ) -> tuple[str, Any]:
-    """Key and value of ``KEY=VALUE``; values are read as YAML, so that ``false`` and ``20`` are what they look like.
+    """Split ``KEY=VALUE`` and parse the value as YAML (``false`` is a boolean, ``20`` a number).
 
     Raises:
-        ConfigError: no ``=``, no key, or a value that is no YAML.
+        ConfigError: no ``=``, no key, or a value that is not valid YAML.
     """
     key, text = split_pair(item, expected=expected, source=source)
     try:
@@ -103,19 +103,21 @@ def yaml_pair(
 
 
 def yaml_pairs(items: Iterable[str] | None, option: str, form: str = "KEY=VALUE") -> dict[str, Any]:
-    """The values of an option that is given as ``KEY=VALUE`` and may be repeated."""
+    """Parse the values of a repeatable ``KEY=VALUE`` option."""
     return dict(yaml_pair(item, expected=f"{option} {form}", source=option) for item in items or ())
 
 
 def labelled(text: str) -> tuple[str, Path]:
-    """Label and folder of ``LABEL=DIR`` or ``DIR``, whose label is the folder's name (a run's, of its ``drafter``).
+    """Split ``LABEL=DIR`` into label and folder.
+
+    A plain ``DIR`` is labelled with the folder name, or with the run's name if the folder is its ``drafter``.
 
     Raises:
-        UsageError: a label that is not one printable line.
+        UsageError: the label is not one printable line.
     """
     label, separator, folder = text.partition("=")
     if separator and label and not Path(text).exists():
-        if not label.isprintable():  # it names files, rows and columns
+        if not label.isprintable():  # labels become names of files, rows and columns
             raise UsageError("this cannot be a label", got=repr(label), expected="LABEL=DIR on one line")
         return label, Path(folder)
     whole = Path(text).resolve()

@@ -1,1 +1,1 @@
-"""Checks of the machine, a target, a drafter, and what servers make of an export."""
+"""Checks of the machine, a target, a drafter, and exports as read by servers."""

@@ -1,4 +1,4 @@
-"""What can be done with a target: the last table of ``vocabforge doctor --target``."""
+"""Supported uses of a target: the last table of ``vocabforge doctor --target``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TOLERANCE = 1e-4
 
 
 def check_abilities(report: Report, target: TargetFacts | None) -> None:
-    """Add a row each for training, decoding, evaluating, exporting and memory."""
+    """Add one row each for training, decoding, evaluating, exporting and memory."""
     report.run(GROUP, "trains", check_trains, target, target and target.trained)
     report.run(GROUP, "decodes", check_decodes, target)
     report.run(GROUP, "evaluates", check_evaluates, target)
@@ -31,7 +31,7 @@ def check_abilities(report: Report, target: TargetFacts | None) -> None:
 
 @torch.inference_mode()
 def check_trains(target: TargetFacts, trained: HFTarget) -> Finding[None]:
-    """Two documents packed into a row give the states of each alone, and sizes of every kind of drafter follow."""
+    """Check that packed documents give the logits of each alone, and that all drafter kinds can be sized."""
     ids = torch.tensor([probe_ids(target.model, target.tokenizer)])
     length = ids.shape[1]
     packed = torch.cat([ids, ids], 1)
@@ -56,34 +56,34 @@ def check_trains(target: TargetFacts, trained: HFTarget) -> Finding[None]:
 
 
 def check_decodes(target: TargetFacts) -> Finding[None]:
-    """By which code, and what drafts may look like."""
+    """Report which implementation decodes the target and which draft shapes it supports."""
     by = "the lean decoder" if isinstance(target.model, LeanModel) else "Transformers' own code"
     drafts = "chains only: it has recurrent layers" if target.model.config.recurrent else "trees and chains"
     return Finding(f"by {by}; drafts {drafts}")
 
 
 def check_evaluates(target: TargetFacts) -> Finding[None]:
-    """A few tokens drafted from the text itself, and by plain decoding."""
+    """Check that n-gram drafting gives the same few tokens as plain decoding."""
     return compare_output(
         target, make_proposer("n-gram", ProposerParts(target.model, options=MethodSpec(tree="chain")))
     )
 
 
 def check_exports(target: TargetFacts) -> Finding[None]:
-    """The layouts, and whether vLLM takes EAGLE-3 drafters for this target."""
+    """List the export layouts, and check that vLLM supports EAGLE-3 drafters for this target."""
     layouts = ", ".join(name for name in FORMATS if name != "native")
     kind = str(read_target_config(target.path).get("model_type"))
     if not knows_target(kind):
         return Finding(
             f"{layouts}; vLLM's list of targets for EAGLE-3 does not name {kind}",
             "warning",
-            "look whether your version of vLLM has it; the drafter works here",
+            "check whether your version of vLLM supports it; the drafter works in VocabForge",
         )
     return Finding(f"{layouts}; vLLM's list of targets for EAGLE-3 has {kind}")
 
 
 def check_memory(target: TargetFacts) -> Finding[None]:
-    """Of the weights."""
+    """Report the memory that the weights need."""
     count = sum(tensor.numel() for _, tensor in target.model.named_parameters())
     free = free_memory()
     told = "" if free is None else f"; {free / 2**30:.1f} GiB are free here"

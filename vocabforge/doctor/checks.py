@@ -1,4 +1,4 @@
-"""Checks and their outcome: a check that crashes is a check that failed."""
+"""Checks and their outcomes; a check that crashes counts as failed."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ ValueT = TypeVar("ValueT")
 
 @dataclass(frozen=True)
 class Finding(Generic[ValueT]):
-    """What one check found.
+    """Result of one check.
 
     Attributes:
-        found: in words.
+        found: description of the result.
         state: outcome.
-        remedy: what to do, unless all is well.
-        value: handed to later checks; None where there is nothing to hand on.
-        details: a line each, for those who ask.
+        remedy: suggested action if there is a problem.
+        value: value passed to later checks, or None.
+        details: additional lines, shown on request.
     """
 
     found: str
@@ -46,20 +46,20 @@ class CheckRow:
 
 @dataclass
 class Report:
-    """The rows so far; ``run`` adds one."""
+    """Rows of the report; ``run`` adds one."""
 
     rows: list[CheckRow] = field(default_factory=list)
 
     def run(
         self, group: str, check: str, function: Callable[..., Finding[ValueT]], *needs: Any
     ) -> ValueT | None:
-        """Run a check on what earlier checks handed on, and record the outcome.
+        """Run a check on the values of earlier checks and record the outcome.
 
         Args:
-            needs: arguments of ``function``; with a None among them the check is skipped.
+            needs: arguments of ``function``; the check is skipped if one of them is None.
 
         Returns:
-            the finding's value, None where the check failed or was skipped.
+            The finding's value; None if the check failed or was skipped.
         """
         if any(need is None for need in needs):
             self.skip(group, check)
@@ -70,7 +70,7 @@ class Report:
         except VocabForgeError as error:
             self.rows.append(CheckRow(group, check, "failed", _in_one_line(error), error.remedy))
             return None
-        except Exception as error:  # noqa: BLE001 (whatever breaks inside a check is what it found)
+        except Exception as error:  # noqa: BLE001 (a crash is the result of the check)
             remedy = "this is not a known failure: please report it with the command line"
             self.rows.append(CheckRow(group, check, "failed", f"{type(error).__name__}: {error}", remedy))
             return None
@@ -80,19 +80,19 @@ class Report:
         return None if finding.state == "failed" else finding.value
 
     def skip(self, group: str, check: str) -> None:
-        """Record that a check was not run for want of an earlier one."""
+        """Record that a check was skipped because an earlier one did not pass."""
         self.rows.append(CheckRow(group, check, "skipped", "needs a check above that did not pass"))
 
     def failed(self, check: str) -> bool:
-        """Whether a check of this name failed."""
+        """Return whether a check of this name failed."""
         return any(row.check == check and row.state == "failed" for row in self.rows)
 
     def count(self, state: State) -> int:
-        """How many rows ended so."""
+        """Return the number of rows with this state."""
         return sum(row.state == state for row in self.rows)
 
     def to_json(self) -> dict[str, Any]:
-        """The report as plain JSON values."""
+        """Return the report as JSON values."""
         counts = {state: self.count(state) for state in ("ok", "warning", "failed", "skipped")}
         return {"checks": [asdict(row) for row in self.rows], "counts": counts}
 

@@ -1,4 +1,4 @@
-"""Checks of a drafter, a draft model or a draft vocabulary against the target that it is for."""
+"""Checks of a drafter, a draft model or a draft vocabulary against its target."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ _ELSEWHERE = "made elsewhere: no manifest, so nothing can be verified"
 
 
 def check_drafter(report: Report, path: Path, target: TargetFacts | None) -> Drafter | None:
-    """Add the drafter's rows; returns it loaded, None where it does not load."""
+    """Add the drafter's rows; return the loaded drafter, or None if it cannot be loaded."""
     verified = report.run(GROUP, "artefact", check_artifact, path)
     artifact = verified[0] if verified else None
     if artifact is not None:
         report.run(GROUP, MADE_FOR, check_fingerprints, artifact, target)
-        if report.failed(MADE_FOR):  # whatever else is compared with this target would differ, too
+        if report.failed(MADE_FOR):  # every other comparison with this target would fail as well
             report.skip(GROUP, "all other checks")
             return None
     drafter = report.run(GROUP, "tensors", check_tensors, path, target, verified)
@@ -52,7 +52,7 @@ def check_drafter(report: Report, path: Path, target: TargetFacts | None) -> Dra
 
 
 def check_vocab(report: Report, path: Path, target: TargetFacts | None, drafter: Drafter | None) -> None:
-    """Add the rows of a subset artefact; the drafter is restricted to it where there is one."""
+    """Add the rows of a subset artefact; if a drafter is given, also check it restricted to the subset."""
     subset = report.run(VOCAB_GROUP, "artefact", check_subset, path)
     report.run(
         VOCAB_GROUP,
@@ -73,7 +73,7 @@ def check_vocab(report: Report, path: Path, target: TargetFacts | None, drafter:
 
 
 def check_artifact(path: Path) -> Finding[tuple[Artifact | None]]:
-    """The value is a tuple of one, so that a folder without a manifest is not taken for a failure."""
+    """Verify the artefact. The value is a 1-tuple, because None would mean failure to later checks."""
     if not (path / MANIFEST).is_file() and (path / _WEIGHTS).is_file():
         return Finding(
             _ELSEWHERE, "warning", "make sure by other means that it belongs to this target", (None,)
@@ -89,7 +89,7 @@ def check_artifact(path: Path) -> Finding[tuple[Artifact | None]]:
 
 
 def check_fingerprints(artifact: Artifact, target: TargetFacts) -> Finding[None]:
-    """The target and tokenizer that it records, against these."""
+    """Compare the recorded target and tokenizer fingerprints with the given ones."""
     recorded, tokenizer = (artifact.meta.get(f"{what}_fingerprint") for what in ("target", "tokenizer"))
     if not recorded:
         return Finding("it does not record its target", "warning", "export it again from the training run")
@@ -112,7 +112,7 @@ def check_fingerprints(artifact: Artifact, target: TargetFacts) -> Finding[None]
 
 
 def check_tensors(path: Path, target: TargetFacts, _verified: object) -> Finding[Drafter]:
-    """It loads, and every value is finite; the value is the drafter."""
+    """Check that the drafter loads with finite values; the value is the drafter."""
     tensors = TargetTensors(target.model.embedding, target.model.lm_head_weight, target.model.transform)
     drafter, _ = load_drafter(path, tensors, target.path)
     count = sum(p.numel() for p in drafter.parameters())
@@ -124,7 +124,7 @@ def check_tensors(path: Path, target: TargetFacts, _verified: object) -> Finding
 
 
 def check_layers(drafter: Drafter, target: TargetFacts) -> Finding[None]:
-    """The auxiliary layers that it reads are layers of this target."""
+    """Check that the auxiliary layers exist in this target."""
     layers, count = drafter.config.aux_layers, target.model.config.num_layers
     if drafter.reads == "hidden":
         return Finding("none: it reads the target's last hidden states")
@@ -139,7 +139,7 @@ def check_layers(drafter: Drafter, target: TargetFacts) -> Finding[None]:
 
 
 def check_map(drafter: Drafter) -> Finding[None]:
-    """Rows to target ids; that d2t and t2d agree is checked when they are loaded."""
+    """Check the map from head rows to target ids; consistency of d2t and t2d is checked on loading."""
     ids, total = drafter.target_ids, drafter.config.vocab_size
     rows = drafter.head_rows(0).shape[0]
     if len(ids) != rows or not bool((ids.diff() > 0).all()) or int(ids[0]) < 0 or int(ids[-1]) >= total:
@@ -155,7 +155,7 @@ def check_map(drafter: Drafter) -> Finding[None]:
 
 
 def check_eos_inside(inside: list[int], tokenizer: TextTokenizer) -> Finding[None]:
-    """Every end token can be drafted."""
+    """Check that every end token can be drafted."""
     ids = tokenizer.eos_ids
     if not ids:
         return Finding("the tokenizer names no end token", "skipped")
@@ -170,7 +170,7 @@ def check_eos_inside(inside: list[int], tokenizer: TextTokenizer) -> Finding[Non
 
 
 def check_drafting(drafter: Drafter, target: TargetFacts) -> Finding[None]:
-    """A few tokens by speculation and by plain decoding: equal, or drafting does not work."""
+    """Check that speculation gives the same few tokens as plain decoding."""
     head = exact_head(drafter)
     topk = 1 if target.model.config.recurrent else min(4, head.size)
     depth = min(3, (drafter.max_steps or 4) - 1)
@@ -182,7 +182,7 @@ def check_drafting(drafter: Drafter, target: TargetFacts) -> Finding[None]:
 
 @torch.inference_mode()
 def compare_output(target: TargetFacts, proposer: Proposer) -> Finding[None]:
-    """A few tokens with a proposer and by plain decoding."""
+    """Compare a few tokens decoded with a proposer and by plain decoding."""
     prompt = probe_ids(target.model, target.tokenizer)
     context = min(target.model.config.max_positions, len(prompt) + _TOKENS + 1)
     plain, drafted = (
@@ -203,14 +203,14 @@ def compare_output(target: TargetFacts, proposer: Proposer) -> Finding[None]:
 
 
 def check_subset(path: Path) -> Finding[VocabSubset]:
-    """The artefact is whole; the value is the draft vocabulary."""
+    """Check that the artefact is intact; the value is the draft vocabulary."""
     subset = load_subset(path)
     coverage = "" if subset.coverage is None else f", {subset.coverage:.2%} of the counted tokens"
     return Finding(f"{len(subset):,} of {subset.vocab_size:,} tokens{coverage}", value=subset)
 
 
 def check_subset_tokenizer(subset: VocabSubset, tokenizer: TextTokenizer, path: Path) -> Finding[None]:
-    """The subset's tokenizer is the target's."""
+    """Check that the subset was made with the target's tokenizer."""
     subset.check_tokenizer(tokenizer, source=path)
     return Finding("the fingerprints agree")
 
@@ -229,7 +229,7 @@ def check_draft_model(report: Report, path: Path, target: TargetFacts | None) ->
 
 
 def check_kind(path: Path) -> Finding[LeanConfig]:
-    """The lean decoder, which runs draft models, knows its architecture."""
+    """Check that the lean decoder, which runs draft models, supports the architecture."""
     config = LeanConfig.from_hf_config(path)
     return Finding(
         f"a draft model: {config.architecture}, {config.num_layers} layers, hidden size {config.hidden_size:,}, "
@@ -239,21 +239,21 @@ def check_kind(path: Path) -> Finding[LeanConfig]:
 
 
 def check_model_loads(path: Path, config: LeanConfig, count: int) -> Finding[LeanModel]:
-    """As for a target; the lean decoder knows it, so that is what it is loaded as."""
+    """Check that the draft model loads in the lean decoder."""
     return cast("Finding[LeanModel]", check_loads(path, config, count))
 
 
 def check_vocabularies(
     path: Path, config: LeanConfig, target: TargetFacts, tokenizer: TextTokenizer
 ) -> Finding[Way]:
-    """Whose tokenizer it has; the value is how it would draft for a greedy run."""
+    """Compare the tokenizers; the value is the way of drafting for a greedy run."""
     ways = ForeignWays(tokenizer, target.model.config.vocab_size, MethodSpec())
     way = ways.of(path, config.vocab_size)
     if way.bridge is not None:
         return Finding(f"another one than the target's: {way.facts}", value=way)
     if not (path / "tokenizer.json").is_file():
         return Finding(
-            f"no tokenizer.json; taken for the target's, as it has {config.vocab_size:,} rows, too",
+            f"no tokenizer.json; assumed to be the target's, which also has {config.vocab_size:,} rows",
             "warning",
             "put its tokenizer.json into its folder",
             way,
@@ -262,12 +262,12 @@ def check_vocabularies(
 
 
 def check_ends(path: Path, way: Way, tokenizer: TextTokenizer) -> Finding[None]:
-    """The pair of end tokens, where there are two vocabularies."""
+    """Check the pair of end tokens if there are two vocabularies."""
     if way.bridge is None:
         return Finding(f"the target's: {list(tokenizer.eos_ids)}")
     if way.bridge.eos is None:
         return Finding(
-            "no pair: target or drafter has no end token that is no text, so that the end is never drafted",
+            "no pair: target or drafter has no end token that is not text, so the end is never drafted",
             "warning",
             "name a pair: vocabforge compare-vocab TARGET DRAFTER --eos A:B --output DIR, and give --overlap DIR",
         )
@@ -279,7 +279,7 @@ def check_ends(path: Path, way: Way, tokenizer: TextTokenizer) -> Finding[None]:
 
 
 def check_proposer(way: Way) -> Finding[None]:
-    """What ``--proposer`` would be without the option, greedy and sampling."""
+    """Report the default of ``--proposer`` for greedy decoding and for sampling."""
     if way.bridge is None:
         return Finding(f"{way.names[0]}: one vocabulary")
     found = f"{way.names[0]}, chosen because {way.reason}"
@@ -290,6 +290,6 @@ def check_proposer(way: Way) -> Finding[None]:
 
 
 def check_model_drafting(model: LeanModel, way: Way, target: TargetFacts) -> Finding[None]:
-    """A few tokens by the proposer chosen, and by plain decoding."""
+    """Compare a few tokens of the chosen proposer with plain decoding."""
     parts = ProposerParts(target.model, model, bridge=way.bridge)
     return compare_output(target, make_proposer(way.names[0], parts))

@@ -1,4 +1,4 @@
-"""Checks of the machine and of what is installed on it; containers often grant less than the hardware has."""
+"""Checks of the machine and the installed software; containers often grant less than the hardware has."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SLOW = 3.0
 
 
 def check_environment(report: Report) -> Any:
-    """Add the rows of the environment; returns torch, None where it does not work."""
+    """Add the rows of the environment; return torch, or None if it does not work."""
     report.run(GROUP, "Python", check_python)
     torch = report.run(GROUP, "torch", check_torch)
     report.run(GROUP, "CUDA", check_cuda, torch)
@@ -44,7 +44,7 @@ def check_python() -> Finding[None]:
 
 
 def check_torch() -> Finding[Any]:
-    """Imported, not only looked up: a broken build shows when it loads its libraries."""
+    """Check torch by importing it, because a broken build fails only when it loads its libraries."""
     import torch
 
     wanted = _outside_wanted("torch", torch.__version__)
@@ -58,7 +58,7 @@ def check_torch() -> Finding[Any]:
 
 
 def check_package(name: str) -> Finding[None]:
-    """A required package is there, in a version inside VocabForge's range."""
+    """Check that a required package is installed in a supported version."""
     try:
         installed = version(name)
     except PackageNotFoundError:
@@ -70,7 +70,7 @@ def check_package(name: str) -> Finding[None]:
 
 
 def _outside_wanted(name: str, installed: str) -> str | None:
-    """The range that VocabForge asks for when ``installed`` lies outside it."""
+    """Return a message if ``installed`` is outside the version range that VocabForge requires, or None."""
     from packaging.requirements import Requirement
 
     try:
@@ -142,7 +142,7 @@ def check_nvcc(torch: Any) -> Finding[None]:
     told = program_output([nvcc, "--version"])
     release = re.search(r"release (\d+)\.(\d+)", told or "")
     if release is None:
-        return Finding(f"{nvcc} does not say its version", "warning", "check the CUDA toolkit")
+        return Finding(f"{nvcc} does not print its version", "warning", "check the CUDA toolkit")
     found = f"{release[1]}.{release[2]} ({nvcc})"
     built = torch.version.cuda
     if built and built.split(".")[0] != release[1]:
@@ -155,7 +155,7 @@ def check_nvcc(torch: Any) -> Finding[None]:
 
 
 def check_threads(torch: Any) -> Finding[None]:
-    """No more threads than usable cores, and no core idle."""
+    """Check that torch uses as many threads as there are usable cores."""
     usable, threads = usable_cores(), torch.get_num_threads()
     setting = os.environ.get("OMP_NUM_THREADS")
     found = f"{usable:g} of {os.cpu_count()} cores usable, torch runs {threads} threads"
@@ -174,7 +174,7 @@ def check_threads(torch: Any) -> Finding[None]:
 def check_memory() -> Finding[None]:
     free = free_memory()
     if free is None:
-        return Finding("this system does not tell its free memory", "skipped")
+        return Finding("the free memory of this system is unknown", "skipped")
     found = f"{free / _GIB:.1f} GiB free"
     if free < _LITTLE_MEMORY:
         return Finding(found, "warning", "only very small targets fit: close other programs")
@@ -193,7 +193,7 @@ def check_disk() -> Finding[None]:
 
 
 def check_bf16(torch: Any) -> Finding[None]:
-    """Products of 256 x 256 matrices; CPUs without bf16 instructions compute them far slower than fp32."""
+    """Time products of 256 x 256 matrices; without bf16 instructions they are far slower than in fp32."""
     from torch.utils.benchmark import Timer
 
     timers = [
@@ -204,7 +204,7 @@ def check_bf16(torch: Any) -> Finding[None]:
         )
         for dtype in (torch.float32, torch.bfloat16)
     ]
-    # By turns, so that a busy machine slows both; the quickest round is the least disturbed.
+    # Alternate, so that a busy machine slows both equally; the fastest round is the least disturbed.
     rounds = [
         [one.blocked_autorange(min_run_time=_BF16_BUDGET_S / _ROUNDS).median for one in timers]
         for _ in range(_ROUNDS)
@@ -224,7 +224,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def usable_cores(cgroup: Path = _CGROUP) -> float:
-    """Cores that the scheduler grants: the affinity mask and, where there is one, the container's quota."""
+    """Return the usable cores: the affinity mask, limited by the container's quota if there is one."""
     try:
         cores = float(len(os.sched_getaffinity(0)))
     except AttributeError:  # not on this system
@@ -236,7 +236,7 @@ def usable_cores(cgroup: Path = _CGROUP) -> float:
 
 
 def free_memory(cgroup: Path = _CGROUP, meminfo: Path = Path("/proc/meminfo")) -> int | None:
-    """Bytes that can still be taken: the system's, or what the container's limit leaves. None if unknown."""
+    """Return the available memory of the system or container in bytes; None if unknown."""
     found = []
     fields = dict(line.split(":", 1) for line in _text(meminfo).splitlines() if ":" in line)
     if "MemAvailable" in fields:
@@ -248,7 +248,7 @@ def free_memory(cgroup: Path = _CGROUP, meminfo: Path = Path("/proc/meminfo")) -
 
 
 def _reclaimable(cgroup: Path) -> int:
-    """File cache counts as used, and goes when memory is needed."""
+    """Return the size of the inactive file cache, which counts as used but can be reclaimed."""
     fields = dict(line.split() for line in _text(cgroup / "memory.stat").splitlines() if line.count(" ") == 1)
     return int(fields.get("inactive_file", 0))
 
@@ -268,7 +268,7 @@ _BUILD = "build them with `vocabforge kernels build` on this machine"
 
 
 def check_kernels(torch: Any) -> Finding[None]:
-    """Without them everything runs in PyTorch, which is slower."""
+    """Check the compiled kernels; without them everything runs in PyTorch, which is slower."""
     from ..ops.backend import library_facts
 
     device = torch.cuda.is_available()
@@ -284,7 +284,7 @@ def check_kernels(torch: Any) -> Finding[None]:
     if facts.get("variant") != "native" or not architectures:
         return Finding(f"{found}, while there is a device", "warning", _BUILD)
     major, minor = torch.cuda.get_device_capability()
-    lowest = int(architectures[0].rstrip("af"))  # later devices translate its intermediate code
+    lowest = int(architectures[0].rstrip("af"))  # newer devices compile its PTX
     if 10 * major + minor < lowest:
         return Finding(f"{found}, but the device is sm_{major}{minor}", "warning", _BUILD)
     return Finding(f"{found}, which the device runs")

@@ -1,4 +1,4 @@
-"""What each server would do with a drafter's folder, and whether it would compute this drafter."""
+"""Checks of how each server would read a drafter's folder, and whether it would compute the same drafter."""
 
 from __future__ import annotations
 
@@ -39,11 +39,12 @@ _WORST = ("failed", "warning")
 
 @dataclass(frozen=True)
 class ServerCheckOptions:
-    """What to look at.
+    """Options of the server checks.
 
     Attributes:
-        servers: names; none for every server that knows the folder's architecture.
-        prompts: token ids to try layers on; none for built-in ones. new: tokens to continue each by.
+        servers: server names; empty: every server that supports the folder's architecture.
+        prompts: token ids of the prompts used to compare layers; empty: built-in prompts.
+        new: number of tokens generated per prompt.
     """
 
     servers: Sequence[str] = ()
@@ -61,7 +62,7 @@ def check_servers(
     """Add the rows of every server that would read the folder.
 
     Args:
-        drafter: as it was loaded here; None where it did not load, then nothing is compared with it.
+        drafter: the drafter as loaded by VocabForge; None if loading failed, then comparisons are skipped.
     """
     if not (path / "config.json").is_file() and not is_gguf(path):
         report.run(GROUP, "layout", check_native, drafter)
@@ -111,7 +112,7 @@ def _check_server(
 def _texts(
     report: Report, target: TargetFacts, served: Sequence[Served], options: ServerCheckOptions
 ) -> list[ProbedText] | None:
-    """Texts with the states of every layer that some server would capture; None where none would start."""
+    """Return texts with the states of every layer that a server captures; None if no server would start."""
     able = [one for one in served if one.drafter is not None]
     if not able:
         return None
@@ -132,7 +133,7 @@ def _texts(
 
 
 def check_native(drafter: Drafter) -> Finding[None]:
-    """A native artefact: which layouts it could be written in."""
+    """Report the layouts that a native artefact can be exported to."""
     known = _EXPORTS.get(drafter.kind)
     if known is None:
         return Finding(f"native: no server's layout holds {drafter.label} drafters")
@@ -140,7 +141,7 @@ def check_native(drafter: Drafter) -> Finding[None]:
 
 
 def check_folder(path: Path, options: ServerCheckOptions) -> Finding[Folder]:
-    """Which servers know the folder's architecture."""
+    """Check which servers support the folder's architecture."""
     folder = open_folder(path)
     names = [name for name in READERS.usable() if reader_of(name).matches(folder)]
     named = ", ".join(folder.architectures) or "no architecture"
@@ -160,7 +161,7 @@ def check_folder(path: Path, options: ServerCheckOptions) -> Finding[Folder]:
 
 
 def check_configuration(served: Served) -> Finding[None]:
-    """Settings as the server reads them, defaults included."""
+    """Report the settings as the server reads them, including defaults."""
     facts = ", ".join(f"{name} {value}" for name, value in served.facts.items() if name != LAYERS_FROM)
     return _judged(
         served, "configuration", f"{served.architecture}: {facts}" if facts else served.architecture
@@ -168,7 +169,7 @@ def check_configuration(served: Served) -> Finding[None]:
 
 
 def check_keys(served: Served) -> Finding[None]:
-    """Every stored tensor and every parameter."""
+    """Check every stored tensor and every parameter."""
     read = [key for key in served.keys if key.effect == "read"]
     renamed = sum(key.renamed for key in read)
     shared = [name for name, source in served.gaps.items() if source == "target"]
@@ -183,7 +184,7 @@ def check_keys(served: Served) -> Finding[None]:
 
 
 def check_captured(served: Served, drafter: Drafter | tuple[()]) -> Finding[None]:
-    """The layers that the server captures, against those that the folder was read as here."""
+    """Compare the layers that the server captures with those that VocabForge reads from the folder."""
     origin = served.facts.get(LAYERS_FROM, "")
     found = f"captures the outputs of layers {list(served.layers)} (0-based), from {origin}"
     if served.of("layers"):
@@ -216,8 +217,8 @@ _MAPS = ("d2t", "t2d", "model.d2t", "model.t2d")
 
 
 def check_dtypes(folder: Folder, target: ServedTarget) -> Finding[None]:
-    """One dtype of all weights, as ``config.json`` says, that the target's holds without loss of range."""
-    # llama.cpp's files have norms in float32 whatever the rest is in
+    """Check that all weights have the dtype in ``config.json`` and that it fits the target's range."""
+    # llama.cpp's files store norms in float32, whatever the dtype of the other weights
     weights = {name: one for name, one in folder.tensors.items() if name not in _MAPS and one.dim() > 1}
     dtypes = {name: dtype_name(tensor.dtype) for name, tensor in weights.items()}
     packed = [name for name, kind in dtypes.items() if kind not in _HELD]
@@ -249,7 +250,7 @@ def check_dtypes(folder: Folder, target: ServedTarget) -> Finding[None]:
 def check_draft_tokens(
     served: Served, tokenizer: TextTokenizer | tuple[()], target: ServedTarget
 ) -> Finding[None]:
-    """The map as the server has it; every end token should be inside."""
+    """Check the server's token map, which should contain every end token."""
     problems = served.of("draft tokens")
     if problems:
         return Finding("; ".join(one.found for one in problems), "failed", problems[0].remedy)

@@ -1,4 +1,4 @@
-"""A drafter's logits as a server computes them, beside those of the drafter as it is loaded here."""
+"""Comparison of a drafter's logits as computed by a server and by VocabForge."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ _TOLERANCE = 2e-4
 
 @torch.inference_mode()
 def check_logits(served: Served, drafter: Drafter, text: ProbedText, title: str) -> Finding[None]:
-    """Prefill of a real text and ``STEPS`` draft steps, each fed the server's choice and its own last state."""
+    """Compare logits over the prefill of a text and ``STEPS`` draft steps.
+
+    In each step both sides read the server's token and their own last state.
+    """
     theirs, choices = server_logits(served, text)
     ours = our_logits(cast(CachedDrafter, drafter), served.layers, text, choices)
     inside = _scored(served, drafter)
@@ -42,7 +45,7 @@ def check_logits(served: Served, drafter: Drafter, text: ProbedText, title: str)
 
 
 def _scored(served: Served, drafter: Drafter) -> str | None:
-    """What is wrong where the two give different tokens to the rows of the head."""
+    """Return a message if the two sides map the head's rows to different tokens, or None."""
     ids = drafter.target_ids.cpu()
     theirs = torch.arange(drafter.config.vocab_size) if served.target_ids is None else served.target_ids
     if len(ids) == len(theirs) and torch.equal(ids.sort().values, theirs.sort().values):
@@ -52,10 +55,10 @@ def _scored(served: Served, drafter: Drafter) -> str | None:
 
 
 def server_logits(served: Served, text: ProbedText) -> tuple[list[Tensor], list[int]]:
-    """Logits (rows in the order of ascending target ids) of the prefill (T - 1, R) and each step (1, R).
+    """Compute the server's logits of the prefill (T - 1, R) and of each step (1, R).
 
     Returns:
-        them, and the target ids that were fed in the steps.
+        The logits, with columns in ascending order of target ids, and the target ids fed in the steps.
     """
     model = served.drafter
     assert model is not None
@@ -77,7 +80,7 @@ def server_logits(served: Served, text: ProbedText) -> tuple[list[Tensor], list[
 def our_logits(
     drafter: CachedDrafter, layers: tuple[int, ...], text: ProbedText, fed: list[int]
 ) -> list[Tensor]:
-    """The same of a drafter as decoding runs it."""
+    """Compute the same logits with VocabForge's drafter as used in decoding."""
     count = len(text.ids) - 1
     drafter.ensure_positions(count + STEPS + 1)
     like = next(drafter.parameters())

@@ -1,4 +1,4 @@
-"""Checks of a served drafter by its drafts: rows of its LM head against the target's, and its target layers."""
+"""Checks of a served drafter: its LM head rows against the target's, and its target layers by acceptance."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from ..export.servers.types import Folder, Served, ServedTarget
 from ..export.servers.weights import HEAD
 from .checks import Finding
 
-_SIGMAS = 2.5  # of a paired difference that is not chance
-_HARDLY = 0.05  # of the tokens
-_MARGIN = 0.05  # of the tokens, so that neighbours which are as good raise no alarm
+_SIGMAS = 2.5  # significance threshold of a paired difference
+_HARDLY = 0.05  # fraction of tokens below which the drafter hardly drafts
+_MARGIN = 0.05  # fraction of tokens; neighbours of similar quality are not reported
 
 
 def neighbours(layers: tuple[int, ...], count: int) -> list[tuple[int, ...]]:
-    """The same layers one below and one above, where a target of ``count`` layers has them."""
+    """Return the layers shifted by -1 and by +1, if a target of ``count`` layers has them."""
     shifted = [tuple(layer + shift for layer in layers) for shift in (-1, 1)]
     return [one for one in shifted if min(one) >= 0 and max(one) < count]
 
 
 def wanted_layers(layers: Sequence[tuple[int, ...]], count: int) -> list[int]:
-    """All layers whose outputs :func:`check_layers_by_acceptance` needs."""
+    """Return all layers whose outputs :func:`check_layers_by_acceptance` needs."""
     return sorted({layer for one in layers for way in (one, *neighbours(one, count)) for layer in way})
 
 
 @torch.inference_mode()
 def agreement(served: Served, layers: tuple[int, ...], texts: Sequence[ProbedText]) -> Tensor:
-    """Whether each first draft token is the target's, over the continuations (N,) bool.
+    """Compare each first draft token with the target's token, over all continuations: (N,) bool.
 
-    Every row is fed the real token and the target's states of the position before.
+    Every row reads the real token and the target's states at the previous position.
     """
     model = served.drafter
     assert model is not None
@@ -49,7 +49,7 @@ def _drafts(model: ServedDrafter, layers: tuple[int, ...], text: ProbedText) -> 
 
 
 def check_layers_by_acceptance(served: Served, texts: Sequence[ProbedText], count: int) -> Finding[None]:
-    """The server's layers against their neighbours: a wrong numbering shows as better neighbours."""
+    """Compare the server's layers with their neighbours; if these draft better, the numbering is wrong."""
     own = agreement(served, served.layers, texts)
     share, rows = float(own.float().mean()), len(own)
     found = f"first draft tokens that are the target's: {share:.1%} of {rows:,} with outputs {list(served.layers)}"
@@ -78,24 +78,24 @@ def check_layers_by_acceptance(served: Served, texts: Sequence[ProbedText], coun
 
 
 def clearly_better(other: Tensor, own: Tensor) -> bool:
-    """Better by more than chance (McNemar 1947) and by enough to matter."""
+    """Return whether ``other`` is better by a significant (McNemar 1947) and relevant margin."""
     gained, lost = int((other & ~own).sum()), int((own & ~other).sum())
     return gained - lost > max(_MARGIN * len(own), _SIGMAS * (gained + lost) ** 0.5)
 
 
 _REMEDY = "the map does not belong to these rows: export the drafter again (d2t holds offsets: target id = row + d2t)"
 _ROWS = 64
-_FITS = 0.9  # mean share of the target's rows that are farther away than the token's own
+_FITS = 0.9  # mean fraction of the target's rows that are farther away than the token's own row
 _BETTER = 0.2
-_COPIED = 0.9  # cosine of a row that is one of the target's, all but untrained
+_COPIED = 0.9  # cosine above which a row counts as a nearly untrained copy of a target row
 
 
 @torch.inference_mode()
 def check_head_rows(served: Served, folder: Folder, target: ServedTarget) -> Finding[None]:
-    """Every row is nearer to the target's row of its own token than to most, if it was started there.
+    """Check that every head row is closer to the target's row of its token than to most other rows.
 
-    Most drafters' heads are started there, and training moves the rows less than that. Rows that another reading of
-    the map fits better tell that the map is wrong.
+    This holds if the head was initialised from the target, as in most drafters: training moves the rows only
+    a little. If another reading of the map fits the rows better, the map is wrong.
     """
     if not served.own_head or served.drafter is None:
         return Finding("the target's head: nothing to compare")
@@ -117,14 +117,14 @@ def check_head_rows(served: Served, folder: Folder, target: ServedTarget) -> Fin
 
 
 def _cosines(rows: Tensor, head: Tensor) -> Tensor:
-    """(n, H), (V, H) -> (n, V)."""
+    """Compute cosine similarities: (n, H), (V, H) -> (n, V)."""
     tiny = torch.finfo(torch.float32).tiny
     norms = rows.norm(dim=-1, keepdim=True) * head.norm(dim=-1)
     return rows @ head.T / norms.clamp(min=tiny)
 
 
 def _nearer(cosines: Tensor, ids: Tensor) -> float:
-    """Mean share of the other tokens' rows that are farther away than that of ``ids`` (n,); 0.5 is chance."""
+    """Return the mean fraction of other rows farther away than the rows of ``ids`` (n,); 0.5 is chance."""
     total = cosines.shape[1]
     valid = (ids >= 0) & (ids < total)
     own = cosines.gather(1, ids.clamp(0, total - 1)[:, None])
@@ -133,7 +133,7 @@ def _nearer(cosines: Tensor, ids: Tensor) -> float:
 
 
 def _readings(ids: Tensor, folder: Folder) -> dict[str, Tensor]:
-    """Mistakes that are made with maps, and the ids (R,) that each takes for right."""
+    """Return common misreadings of the map and the ids (R,) that each would give."""
     readings = {
         "one lower": ids - 1,
         "one higher": ids + 1,

@@ -1,4 +1,4 @@
-"""Checks of a target: weights, tokenizer, chat template, and our decoding against Hugging Face's model."""
+"""Checks of a target: weights, tokenizer, chat template, and logits against the Hugging Face model."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ _FP32 = 4
 
 @dataclass(frozen=True)
 class TargetFacts:
-    """What the checks of drafters and vocabularies need of a target.
+    """Loaded target for the checks of drafters and vocabularies.
 
     Attributes:
-        tokenizer: None where it could not be loaded or does not fit.
-        trained: the same as training sees it; None where there was no memory for it.
+        tokenizer: None if it could not be loaded or does not fit.
+        trained: the target as loaded for training; None if there was not enough memory.
     """
 
     path: Path
@@ -48,7 +48,7 @@ class TargetFacts:
 
 
 def check_target(report: Report, path: Path, tokenizer_path: Path | None = None) -> TargetFacts | None:
-    """Add the target's rows; returns the loaded target, None where it does not load."""
+    """Add the target's rows; return the loaded target, or None if it cannot be loaded."""
     config = report.run(GROUP, "configuration", check_config, path)
     count = report.run(GROUP, "weight files", check_weights, path)
     model = report.run(GROUP, "loads", check_loads, path, config, count)
@@ -60,7 +60,7 @@ def check_target(report: Report, path: Path, tokenizer_path: Path | None = None)
 
 
 def check_config(path: Path) -> Finding[Any]:
-    """The value is the text model's configuration, with Transformers' names of sizes."""
+    """Check the configuration; the value is the text model's configuration with Transformers' size names."""
     problem = lean_problem(path)
     config = text_config(read_target_config(path), path)
     names = ", ".join(getattr(config, "architectures", None) or [str(config.model_type)])
@@ -73,7 +73,7 @@ def check_config(path: Path) -> Finding[Any]:
 
 
 def check_weights(path: Path) -> Finding[int]:
-    """Headers only; the value is the number of parameters."""
+    """Read the headers of the weight files; the value is the number of parameters."""
     files = checkpoint_files(path)
     stored = read_headers(files)
     count = sum(math.prod(item.shape) for item in stored.values())
@@ -82,20 +82,20 @@ def check_weights(path: Path) -> Finding[int]:
 
 
 def check_loads(path: Path, config: Any, count: int) -> Finding[Target]:
-    """It fits into memory, loads, and every value is finite; the value is the model in fp32."""
+    """Check that the model fits into memory and loads with finite values; the value is the fp32 model."""
     needed, free = count * _FP32, free_memory()
     if free is not None and needed > free:
         return Finding(
             f"needs {needed / 2**30:.1f} GiB in fp32, {free / 2**30:.1f} GiB are free",
             "skipped",
-            "run the doctor where the target fits into memory",
+            "run the doctor on a machine with enough memory",
         )
     model = load_decoding_target(path)
     if broken := not_finite(model.named_parameters()):
         return Finding(
             f"weights that are not finite: {', '.join(broken[:3])}",
             "failed",
-            "fetch or make the weights again",
+            "download or create the weights again",
         )
     tied = "shared with" if model.lm_head_weight is model.embedding else "apart from"
     return Finding(
@@ -106,26 +106,26 @@ def check_loads(path: Path, config: Any, count: int) -> Finding[Target]:
 
 
 def check_tokenizer(path: Path, tokenizer_path: Path, config: Any) -> Finding[TextTokenizer]:
-    """It loads, and every id has a row in the target's head."""
+    """Check that the tokenizer loads and that every id has a row in the target's head."""
     rows = config.vocab_size
     tokenizer = load_tokenizer(tokenizer_path, rows=rows)
     check_tokenizer_fits(tokenizer.vocab_size, rows, tokenizer=tokenizer.source, target=path)
     padded = rows - tokenizer.vocab_size
     return Finding(
         f"{tokenizer.vocab_size:,} ids for {rows:,} rows"
-        + (f", {padded:,} padded rows that no text reaches" if padded else "")
+        + (f", {padded:,} unused padding rows" if padded else "")
         + (f"; {', '.join(tokenizer.beyond)} beyond the rows, refused in texts" if tokenizer.beyond else ""),
         value=tokenizer,
     )
 
 
 def not_finite(parameters: Iterable[tuple[str, Tensor]]) -> list[str]:
-    """Names of the parameters that hold NaN or infinity."""
+    """Return the names of parameters that contain NaN or infinity."""
     return [name for name, tensor in parameters if not bool(torch.isfinite(tensor).all())]
 
 
 def probe_ids(model: Target, tokenizer: TextTokenizer | None) -> list[int]:
-    """A short prompt: a sentence, or rows spread over the vocabulary where there is no tokenizer."""
+    """Return a short prompt: a sentence, or ids spread over the vocabulary without a tokenizer."""
     most = min(24, model.config.max_positions // 2)
     if tokenizer is not None and (ids := tokenizer.encode(_TEXT, add_special=True)):
         return ids[:most]
@@ -134,10 +134,13 @@ def probe_ids(model: Target, tokenizer: TextTokenizer | None) -> list[int]:
 
 @torch.inference_mode()
 def check_logits(path: Path, model: Target, tokenizer: TextTokenizer | tuple[()]) -> Finding[HFTarget]:
-    """The decoder against Hugging Face's model on one prompt, in fp32; the value is that model as training has it."""
+    """Compare the decoder with the Hugging Face model on one prompt in fp32.
+
+    The value is the Hugging Face model as loaded for training.
+    """
     needed, free = sum(p.numel() for _, p in model.named_parameters()) * _FP32, free_memory()
     if free is not None and needed > free:
-        return Finding("no memory for a second copy of the target to compare with", "skipped")
+        return Finding("not enough memory for a second copy of the target", "skipped")
     ids = torch.tensor([probe_ids(model, tokenizer or None)])
     ours = model.logits(whole_pass(model, ids).hidden)[0]  # (T, V)
     trained = HFTarget.load(path)
@@ -146,20 +149,20 @@ def check_logits(path: Path, model: Target, tokenizer: TextTokenizer | tuple[()]
     found = f"within {difference:.1e} of Hugging Face's over {ids.shape[1]} tokens (logits up to {size:.3g})"
     if not difference <= _TOLERANCE * max(1.0, size):
         return Finding(
-            found, "failed", "decoding would not be this model's: report the config.json of this target"
+            found, "failed", "decoding would differ from this model: report the config.json of this target"
         )
     return Finding(found, value=trained)
 
 
 def check_eos(path: Path, tokenizer: TextTokenizer) -> Finding[None]:
-    """End tokens are named, the tokenizer has them, and they are those that the target names."""
+    """Check that end tokens are configured, exist in the tokenizer and match the target's."""
     named = _eos_of(path)
     ids = tokenizer.eos_ids
     if not ids:
         return Finding(
-            "no end token is named anywhere: generation stops at its limit only",
+            "no end token is configured: generation stops only at its limit",
             "warning",
-            "name eos_token_id in generation_config.json",
+            "set eos_token_id in generation_config.json",
         )
     found = ", ".join(f"{token} {tokenizer.backend.id_to_token(token)!r}" for token in ids)
     unknown = [token for token in ids if tokenizer.backend.id_to_token(token) is None]
@@ -172,9 +175,9 @@ def check_eos(path: Path, tokenizer: TextTokenizer) -> Finding[None]:
     missing = sorted(set(named) - set(ids))
     if missing:
         return Finding(
-            f"{found}; the target's own files name {missing} too, which this tokenizer's folder does not",
+            f"{found}; the target's files also name {missing}, but this tokenizer's folder does not",
             "warning",
-            "put the target's generation_config.json beside the tokenizer",
+            "copy the target's generation_config.json into the tokenizer's folder",
         )
     return Finding(found)
 
@@ -187,7 +190,7 @@ def _eos_of(path: Path) -> tuple[int, ...]:
 
 
 def check_chat_template(tokenizer: TextTokenizer) -> Finding[None]:
-    """It renders one answer and several, and what is rendered first stays the beginning."""
+    """Check that the template renders one and several answers, and that earlier turns stay a prefix."""
     if tokenizer.chat_template is None:
         return Finding("none: prompts are read as plain text", "skipped")
     first = [{"role": "user", "content": "Hello."}, {"role": "assistant", "content": "Good day."}]

@@ -1,5 +1,5 @@
-"""Ops of the decoder: an interface, a reference in PyTorch, and compiled kernels where they are built (kernels/).
+"""Decoder ops: a common interface, a PyTorch reference, and optional compiled kernels (``kernels/``).
 
-Every op takes ``backend`` (see ``backend.py``) and raises ``UsageError`` for shapes, dtypes or devices that do not fit
-and for a backend that is missing.
+Every op takes ``backend`` (see ``backend.py``) and raises ``UsageError`` for unsupported shapes, dtypes or
+devices and for an unavailable backend.
 """

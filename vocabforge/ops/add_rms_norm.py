@@ -8,11 +8,11 @@ from torch import Tensor
 from .backend import FLOATS, Op
 from .checks import check_dtype, check_range, check_shape, check_together, fitting_backend
 
-_MOST_WIDTH = 32_768  # of a row that a block of threads holds in registers
+_MOST_WIDTH = 32_768  # longest row that fits in the registers of a thread block
 
 
 def rms_norm_reference(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """As ``models/lean_layers.rms_norm``: statistics in fp32, rounded before the weight is multiplied."""
+    """Compute ``models/lean_layers.rms_norm``: fp32 statistics, rounding before the weight multiplication."""
     wide = x.float()
     norm = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
     scale = (norm.square() / x.shape[-1] + eps).rsqrt()
@@ -22,13 +22,13 @@ def rms_norm_reference(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 def add_rms_norm_reference(
     x: Tensor, residual: Tensor | None, weight: Tensor, eps: float
 ) -> tuple[Tensor, Tensor]:
-    """As :func:`add_rms_norm`, in PyTorch."""
+    """Compute :func:`add_rms_norm` in PyTorch."""
     total = x if residual is None else x + residual
     return rms_norm_reference(total, weight, eps), total
 
 
 def _op_reference(x: Tensor, residual: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """What the compiled op gives: without a residual its sum is empty, for an op may not return its input."""
+    """Match the compiled op: without a residual the sum is empty, because an op may not return its input."""
     normed, total = add_rms_norm_reference(x, residual, weight, eps)
     return normed, x[:0].clone() if residual is None else total
 
@@ -39,7 +39,7 @@ _OP = Op("add_rms_norm", _op_reference)
 def join_norms_reference(
     table: Tensor, ids: Tensor | None, x: Tensor, first: Tensor, second: Tensor, eps: float
 ) -> Tensor:
-    """As :func:`join_norms`, in PyTorch."""
+    """Compute :func:`join_norms` in PyTorch."""
     rows = table if ids is None else table[ids]
     return torch.cat([rms_norm_reference(rows, first, eps), rms_norm_reference(x, second, eps)], -1)
 
@@ -50,21 +50,20 @@ _JOIN = Op("join_norms", join_norms_reference)
 def add_rms_norm(
     x: Tensor, residual: Tensor | None, weight: Tensor, eps: float, *, backend: str = "auto"
 ) -> tuple[Tensor, Tensor]:
-    """The sum of a block's output and the residual stream, and the sum's RMS norm.
+    """Add a block's output to the residual stream and apply RMS norm to the sum.
 
-    Source: Zhang and Sennrich, 2019, equation 4. The sum is rounded to the dtype before its norm; the norm's
-    statistics are fp32, and ``sum / rms`` is rounded before it is multiplied by the weight.
+    Source: Zhang and Sennrich, 2019, equation 4. The sum is rounded to the dtype before the norm. The norm's
+    statistics are fp32, and ``sum / rms`` is rounded before the multiplication with the weight.
 
     Args:
-        x: (R, d) bf16, fp16 or fp32. The rows' stride is free; kernels copy rows that do not begin at multiples of
-            16 bytes.
-        residual: likewise, or None: the sum is ``x`` itself.
+        x: (R, d) bf16, fp16 or fp32 with any row stride; kernels copy rows that are not 16-byte aligned.
+        residual: same as ``x``, or None: the sum is ``x``.
         weight: (d,) of the same dtype.
         eps: added to the mean square.
-        backend: the kernel takes a d that is a multiple of 8, at most 32,768.
+        backend: the kernel needs d to be a multiple of 8 and at most 32,768.
 
     Returns:
-        normed and sum, each (R, d) of x's dtype.
+        Normalised sum and sum, each (R, d) of x's dtype.
     """
     op = "add_rms_norm"
     check_shape(op, "x", x, None, None)
@@ -93,18 +92,18 @@ def join_norms(
     *,
     backend: str = "auto",
 ) -> Tensor:
-    """RMS norms of embedded tokens and of their states, side by side: what EAGLE-3's layer reads.
+    """Concatenate the RMS norms of token embeddings and hidden states: the input of EAGLE-3's layer.
 
-    Source: EAGLE-3 (Li et al., 2025), section 3.2; Zhang and Sennrich, 2019, equation 4, with the roundings of
-    :func:`add_rms_norm`.
+    Source: EAGLE-3 (Li et al., 2025), section 3.2; Zhang and Sennrich, 2019, equation 4, with the roundings
+    of :func:`add_rms_norm`.
 
     Args:
-        table: (V, d) bf16, fp16 or fp32 embeddings; its rows' stride is free.
-        ids: (R,) int64 tokens, each below V; None: row r is the table's, V = R.
-        x: (R, d) of the same dtype; the rows' stride is free.
-        first, second: (d,) of the same dtype: weights of the table's rows, and of x.
+        table: (V, d) bf16, fp16 or fp32 embeddings with any row stride.
+        ids: (R,) int64 tokens below V; None: row r uses row r of the table, V = R.
+        x: (R, d) of the same dtype with any row stride.
+        first, second: (d,) of the same dtype: norm weights for the table's rows and for x.
         eps: added to the mean square.
-        backend: the kernel takes a d that is a multiple of 8, at most 32,768.
+        backend: the kernel needs d to be a multiple of 8 and at most 32,768.
 
     Returns:
         (R, 2 d) of x's dtype.

@@ -1,10 +1,11 @@
-"""Which implementation of an op runs: PyTorch's reference, the compiled library, or its emulation.
+"""Backend selection for ops: the PyTorch reference, the compiled library, or its emulation.
 
 - ``reference``: plain PyTorch, on any device.
-- ``native``: the compiled library (`make kernels`): CUDA kernels on CUDA tensors, a CPU implementation on others.
-- ``emulated``: the CUDA kernels run on CPU tensors, thread by thread; tests load it (tests/ops/conftest.py).
-- ``auto``: ``native`` for CUDA tensors of the dtypes that the kernels take, where the library is built; else
-  ``reference``. A fall-back on CUDA is said once. Ops made for CPUs (``host``): the same there.
+- ``native``: the compiled library (`make kernels`): CUDA kernels on CUDA tensors, a CPU implementation on
+  others.
+- ``emulated``: the CUDA kernels run thread by thread on CPU tensors; loaded by tests (tests/ops/conftest.py).
+- ``auto``: ``native`` for CUDA tensors of supported dtypes if the library is built, otherwise ``reference``.
+  A fallback on CUDA is reported once. For CPU ops (``host``) the same holds for CPU tensors.
 """
 
 from __future__ import annotations
@@ -27,20 +28,20 @@ LIBRARY = Path(__file__).parent / "lib" / "libvocabforge_ops.so"
 BACKENDS = ("auto", "reference", "native", "emulated")
 HALVES = frozenset({torch.bfloat16, torch.float16})
 FLOATS = HALVES | {torch.float32}
-# The one switch of `fused_linear` and `fused_qkv`: the backend with which decoder layers take them; None: they take the
-# ops that these replace, until a GPU has measured both (`kernels/measure.py ops=fused_linear,fused_qkv`).
+# Backend of `fused_linear` and `fused_qkv` in decoder layers. None: use the unfused ops, until both have been
+# measured on a GPU (`kernels/measure.py ops=fused_linear,fused_qkv`).
 FUSED_LAYERS: str | None = None
 
 
 @dataclass(frozen=True)
 class Op:
-    """One op: its name in the library and what computes it otherwise.
+    """An op: its name in the library and its PyTorch reference.
 
     Args:
-        name: as in ``torch.ops.vocabforge``.
-        reference: the same arguments in the same order, in plain PyTorch.
-        dtypes: of the first argument, that the CUDA kernel takes, or the CPU's where ``host``.
-        host: made for CPUs; it has no CUDA kernel.
+        name: name in ``torch.ops.vocabforge``.
+        reference: PyTorch function with the same arguments in the same order.
+        dtypes: dtypes of the first argument that the CUDA kernel supports (with ``host``, the CPU kernel).
+        host: the op is for CPUs and has no CUDA kernel.
     """
 
     name: str
@@ -48,17 +49,17 @@ class Op:
     dtypes: frozenset[torch.dtype] = HALVES
     host: bool = False
     _said: list[str] = field(default_factory=list, compare=False)
-    # torch's compiler cannot trace the choice, only read what was chosen; nor is it worth making in every call.
+    # Cached: torch.compile cannot trace the selection, and repeating it in every call is slow.
     _chosen: dict[tuple[object, ...], Callable[..., Any]] = field(default_factory=dict, compare=False)
 
     def __call__(self, backend: str, *args: Any) -> Any:
-        """Run with positional arguments, the first a tensor.
+        """Run the op with positional arguments, the first of which is a tensor.
 
         Raises:
-            UsageError: no such backend, one that is asked for and missing, or sizes that the kernel refuses.
+            UsageError: the backend is unknown or unavailable, or the kernel does not support the sizes.
         """
         if backend == "auto" and args[0].numel() == 0:
-            return self.reference(*args)  # kernels have no launch of nothing
+            return self.reference(*args)  # kernels cannot be launched on empty tensors
         key = backend, args[0].is_cuda, args[0].dtype
         chosen = self._chosen.get(key)
         if chosen is None:
@@ -78,7 +79,7 @@ class Op:
             ) from error
 
     def compiled(self, tensor: Tensor) -> Callable[..., Any] | None:
-        """The library's, where ``auto`` takes that for such a tensor."""
+        """Return the compiled op if ``auto`` selects it for such a tensor, otherwise None."""
         key = "auto", tensor.is_cuda, tensor.dtype
         chosen = self._chosen.get(key)
         if chosen is None:
@@ -86,7 +87,7 @@ class Op:
         return None if chosen is self.reference else chosen
 
     def implementation(self, backend: str, tensor: Tensor) -> Callable[..., Any]:
-        """What runs this op for such a tensor."""
+        """Return the function that runs this op for such a tensor."""
         if backend == "auto":
             if tensor.is_cuda == self.host or (self.host and tensor.dtype not in self.dtypes):
                 return self.reference
@@ -101,7 +102,7 @@ class Op:
                 raise UsageError(
                     f"the compiled {self.name} cannot run here",
                     got=problem,
-                    expected="the library of `vocabforge kernels build`, and a dtype that it takes",
+                    expected="the library of `vocabforge kernels build` and a supported dtype",
                     remedy="build it, or use backend auto or reference",
                 )
             return self._native()
@@ -110,7 +111,7 @@ class Op:
                 raise UsageError(
                     f"the emulated {self.name} is not loaded",
                     got="no such op",
-                    expected="a library of `python kernels/build.py --emulator`, loaded by torch.ops.load_library",
+                    expected="a library built with --emulator and loaded with torch.ops.load_library",
                 )
             return _registered("vocabforge_emulated", self.name)
         raise UsageError("no such kernel backend", got=backend, expected=", ".join(BACKENDS))
@@ -120,7 +121,7 @@ class Op:
         return _registered("vocabforge", self.name)
 
     def _problem(self, tensor: Tensor) -> str | None:
-        """Why the compiled op cannot run for this tensor."""
+        """Return the reason why the compiled op cannot run for this tensor, or None."""
         facts = library_facts()
         if facts is None:
             return f"no library at {LIBRARY} (`vocabforge kernels build`, without nvcc with --cpu)"
@@ -142,12 +143,12 @@ class Op:
 
 @cache
 def library_facts() -> dict[str, Any] | None:
-    """Load the compiled library; what its build wrote beside it, or None where there is none."""
+    """Load the compiled library and return its build metadata; None if the library does not exist."""
     if not LIBRARY.is_file():
         return None
     try:
         facts: dict[str, Any] = json.loads(LIBRARY.with_suffix(".json").read_text())
-        # A truncated library would end the process, not raise.
+        # Loading a truncated library crashes the process instead of raising.
         if hashlib.sha256(LIBRARY.read_bytes()).hexdigest() != facts.get("sha256"):
             raise ValueError("it is not the file that was built")
         torch.ops.load_library(str(LIBRARY))
@@ -156,7 +157,7 @@ def library_facts() -> dict[str, Any] | None:
             "the compiled kernels cannot be loaded",
             got=error if error.__cause__ is None else error.__cause__,
             source=LIBRARY,
-            remedy="build them again for this machine and torch with `vocabforge kernels build`",
+            remedy="rebuild them for this machine and torch version with `vocabforge kernels build`",
         ) from error
     return facts
 
@@ -168,5 +169,5 @@ def _registered(namespace: str, name: str) -> Callable[..., Any]:
 
 @cache
 def _tell_shapes(name: str, reference: Callable[..., Any]) -> None:
-    """Torch's tracers learn the shapes of a compiled op's results from its reference."""
+    """Register the reference as the fake implementation, from which torch infers output shapes."""
     torch.library.register_fake(f"vocabforge::{name}", reference)

@@ -1,4 +1,4 @@
-"""Logits over the vocabulary clusters that a router opened, from a head that is sorted by cluster."""
+"""Logits over the vocabulary clusters opened by a router, from a head sorted by cluster."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from torch import Tensor
 from .backend import FLOATS, Op
 from .checks import check_dtype, check_range, check_shape, check_together, fitting_backend
 
-TILE = 64  # rows of a tile
-MOST_ROWS = 64  # hidden states of one call
+TILE = 64  # rows per tile
+MOST_ROWS = 64  # hidden states per call
 
 
 def tiles_bound(sizes: Iterable[int], clusters: int) -> int:
-    """Most tiles that ``clusters`` opened clusters can have.
+    """Return the maximum number of tiles in ``clusters`` opened clusters.
 
     Args:
         sizes: rows of each cluster.
-        clusters: opened by any row of a call, at most.
+        clusters: maximum number of clusters opened by the rows of a call together.
     """
     check_range("tiles_bound", "the number of opened clusters", clusters, 1, None)
     tiles = sorted((-(-size // TILE) for size in sizes), reverse=True)
@@ -29,7 +29,7 @@ def tiles_bound(sizes: Iterable[int], clusters: int) -> int:
 
 
 def _tiles(offsets: Tensor, opened: Tensor, most_tiles: int) -> tuple[Tensor, Tensor]:
-    """Rows (t, 64) of each tile, -1 for none, and its cluster (t,)."""
+    """Return the rows (t, 64) of each tile, padded with -1, and its cluster (t,)."""
     sizes = offsets.diff()
     tiles = ((sizes + TILE - 1) // TILE).masked_fill(~opened.any(0), 0)  # (M,)
     ends = tiles.cumsum(0)  # (M,)
@@ -44,7 +44,7 @@ def _tiles(offsets: Tensor, opened: Tensor, most_tiles: int) -> tuple[Tensor, Te
 def cluster_logits_reference(
     hidden: Tensor, weight: Tensor, offsets: Tensor, opened: Tensor, most_tiles: int
 ) -> tuple[Tensor, Tensor]:
-    """As :func:`cluster_logits`, in PyTorch."""
+    """Compute :func:`cluster_logits` in PyTorch."""
     rows, cluster = _tiles(offsets, opened, most_tiles)
     flat = rows.flatten()  # (t * 64,)
     logits = hidden.float() @ weight[flat.clamp(min=0)].float().T  # (N, t * 64)
@@ -64,22 +64,24 @@ def cluster_logits(
     most_tiles: int,
     backend: str = "auto",
 ) -> tuple[Tensor, Tensor]:
-    """Logits of each hidden row over the clusters it opened, in fp32.
+    """Compute the fp32 logits of each hidden row over the clusters it opened.
 
-    The clusters that any row opened are slabs of the sorted head, in ascending order, each cut into tiles of 64
-    rows (its last may be short); a tile is 64 columns. A weight row is read once, whatever N.
+    Clusters opened by any row are processed in ascending order. Each cluster is a slab of the sorted head,
+    split into tiles of 64 rows (the last one may be shorter); a tile gives 64 columns. Each weight row is
+    read once for all N hidden rows.
 
     Args:
         hidden: (N, d) bf16, fp16 or fp32; N at most 64.
         weight: (V', d) of the same dtype, sorted by cluster.
-        offsets: (M + 1,) int32 ascending from 0 to V': cluster c is rows offsets[c] to offsets[c + 1] - 1.
+        offsets: (M + 1,) int32, ascending from 0 to V': cluster c has rows offsets[c] to offsets[c + 1] - 1.
         opened: (N, M) bool; rows may share memory (``expand``).
-        most_tiles: of a call, from ``tiles_bound``. Tiles beyond it are left out, unsaid: nothing waits for the device.
-        backend: the kernel takes a d that is a multiple of 8.
+        most_tiles: maximum number of tiles, from ``tiles_bound``. Further tiles are dropped without an error,
+            which avoids a host synchronisation.
+        backend: the kernel needs d to be a multiple of 8.
 
     Returns:
-        logits (N, most_tiles * 64) fp32, -inf where a row did not open the column's cluster and where a column has no
-        row; rows (most_tiles * 64,) int32, the column's row of ``weight``, -1 for none.
+        logits (N, most_tiles * 64) fp32, -inf for columns without a row and for clusters that the hidden row
+        did not open; rows (most_tiles * 64,) int32, each column's row of ``weight`` or -1.
     """
     op = "cluster_logits"
     check_shape(op, "hidden", hidden, None, None)

@@ -1,4 +1,4 @@
-"""Compaction of a key/value cache after verification: the accepted nodes move behind the prefix, in all layers."""
+"""KV cache compaction after verification: moves the accepted nodes to the end of the prefix in all layers."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from torch import Tensor
 from .backend import FLOATS, Op
 from .checks import check_dtype, check_range, check_shape, check_together, fitting_backend
 
-MOST_PAIRS = 1024  # of the kernels
+MOST_PAIRS = 1024  # limit of the kernels
 
 
 def compact_kv_reference(keys: Tensor, values: Tensor, source: Tensor, destination: Tensor) -> None:
-    """As :func:`compact_kv`, in PyTorch."""
+    """Compute :func:`compact_kv` in PyTorch."""
     layers, _, heads, _, dim = keys.shape
     shape = (layers, -1, heads, -1, dim)
     taken, put = (slots[None, :, None, :, None].expand(shape) for slots in (source, destination))
@@ -26,16 +26,16 @@ _OP = Op("compact_kv", compact_kv_reference, FLOATS)
 def compact_kv(
     keys: Tensor, values: Tensor, source: Tensor, destination: Tensor, *, backend: str = "auto"
 ) -> None:
-    """Copy slots within a cache, in place: what lies in ``source`` then lies in ``destination``, too.
+    """Copy cache slots from ``source`` to ``destination``, in place.
 
-    All sources of a head are read before its first destination is written, so the two may overlap. Pairs of one row
-    with the same destination must have the same source.
+    All sources of a head are read before its first destination is written, so the two may overlap. Pairs of
+    one row with the same destination must have the same source.
 
     Args:
-        keys, values: (L, B, H, S, D) fp32, bf16 or fp16; in the kernels a slot is a multiple of 16 bytes, and the
-            slots of a head lie one behind the other (other dimensions may have any stride).
-        source, destination: (B, P) int64 slots, 0 to S - 1; the kernels leave out pairs beyond that.
-        backend: ``auto`` takes the reference where the layout does not fit the kernels.
+        keys, values: (L, B, H, S, D) fp32, bf16 or fp16. The kernels need slots of a multiple of 16 bytes
+            that are contiguous within a head; other dimensions may have any stride.
+        source, destination: (B, P) int64 slots, 0 to S - 1; the kernels skip pairs out of range.
+        backend: ``auto`` uses the reference if the kernels do not support the layout.
     """
     check_shape("compact_kv", "keys", keys, None, None, None, None, None)
     check_shape("compact_kv", "values", values, *keys.shape)
@@ -48,13 +48,13 @@ def compact_kv(
     check_together("compact_kv", (keys, values, source, destination))
     check_range("compact_kv", "the number of pairs", source.numel(), 1, None)
     fits = _fits(keys) and _fits(values) and source.shape[1] <= MOST_PAIRS
-    needs = f"slots of a multiple of 16 bytes one behind the other, at most {MOST_PAIRS:,} pairs"
+    needs = f"contiguous slots of a multiple of 16 bytes, at most {MOST_PAIRS:,} pairs"
     backend = fitting_backend("compact_kv", backend, keys, fits, needs)
     _OP(backend, keys, values, source.contiguous(), destination.contiguous())
 
 
 def _fits(cache: Tensor) -> bool:
-    """Whether the kernels can copy 16 bytes at a time: slots one behind the other, all aligned."""
+    """Return whether the kernels can copy 16 bytes at a time: slots contiguous and aligned."""
     dim, size = cache.shape[4], cache.element_size()
     return (
         cache.stride()[3:] == (dim, 1)

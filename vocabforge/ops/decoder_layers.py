@@ -1,4 +1,4 @@
-"""Decoder layers for few rows on a CPU, in one call: there most of a small pass is calls, not arithmetic."""
+"""Decoder layers for few rows on a CPU in one call; call overhead dominates small forward passes there."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from torch.nn import functional as F
 
 from .backend import Op
 
-# What a layer has, in this order; an empty tensor where it has none. Matrices are (outputs, inputs).
+# Weights of a layer in this order; an empty tensor if the layer has none. Matrices are (outputs, inputs).
 WEIGHTS = (
     "attention_norm",
-    "qkv",  # the rows of queries, keys, values
+    "qkv",  # rows of queries, keys, values
     "qkv_bias",
-    "q_norm",  # over all heads together,
+    "q_norm",  # over all heads together
     "k_norm",
-    "qk_norm",  # or (Hq + Hkv, D), a weight for each head
+    "qk_norm",  # or per head: (Hq + Hkv, D)
     "sinks",
     "attention_sub_norm",
     "o",
     "o_bias",
     "attention_out_norm",
     "mlp_norm",
-    "gate_up",  # the rows of gates, then of ups
+    "gate_up",  # gate rows, then up rows
     "gate_up_bias",
     "mlp_sub_norm",
     "down",
     "down_bias",
     "mlp_out_norm",
 )
-ACTIVATIONS = ("silu", "relu2", "gelu_tanh")  # of the gates
+ACTIVATIONS = ("silu", "relu2", "gelu_tanh")  # applied to the gates
 
 
 def decoder_layers_reference(
@@ -58,7 +58,7 @@ def decoder_layers_reference(
     residual_scale: float,
     one_plus: bool,
 ) -> tuple[Tensor, Tensor]:
-    """As :func:`decoder_layers`, in PyTorch."""
+    """Compute :func:`decoder_layers` in PyTorch."""
     _, batch, kv_heads, _, size = keys.shape
     q_width, kv_width = heads * size, kv_heads * size
     if partners is None:
@@ -104,7 +104,7 @@ def decoder_layers_reference(
             0, 2, 3, 1, 4
         )  # (B, kv, g, T, D)
         scores = scores @ keys[layer, :, :, None, :view].transpose(-1, -2) * scale
-        if allowed is None:  # the last token sees all
+        if allowed is None:  # causal; the last token sees all slots
             allowed = torch.ones(scores.shape[3:], dtype=torch.bool, device=x.device)
             allowed = allowed.tril(view - scores.shape[3])
         mask = allowed if allowed.dim() == 2 else allowed[:, None, None]
@@ -112,7 +112,7 @@ def decoder_layers_reference(
         if "sinks" in has:
             sink = w["sinks"].view(1, kv_heads, -1, 1, 1).expand(batch, -1, -1, scores.shape[3], 1)
             scores = torch.cat((scores, sink), -1)
-        shares = scores.softmax(-1)[..., :view].nan_to_num(0.0)  # a row that sees nothing gives 0
+        shares = scores.softmax(-1)[..., :view].nan_to_num(0.0)  # 0 for a token that sees no slot
         y = (shares @ values[layer, :, :, None, :view].nan_to_num(0.0)).permute(0, 3, 1, 2, 4)
         y = y.reshape(-1, q_width)
         if "attention_sub_norm" in has:
@@ -135,7 +135,7 @@ _OP = Op("decoder_layers", decoder_layers_reference, frozenset({torch.float32}),
 
 
 def runs_layers(x: Tensor) -> bool:
-    """Whether the compiled op takes such an x, on a machine where it is built."""
+    """Return whether the compiled op is available for such an x."""
     return _OP.compiled(x) is not None
 
 
@@ -165,33 +165,34 @@ def decoder_layers(
     one_plus: bool = False,
     backend: str = "auto",
 ) -> tuple[Tensor, Tensor]:
-    """Run T tokens of B sequences through L decoder layers with dense MLPs, and write their keys and values.
+    """Run T tokens of B sequences through L decoder layers with dense MLPs and write their keys and values.
 
-    What one token gives does not depend on how many there are: sums have the same order for any number of rows.
+    A token's output does not depend on the number of rows: the summation order is always the same.
 
-    Source: Vaswani et al., 2017, equation 1; RoFormer (Su et al., 2021), equation 34; RMSNorm (Zhang and Sennrich,
-    2019), equation 4; SwiGLU (Shazeer, 2020), equation 5.
+    Source: Vaswani et al., 2017, equation 1; RoFormer (Su et al., 2021), equation 34; RMSNorm (Zhang and
+    Sennrich, 2019), equation 4; SwiGLU (Shazeer, 2020), equation 5.
 
     Args:
-        x: (B * T, H) fp32, as all numbers here: the residual stream.
-        fed: (B * T, K) what queries, keys and values of the first layer read; None: the norm of x.
-        joined: two norms (H,): what they make of ``fed`` (B * T, H) and of x is read side by side.
-        normed_residual: the latter is the residual stream, too.
-        weights: those of ``WEIGHTS``, a layer after the other.
-        norm: (H,) of the norm after the last layer, or None.
-        angles: cosines and signed sines (B, T, D) of full layers, and the same of those with a window.
-        seen: bool (T, view) or (B, T, view): which of the first ``view`` slots a token sees; None: the last one sees
-            all of them, each one more than the token before it.
-        near_seen: the same in layers with a window.
-        partners: (D,) the dimension that each is rotated with; None: rotate-half.
-        keys: (L, B, Hkv, S, D), in one piece from a slot to the next; written in place.
-        values: likewise.
-        slots: (T,) or (B, T) int64 that the tokens are written to, each below S.
-        kinds: of each layer: 1 with a window, 2 not rotated, 3 both, else 0.
-        aux: layers whose outputs are wanted.
-        activation: of ``ACTIVATIONS``.
-        residual_scale: a block's output is multiplied by it.
-        one_plus: norms multiply by 1 + weight, those within blocks excepted.
+        x: (B * T, H) residual stream; fp32 like all floating-point tensors here.
+        fed: (B * T, K) input of the first layer's query, key and value projections; None: the norm of x.
+        joined: two norm weights (H,). If given, the first layer reads the concatenation of the normalised
+            ``fed`` (B * T, H) and the normalised x.
+        normed_residual: with ``joined``, use the normalised x as the residual stream.
+        weights: tensors of ``WEIGHTS``, layer by layer.
+        norm: (H,) weight of the norm after the last layer, or None.
+        angles: cosines and signed sines (B, T, D) for full-attention layers, then for sliding-window layers.
+        seen: bool (T, view) or (B, T, view): which of the first ``view`` slots each token sees. None: causal,
+            the last token sees all of them.
+        near_seen: same as ``seen``, for sliding-window layers.
+        partners: (D,) partner dimension of each dimension in the rotation; None: rotate-half.
+        keys: (L, B, Hkv, S, D) with contiguous slots; written in place.
+        values: same as ``keys``.
+        slots: (T,) or (B, T) int64 destination slots of the tokens, each below S.
+        kinds: per layer: 0 default, 1 sliding window, 2 no rotation, 3 both.
+        aux: layers whose outputs are returned.
+        activation: one of ``ACTIVATIONS``.
+        residual_scale: factor of each block's output.
+        one_plus: norms multiply by ``1 + weight``, except the norms inside blocks.
 
     Returns:
         (B * T, H) after the norm, and (B * T, len(aux) * H).

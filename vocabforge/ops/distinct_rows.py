@@ -1,4 +1,4 @@
-"""The distinct rows that a draft step's candidates name, and where each candidate's row is."""
+"""Distinct rows among the candidates of a draft step, and the position of each candidate's row."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from torch import Tensor
 from .backend import Op
 from .checks import INTEGERS, check_dtype, check_range, check_shape
 
-SEGMENTS = 128  # of kernels/distinct_rows/segments.h: the kernel's order, which callers may not rely on
+SEGMENTS = 128  # order of kernels/distinct_rows/segments.h; callers must not rely on it
 
 
 def distinct_rows_reference(ids: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
-    """As :func:`distinct_rows`, in PyTorch."""
+    """Compute :func:`distinct_rows` in PyTorch."""
     device, exists = ids.device, (ids >= 0) & (ids < size)  # (N, k)
     known = torch.where(exists, ids, size).long()
     wanted = torch.zeros(size + 1, dtype=torch.bool, device=device).index_fill_(0, known.flatten(), True)
-    wanted[size:] = False  # filled on the device; a number for one element would be copied from the host
+    wanted[size:] = False  # a slice is filled on the device; a scalar index would copy from the host
     segment = torch.arange(size + 1, device=device) % SEGMENTS
     order = torch.argsort(
         (~wanted).long() * SEGMENTS + segment, stable=True
@@ -32,15 +32,16 @@ _OP = Op("distinct_rows", distinct_rows_reference, INTEGERS)
 
 
 def distinct_rows(ids: Tensor, size: int, *, backend: str = "auto") -> tuple[Tensor, Tensor, Tensor]:
-    """List each number once that is in ``ids``, on the device and with static shapes.
+    """List the distinct values of ``ids`` on the device, with static shapes.
 
     Args:
-        ids: (N, k) int32 or int64; a number outside 0 .. size-1 is no row.
+        ids: (N, k) int32 or int64; values outside 0 .. size-1 are ignored.
         size: rows of the head, at most 2^20.
 
     Returns:
-        rows (C,) int32, C = min(N k, size): the distinct numbers in an order that depends on nothing else, then -1;
-        count (1,) int32: how many there are; places (N, k) int32: ``rows[places[n, j]] == ids[n, j]``, -1 for no row.
+        rows (C,) int32 with C = min(N k, size): the distinct values in an order that depends only on the set,
+        padded with -1; count (1,) int32: their number; places (N, k) int32 with
+        ``rows[places[n, j]] == ids[n, j]``, -1 for ignored values.
     """
     check_shape("distinct_rows", "ids", ids, None, None)
     check_dtype("distinct_rows", "ids", ids, INTEGERS)

@@ -1,4 +1,4 @@
-"""Chains of an EAGLE-3 layer on a CPU: what was accepted is committed, and the next tokens are drafted, in one call."""
+"""Chain drafting with an EAGLE-3 layer on a CPU: commit accepted tokens and draft new ones in one call."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def draft_chain_reference(
     eps: float,
     scale: float,
 ) -> Tensor:
-    """As :func:`draft_chain`, in PyTorch."""
+    """Compute :func:`draft_chain` in PyTorch."""
     g = features if fc is None else F.linear(features, fc)
     tokens = [ids[-1:]]
     while True:
@@ -58,7 +58,7 @@ _OP = Op("draft_chain", draft_chain_reference, frozenset({torch.float32}), host=
 
 
 def runs_chains(x: Tensor) -> bool:
-    """Whether the compiled op takes such numbers, on a machine where it is built."""
+    """Return whether the compiled op is available for such tensors."""
     return _OP.compiled(x) is not None
 
 
@@ -86,28 +86,28 @@ def draft_chain(
     scale: float,
     backend: str = "auto",
 ) -> Tensor:
-    """Run N committed tokens through EAGLE-3's layer, then draft ``count`` tokens, each the best after the one before.
+    """Run N committed tokens through EAGLE-3's layer, then draft ``count`` tokens greedily.
 
     Source: EAGLE-3 (Li et al., 2025), section 3.2; the layer is :func:`.decoder_layers.decoder_layers`'s.
 
     Args:
-        features: (N, K) fp32, as all numbers here, of committed positions.
-        fc: (H, K) fuses them; None: they are fused, K = H.
-        ids: (N,) int64 tokens after them.
-        start: slot and rotary position of the first; the others, and the drafts, follow it.
-        count: drafts, at least 1.
+        features: (N, K) features of the committed positions; fp32 like all floating-point tensors here.
+        fc: (H, K) fusion of the features; None: they are already fused, K = H.
+        ids: (N,) int64 tokens that follow these positions.
+        start: slot and rotary position of the first token; the others and the drafts follow it.
+        count: number of draft tokens, at least 1.
         embedding: (V, H).
-        joined, normed_residual, weights, heads, eps, scale: as ``decoder_layers`` has them.
-        normed_output: the next g is the normed output, not the output.
-        norm: (H,) before the head.
-        cos, sin: (P, D) of positions, P at least start + N + count - 1; sines are signed.
+        joined, normed_residual, weights, heads, eps, scale: see ``decoder_layers``.
+        normed_output: feed the normalised output back as the next g instead of the output.
+        norm: (H,) weight of the norm before the head.
+        cos, sin: (P, D) cosines and signed sines by position; P is at least start + N + count - 1.
         keys: (1, 1, Hkv, S, D); written in place.
-        values: likewise.
+        values: same as ``keys``.
         head: (R, H).
-        head_ids: (R,) int64 ids of its rows; None: row j scores token j.
+        head_ids: (R,) int64 token ids of the head's rows; None: row j scores token j.
 
     Returns:
-        (1 + count,) int64: the last of ``ids``, and the drafts.
+        (1 + count,) int64: the last of ``ids``, then the draft tokens.
     """
     model = joined, normed_residual, normed_output, weights, norm, cos, sin, keys, values
     result: Tensor = _OP(

@@ -1,4 +1,4 @@
-"""The product of few rows with a weight matrix on a CPU, where PyTorch's reads the matrix again for every row."""
+"""Product of few rows with a weight matrix on a CPU; PyTorch's product rereads the matrix for every row."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ from torch.nn import functional as F
 
 from .backend import Op
 
-MOST_ROWS = (
-    64  # PyTorch's product is as fast with more; with 32 rows of SmolLM2 it takes 1.5 to 2.7 times as long
-)
+MOST_ROWS = 64  # PyTorch is as fast with more rows; with 32 rows of SmolLM2 it takes 1.5 to 2.7 times as long
 
 
 def few_rows_reference(x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
-    """As :func:`linear`, in PyTorch."""
+    """Compute :func:`linear` in PyTorch."""
     return F.linear(x, w.to(x.dtype), bias)
 
 
@@ -24,16 +22,16 @@ _OP = Op("few_rows", few_rows_reference, frozenset({torch.float32}), host=True)
 
 
 def linear(x: Tensor, w: Tensor, bias: Tensor | None = None, *, backend: str = "auto") -> Tensor:
-    """x W^T + bias, (..., K) x (N, K) -> (..., N): ``torch.nn.functional.linear``, quicker for few rows on a CPU.
+    """Compute ``torch.nn.functional.linear`` faster for few rows on a CPU: (..., K) x (N, K) -> (..., N).
 
-    There an element's sum has the same order whatever the number of rows: a token's logits do not depend on
-    how many are verified with it.
+    In the compiled product the summation order does not depend on the number of rows, so a token's logits do
+    not depend on how many tokens are verified with it.
 
     Args:
-        x: the compiled product takes at most ``MOST_ROWS`` rows in fp32.
-        w: fp32, or bf16 beside an x in fp32: the weights are widened as they are read.
+        x: the compiled product supports at most ``MOST_ROWS`` fp32 rows.
+        w: fp32, or bf16 with an fp32 x: weights are converted as they are read.
     """
-    if torch.is_grad_enabled() or torch.compiler.is_compiling():  # neither a gradient nor a form to be fused
+    if torch.is_grad_enabled() or torch.compiler.is_compiling():  # the op has no gradient and cannot be fused
         return F.linear(x, w, bias)
     product = _OP.compiled(x) if backend == "auto" else partial(_OP, backend)
     rows = x.numel() // x.shape[-1]

@@ -1,7 +1,9 @@
-"""Weights in 8 bits: float8_e4m3fn with one fp32 scale a row ("FP8 formats for deep learning", Micikevicius 2022).
+"""8-bit weights: float8_e4m3fn with one fp32 scale per row.
 
-Rows are scaled so that their largest entry is the largest number of the format: what is lost is 3 bits of mantissa,
-about 2.6% of an entry's size at random, not range.
+Source: "FP8 formats for deep learning", Micikevicius 2022.
+
+Each row is scaled so that its largest entry maps to the largest value of the format. The loss is in the
+mantissa (3 bits, about 2.6% random error per entry), not in the range.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ _TINIEST = torch.finfo(torch.float32).tiny
 
 
 def quantise_rows(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows in 8 bits, ``weight ≈ rows * scale[:, None]``.
+    """Quantise rows to 8 bits: ``weight ≈ rows * scale[:, None]``.
 
     Args:
         weight: (V, r) fp32, bf16 or fp16, finite.
@@ -30,11 +32,11 @@ def quantise_rows(weight: Tensor) -> tuple[Tensor, Tensor]:
     check_dtype("quantise_rows", "weight", weight, FLOATS)
     rows = weight.float()
     largest = rows.abs().amax(-1)
-    # A row of zeros, or of numbers that a scale would round to 0, keeps scale 1.
+    # Rows of zeros, or of values so small that the scale would underflow, keep scale 1.
     scale = torch.where(largest > _LARGEST * _TINIEST, largest / _LARGEST, 1.0)
     return (rows / scale[:, None]).clamp(-_LARGEST, _LARGEST).to(FP8), scale
 
 
 def restore_rows(rows: Tensor, scale: Tensor) -> Tensor:
-    """(V, r) fp32 of what :func:`quantise_rows` gave."""
+    """Dequantise the output of :func:`quantise_rows` to (V, r) fp32."""
     return rows.float() * scale[:, None]

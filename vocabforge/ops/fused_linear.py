@@ -1,4 +1,4 @@
-"""A decoder layer's products for few rows, each with the norm before it and what follows it."""
+"""Linear projections of a decoder layer for few rows, fused with the preceding norm and the following op."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .checks import check_dtype, check_range, check_shape, check_together, fitti
 from .rope_store import check_rotation, rope_store, rope_store_reference, vectors
 from .silu_mul import silu_mul_reference
 
-MOST_ROWS = 64  # of x
+MOST_ROWS = 64  # rows of x
 
 
 def fused_linear_reference(
@@ -25,7 +25,7 @@ def fused_linear_reference(
     residual: Tensor | None = None,
     gated: bool = False,
 ) -> Tensor:
-    """As :func:`fused_linear`, in PyTorch: the ops that it replaces, with their roundings."""
+    """Compute :func:`fused_linear` in PyTorch with the ops it replaces, including their rounding."""
     normed = x if norm is None else rms_norm_reference(x, norm, eps)
     out = F.linear(normed, weight, bias)
     out = silu_mul_reference(out) if gated else out
@@ -45,7 +45,7 @@ def fused_qkv_reference(
     slots: Tensor,
     heads: int,
 ) -> Tensor:
-    """As :func:`fused_qkv`, in PyTorch: the ops that it replaces, with their roundings."""
+    """Compute :func:`fused_qkv` in PyTorch with the ops it replaces, including their rounding."""
     qkv = fused_linear_reference(x, weight, bias, norm, eps).view(*slots.shape, -1)
     return rope_store_reference(qkv, cos, sin, keys, values, slots, heads)
 
@@ -55,7 +55,7 @@ _QKV = Op("fused_qkv", fused_qkv_reference)
 
 
 def layers_backend(x: Tensor) -> str | None:
-    """The backend with which decoder layers take these ops for hidden states x (N, d); None: they do not."""
+    """Return the backend that decoder layers use for these ops on hidden states x (N, d); None: unfused."""
     rows, d = x.shape
     return backends.FUSED_LAYERS if rows <= MOST_ROWS and d % 8 == 0 else None
 
@@ -71,28 +71,29 @@ def fused_linear(
     gated: bool = False,
     backend: str = "auto",
 ) -> Tensor:
-    """``linear(rms_norm(x))``, then a residual sum or SwiGLU's product, in one kernel for few rows.
+    """Compute ``linear(rms_norm(x))`` plus a residual or SwiGLU product, in one kernel for few rows.
 
-    The kernel multiplies x with the norm's weight, rounded once, and the sums with the scales of the rows in fp32;
-    ``add_rms_norm`` rounds the scaled x, and again its product with the weight. All other roundings are the same.
+    The kernel rounds once, after multiplying x by the norm's weight, and applies the row scales to the fp32
+    sums; ``add_rms_norm`` rounds the scaled x and again its product with the weight. All other rounding is
+    the same.
 
     Source: Zhang and Sennrich, 2019, equation 4; Shazeer, 2020, equation 5.
 
     Args:
-        x: (N, d) bf16, fp16 or fp32. The kernel takes bf16 and fp16, N up to 64 and a d that is a multiple of 8; in
-            fp16, where x * norm could overflow, ``add_rms_norm`` runs before it.
-        weight: (V, d) of the same dtype, as the next ones; V at most 2^20 for the kernel.
+        x: (N, d) bf16, fp16 or fp32. The kernel supports bf16 and fp16, N up to 64 and d a multiple of 8. In
+            fp16 x * norm could overflow, so ``add_rms_norm`` runs first.
+        weight: (V, d) of the same dtype, like the following tensors; V at most 2^20 for the kernel.
         bias: (V,).
-        norm: (d,) weight of x's RMS norm; None: x is not normed.
-        eps: of the norm.
+        norm: (d,) weight of x's RMS norm; None: no norm.
+        eps: epsilon of the norm.
         residual: (N, V), added to the rounded products.
-        gated: the first half of the products are gates, the others their ups; there is no residual.
+        gated: the first half of the products are gates, the second half ups; no residual.
 
     Returns:
         (N, V) of x's dtype; (N, V / 2) if ``gated``.
 
     Raises:
-        UsageError: another shape, dtype or device, or a backend that is missing.
+        UsageError: unsupported shape, dtype or device, or unavailable backend.
     """
     op, rows = "fused_linear", len(weight)
     x, norm, backend = _prepare(op, x, weight, bias, norm, eps, backend)
@@ -123,17 +124,18 @@ def fused_qkv(
     qk_norm: Tensor | None = None,
     backend: str = "auto",
 ) -> Tensor:
-    """``rope_store(linear(rms_norm(x)))`` in one kernel for few rows; in two if heads are normed.
+    """Compute ``rope_store(linear(rms_norm(x)))`` in one kernel for few rows; two kernels with ``qk_norm``.
 
     Args:
-        x: (B * T, d); x, weight ((Hq + 2 Hkv) * D, d), bias, norm and eps as :func:`fused_linear` has them.
-        cos, sin, keys, values, slots, heads, qk_norm: as :func:`.rope_store.rope_store` has them; eps is of all norms.
+        x: (B * T, d); for x, weight ((Hq + 2 Hkv) * D, d), bias, norm and eps see :func:`fused_linear`.
+        cos, sin, keys, values, slots, heads, qk_norm: see :func:`.rope_store.rope_store`; eps applies to all
+            norms.
 
     Returns:
-        the rotated queries (B, T, Hq, D).
+        Rotated queries (B, T, Hq, D).
 
     Raises:
-        UsageError: another shape, dtype or device, or a backend that is missing.
+        UsageError: unsupported shape, dtype or device, or unavailable backend.
     """
     op = "fused_qkv"
     if qk_norm is not None:
@@ -143,7 +145,7 @@ def fused_qkv(
     x, norm, backend = _prepare(op, x, weight, bias, norm, eps, backend)
     check_shape(op, "slots", slots, None, None)
     check_range(op, "the number of rows less that of slots", len(x) - slots.numel(), 0, 0)
-    like = x[:, :1].expand(-1, len(weight)).unflatten(0, slots.shape)  # a view of the products' sizes
+    like = x[:, :1].expand(-1, len(weight)).unflatten(0, slots.shape)  # a view with the shape of the products
     check_rotation(like, (cos, sin), (keys, values), slots, heads)
     angles = vectors(cos), vectors(sin)
     given = x, weight.contiguous(), bias, norm, eps, *angles, keys, values, slots.contiguous(), heads
@@ -154,7 +156,7 @@ def fused_qkv(
 def _prepare(
     op: str, x: Tensor, weight: Tensor, bias: Tensor | None, norm: Tensor | None, eps: float, backend: str
 ) -> tuple[Tensor, Tensor | None, str]:
-    """x (normed if the kernel does not norm it), the norm that is left, and the backend; after their checks."""
+    """Check the arguments; return x (normalised if the kernel cannot), the remaining norm and the backend."""
     check_shape(op, "x", x, None, None)
     check_dtype(op, "x", x, FLOATS)
     rows, d = x.shape

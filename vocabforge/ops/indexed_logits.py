@@ -1,4 +1,4 @@
-"""Logits of the candidates that each hidden state names itself: ids (N, k) of the LM head's rows."""
+"""Logits of per-row candidates: ids (N, k) of LM head rows, one list for each hidden state."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .union_logits import check_head
 
 
 def indexed_logits_reference(hidden: Tensor, weight: Tensor, ids: Tensor) -> Tensor:
-    """As :func:`indexed_logits`, in PyTorch."""
+    """Compute :func:`indexed_logits` in PyTorch."""
     vocab = weight.shape[0]
     gathered = weight[ids.long().clamp(0, vocab - 1)].float()  # (N, k, d)
     logits = (gathered @ hidden.float()[:, :, None])[:, :, 0]  # (N, k)
@@ -22,18 +22,18 @@ _OP = Op("indexed_logits", indexed_logits_reference)
 
 
 def indexed_logits(hidden: Tensor, weight: Tensor, ids: Tensor, *, backend: str = "auto") -> Tensor:
-    """``weight[ids[n, j]] . hidden[n]``: gather and dot, each distinct row of the head read once from memory.
+    """Compute ``weight[ids[n, j]] . hidden[n]``, reading each distinct head row once from memory.
 
-    Hidden states of one draft step share many candidates. The kernel lists the distinct rows on the device and
-    multiplies each with all hidden states on tensor cores: bound by the reading of those rows, whatever N is.
+    Hidden states of one draft step share many candidates. The kernel lists the distinct rows on the device
+    and multiplies each with all hidden states on tensor cores. It is bound by reading those rows, for any N.
 
     Args:
-        hidden: (N, d) bf16 or fp16 (fp32, too, but not by the CUDA kernel), N at most 64, d a multiple of 8.
+        hidden: (N, d) bf16 or fp16 (fp32 only without the CUDA kernel), N at most 64, d a multiple of 8.
         weight: (V, d), of the same dtype, V at most 2^20.
-        ids: (N, k) int32 or int64; a number outside 0 .. V-1 is no candidate. The same id may stand twice.
+        ids: (N, k) int32 or int64, duplicates allowed; values outside 0 .. V-1 are ignored.
 
     Returns:
-        (N, k) fp32, summed in fp32; -inf where there is no candidate.
+        (N, k) fp32, accumulated in fp32; -inf for ignored ids.
     """
     check_head("indexed_logits", hidden, weight)
     check_shape("indexed_logits", "ids", ids, hidden.shape[0], None)

@@ -1,9 +1,9 @@
-"""Sums of weights that are the same in any order.
+"""Exact, order-independent sums of weights.
 
-A weight is an integer multiple of 2^-84, in two int64 halves of 42 bits, so that sums are exact as long as no weight is
-above 1 and there are at most 2^20: however a kernel cuts a row, it gets the same bits. What is below 2^-84 counts
-nothing; the largest weight of a distribution is 1, and a float64 sum would lose it, too. ``kernels/common/mass.cuh`` is
-the same in C++.
+A weight is an integer multiple of 2^-84, stored as two int64 halves of 42 bits. Sums of up to 2^20 weights of
+at most 1 are exact, so every partition of a row gives the same bits. Weights below 2^-84 are dropped; the
+largest weight of a distribution is 1, so a float64 sum would lose them as well. ``kernels/common/mass.cuh``
+is the C++ version.
 """
 
 from __future__ import annotations
@@ -14,36 +14,36 @@ HALF = 42  # bits
 
 
 def mass_parts(weights: Tensor) -> tuple[Tensor, Tensor]:
-    """fp32 weights, 0 to 1, as (high, low) int64: high * 2^-42 + low * 2^-84."""
+    """Split fp32 weights in [0, 1] into (high, low) int64: high * 2^-42 + low * 2^-84."""
     scaled = weights.double() * 2.0**HALF
     high = scaled.floor()
     return high.long(), ((scaled - high) * 2.0**HALF).long()
 
 
 def mass_value(high: Tensor, low: Tensor) -> Tensor:
-    """Sums of parts as float64; never smaller for a larger sum."""
+    """Convert summed parts to float64, monotonically."""
     high, low = high + (low >> HALF), low & ((1 << HALF) - 1)
     return high.double() * 2.0**-HALF + low.double() * 2.0 ** (-2 * HALF)
 
 
 def mass_heights(weights: Tensor) -> Tensor:
-    """Cumulative sums over the last dimension of fp32 weights (..., V): (..., V) float64."""
+    """Compute cumulative sums (..., V) float64 over the last dimension of fp32 weights (..., V)."""
     high, low = mass_parts(weights)
     return mass_value(high.cumsum(-1), low.cumsum(-1))
 
 
 def draw_by_height(weights: Tensor, uniform: Tensor) -> Tensor:
-    """The first place whose height is above ``uniform`` times the whole, as ``SeededChance.draw`` takes it.
+    """Draw the first index whose cumulative sum exceeds ``uniform`` times the total (``SeededChance.draw``).
 
-    The product is below the whole, rounded, too, since ``uniform`` is at most 1 - 2^-53: a place of weight above 0 is
-    found wherever there is one.
+    ``uniform`` is at most 1 - 2^-53, so the product is below the total even after rounding: if any weight is
+    positive, an index with positive weight is drawn.
 
     Args:
         weights: (..., V) fp32, 0 to 1.
         uniform: (...) float64 in [0, 1).
 
     Returns:
-        (...) int64; the last place where all weights are 0.
+        (...) int64; the last index if all weights are 0.
     """
     heights = mass_heights(weights)
     place = (heights <= uniform[..., None] * heights[..., -1:]).sum(-1)

@@ -1,4 +1,4 @@
-"""Top-k that decides ties by the lower id, which ``torch.topk`` does not promise."""
+"""Top-k with ties broken by the lower id, which ``torch.topk`` does not guarantee."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _MOST = 2**31 - 1
 
 
 def _keys(values: Tensor, ids: Tensor | None = None, nan: bool = False) -> Tensor:
-    """int64 keys in the order of (value, lower id first); without ids, of (value, lower index first).
+    """Return int64 keys that sort by value, then by lower id (without ids, by lower index).
 
-    With ``nan`` there may be NaN, and it ranks below -inf; to look for it is one more pass over the values.
+    With ``nan``, values may contain NaN, which ranks below -inf; this costs one more pass over the values.
     """
     if ids is None:
         ids = torch.arange(values.shape[-1], device=values.device)
@@ -26,7 +26,7 @@ def _keys(values: Tensor, ids: Tensor | None = None, nan: bool = False) -> Tenso
 
 
 def topk_lowest_id(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Top-k with ties to the lower index.
+    """Compute top-k with ties broken by the lower index.
 
     Args:
         values: (N, R) fp32, finite or infinite.
@@ -40,7 +40,7 @@ def topk_lowest_id(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def topk_by_id(values: Tensor, ids: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Top-k of columns that stand for ids, in whatever order, with ties to the lower id.
+    """Compute top-k of columns labelled with ids in any order, with ties broken by the lower id.
 
     Args:
         values: (N, C) fp32, finite or infinite.
@@ -52,14 +52,14 @@ def topk_by_id(values: Tensor, ids: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """
     best = _keys(values, ids).topk(k, dim=-1).values
     bits = (best >> 32).to(torch.int32)
-    bits ^= (bits >> 31).bitwise_and_(_MOST)  # the change of _keys undoes itself
+    bits ^= (bits >> 31).bitwise_and_(_MOST)  # the transformation of _keys is its own inverse
     return bits.view(torch.float32), _MOST - (best & _LOW)
 
 
 def top_set(scores: Tensor, n: int, *, nan: bool = False) -> Tensor:
-    """Indices (N, n) int64 of the n best of (N, R) fp32 scores, ascending; ties at the border to the lower.
+    """Return ascending indices (N, n) int64 of the n best of (N, R) fp32 scores; ties go to lower indices.
 
-    With ``nan`` there may be NaN, which ranks below -inf.
+    With ``nan``, scores may contain NaN, which ranks below -inf.
     """
     chosen = _keys(scores, nan=nan).topk(n, dim=-1, sorted=False).values  # their order does not matter
     return (_MOST - (chosen & _LOW)).sort(-1).values

@@ -1,7 +1,7 @@
-"""Counter-based random numbers: any number of numpy's Philox stream by its place, without those before it.
+"""Counter-based random numbers: random access into numpy's Philox stream.
 
-Philox4x64-10 of Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3". ``kernels/common/philox.cuh`` is
-the same in C++.
+Philox4x64-10 of Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3".
+``kernels/common/philox.cuh`` is the C++ version.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _ROUNDS = 10
 
 
 def _signed(word: int) -> int:
-    """A 64-bit word as the int64 of the same bits."""
+    """Reinterpret a 64-bit word as int64."""
     return word - (1 << 64) if word >> 63 else word
 
 
@@ -23,17 +23,17 @@ _STEPS = tuple(map(_signed, (0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B)))
 
 
 def philox_uniform(seeds: Tensor, places: Tensor) -> Tensor:
-    """The numbers that ``numpy.random.Generator(numpy.random.Philox(key=seed)).random()`` gives.
+    """Return numbers of ``numpy.random.Generator(numpy.random.Philox(key=seed)).random()``.
 
     Args:
-        seeds: int64, 0 or above.
-        places: int64, 0 or above, of a shape that fits ``seeds``: the first number has place 0.
+        seeds: int64, at least 0.
+        places: int64 positions in the stream, starting at 0; broadcastable with ``seeds``.
 
     Returns:
-        float64 in [0, 1), a multiple of 2^-53, of the common shape.
+        float64 multiples of 2^-53 in [0, 1), of the broadcast shape.
     """
     seeds, places = torch.broadcast_tensors(seeds, places)
-    # numpy counts before it draws, and four words come from one count.
+    # numpy increments the counter before drawing; one count gives four words.
     words = [(places >> 2) + 1, *(torch.zeros_like(places) for _ in range(3))]
     keys = [seeds, torch.zeros_like(seeds)]
     for number in range(_ROUNDS):
@@ -46,12 +46,12 @@ def philox_uniform(seeds: Tensor, places: Tensor) -> Tensor:
 
 
 def _shifted(word: Tensor, by: int) -> Tensor:
-    """A right shift that fills with zeros."""
+    """Shift right, filling with zeros."""
     return (word >> by) & ((1 << (64 - by)) - 1)
 
 
 def _multiply(word: Tensor, factor: int) -> tuple[Tensor, Tensor]:
-    """The high and the low 64 bits of an unsigned product; int64 products wrap, which keeps the low bits."""
+    """Return the high and low 64 bits of an unsigned product; the low bits survive int64 wrap-around."""
     high, low = _shifted(word, 32), word & _LOW
     factor_high, factor_low = factor >> 32 & _LOW, factor & _LOW
     middle = high * factor_low + _shifted(low * factor_low, 32)

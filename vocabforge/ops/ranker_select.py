@@ -1,4 +1,4 @@
-"""The ranker's candidates: the k best of all tokens by a low-rank score (SpecVocab)."""
+"""Candidates of the ranker: the top k of all tokens by a low-rank score (SpecVocab)."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ MOST_ROWS, MOST_VOCAB = 64, 1 << 20
 def ranker_select(
     projected: Tensor, vocab: Tensor, k: int, *, scale: Tensor | None = None, backend: str = "auto"
 ) -> Tensor:
-    """The k best of ``s = (vocab @ projected) * scale`` for each row, summed in fp32; their order is free.
+    """Return the top k of ``s = (vocab @ projected) * scale`` for each row in any order, accumulated in fp32.
 
-    The set is exact: where scores tie at its border, the lower ids are in it. NaN ranks below -inf.
+    The set is exact: ties for the last place go to the lower ids. NaN ranks below -inf.
 
     Args:
-        projected: (N, r) bf16 or fp16 (fp32 on the CPU), N from 1 to 64; ``W_down h``.
-        vocab: (V, r) of the same dtype, or float8_e4m3fn with ``scale`` (ops/fp8.py); V to 2**20. r is a multiple
-            of 8, of 16 in 8 bits.
+        projected: (N, r) ``W_down h``, bf16 or fp16 (fp32 on the CPU), N from 1 to 64.
+        vocab: (V, r) of the same dtype, or float8_e4m3fn with ``scale`` (ops/fp8.py); V at most 2**20. r must
+            be a multiple of 8 (of 16 in 8 bits).
         k: 1 to V.
-        scale: (V,) fp32, of each row of ``vocab``.
+        scale: (V,) fp32 scale of each row of ``vocab``.
 
     Returns:
-        (N, k) int32, distinct in a row.
+        (N, k) int32, distinct within a row.
     """
     name = "ranker_select"
     check_shape(name, "projected", projected, None, None)
@@ -43,7 +43,7 @@ def ranker_select(
     step = 16 if scale is not None else 8
     if projected.shape[1] % step:
         raise UsageError(
-            f"{name}: this rank has no kernel", got=projected.shape[1], expected=f"a multiple of {step}"
+            f"{name}: unsupported rank", got=projected.shape[1], expected=f"a multiple of {step}"
         )
     if scale is not None:
         check_shape(name, "scale", scale, len(vocab))
@@ -53,7 +53,7 @@ def ranker_select(
 
 
 def ranker_select_reference(projected: Tensor, vocab: Tensor, k: int, scale: Tensor | None = None) -> Tensor:
-    """As :func:`ranker_select`, in PyTorch: ids ascending."""
+    """Compute :func:`ranker_select` in PyTorch, with ascending ids."""
     scores = projected.float() @ vocab.float().T  # (N, V)
     if scale is not None:
         scores = scores * scale

@@ -1,4 +1,4 @@
-"""The ranker head in one op: candidates by a low-rank score, their exact logits, log-softmax and top-k (SpecVocab)."""
+"""Ranker head in one op: candidates by low-rank score, exact logits, log-softmax and top-k (SpecVocab)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .draft_topk import draft_topk_reference
 from .fp8 import FP8
 from .union_logits import check_head
 
-MOST_TOPK, MOST_ANSWERS = 32, 1536  # of a row, and of all rows together
+MOST_TOPK, MOST_ANSWERS = 32, 1536  # results per row, and of all rows together
 
 
 def ranker_topk(
@@ -27,28 +27,29 @@ def ranker_topk(
     target_ids: Tensor | None = None,
     backend: str = "auto",
 ) -> tuple[Tensor, Tensor]:
-    """What ``ranker_select``, ``indexed_logits`` and ``draft_topk`` answer one after the other, but over the
-    candidates of :func:`shortlist`: the k best, and a few more.
+    """Fuse ``ranker_select``, ``indexed_logits`` and ``draft_topk`` over the candidates of :func:`shortlist`.
 
-    Scores and logits are summed in fp32, the projection ``down @ hidden`` is rounded to the dtype of ``hidden``. More
-    candidates have two effects: a token that the k best lack may be answered, and log-probabilities are normalised over
-    more tokens, so none is higher. Any number of candidates fits, in the worst case all V.
+    Scores and logits are accumulated in fp32; the projection ``down @ hidden`` is rounded to the dtype of
+    ``hidden``. The shortlist has the top k and a few more candidates. This has two effects: a token outside
+    the top k may be returned, and log-probabilities are normalised over more tokens, so none is higher. Any
+    number of candidates is supported, in the worst case all V.
 
     Args:
-        hidden: (N, d) bf16 or fp16 (fp32, too, but not by the CUDA kernels), N at most 64, d a multiple of 8.
-        down: (r, d) of the same dtype, r a multiple of 8, of 16 with ``scale``.
+        hidden: (N, d) bf16 or fp16 (fp32 only without the CUDA kernels), N at most 64, d a multiple of 8.
+        down: (r, d) of the same dtype, r a multiple of 8 (of 16 with ``scale``).
         vocab: (V, r) of the same dtype, or float8_e4m3fn with ``scale``; V at most 2^20.
-        weight: (V, d) of the dtype of ``hidden``: rows of the LM head.
-        k: 1 to V, the fewest candidates of a row.
-        topk: 1 to ``MOST_TOPK`` answers of a row; N topk at most ``MOST_ANSWERS``.
-        scale: (V,) fp32, of each row of ``vocab`` (ops/fp8.py).
+        weight: (V, d) LM head rows of the dtype of ``hidden``.
+        k: minimum number of candidates per row, 1 to V.
+        topk: results per row, 1 to ``MOST_TOPK``; N * topk is at most ``MOST_ANSWERS``.
+        scale: (V,) fp32 scale of each row of ``vocab`` (ops/fp8.py).
         target_ids: (V,) int64, distinct, below 2**31; None: row i is id i.
 
     Returns:
-        log-probabilities (N, topk) fp32, descending, and ids (N, topk) int64, ties to the lower, as of ``draft_topk``.
+        Log-probabilities (N, topk) fp32 in descending order and ids (N, topk) int64; ties go to the lower id,
+        as in ``draft_topk``.
 
     Raises:
-        UsageError: another shape, dtype or device, or a backend that is missing.
+        UsageError: unsupported shape, dtype or device, or unavailable backend.
     """
     name = "ranker_topk"
     check_head(name, hidden, weight)
@@ -56,7 +57,7 @@ def ranker_topk(
     check_shape(name, "down", down, None, hidden.shape[1])
     check_dtype(name, "down", down, {hidden.dtype})
     if not len(down) or len(down) % step:
-        raise UsageError(f"{name}: this rank has no kernel", got=len(down), expected=f"a multiple of {step}")
+        raise UsageError(f"{name}: unsupported rank", got=len(down), expected=f"a multiple of {step}")
     check_shape(name, "vocab", vocab, len(weight), len(down))
     check_dtype(name, "vocab", vocab, {hidden.dtype} if scale is None else {FP8})
     check_range(name, "k", k, 1, len(weight))
@@ -74,24 +75,24 @@ def ranker_topk(
 
 
 def takes(rows: int, topk: int) -> bool:
-    """Whether the op answers so much at once: each block keeps the best of all rows in shared memory."""
+    """Return whether the op supports this size: each block keeps the best of all rows in shared memory."""
     return topk <= MOST_TOPK and rows * topk <= MOST_ANSWERS
 
 
 def shortlist(scores: Tensor, k: int) -> Tensor:
-    """Each row's candidates, bool (N, V): the k best of fp32 scores (N, V), and all others in the k-th's bin.
+    """Return candidates, bool (N, V): the top k of fp32 scores (N, V) and all others in the k-th score's bin.
 
-    There are k to k - 1 + b candidates if b scores are in that bin; b is V at most.
+    If that bin has b scores, there are k to k - 1 + b candidates; b is at most V.
     """
     bins = score_bins(scores)
     return bins >= bins.topk(k, dim=-1).values[:, -1:]
 
 
 def score_bins(scores: Tensor) -> Tensor:
-    """Numbers (N, V) int32 of the scores' bins, ascending with fp32 scores (N, V).
+    """Return bin numbers (N, V) int32 that increase with the fp32 scores (N, V).
 
-    An octave of a sign has 16 bins (8 for more than 32 rows) from 2^-6 to 960 (896). Of each sign smaller magnitudes
-    are one bin, and larger ones. NaN is in the lowest.
+    Per sign, each octave has 16 bins (8 for more than 32 rows) for magnitudes from 2^-6 to 960 (896). Smaller
+    magnitudes share one bin, and so do larger ones. NaN is in the lowest bin.
     """
     detail = 4 if len(scores) <= 32 else 3
     side, lowest = 16 << detail, (127 - 6) << detail
@@ -110,7 +111,7 @@ def ranker_topk_reference(
     scale: Tensor | None = None,
     target_ids: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """As :func:`ranker_topk`, in PyTorch; it computes the logits of all V tokens."""
+    """Compute :func:`ranker_topk` in PyTorch, from the logits of all V tokens."""
     projected = (hidden.float() @ down.float().T).to(hidden.dtype)
     scores = projected.float() @ vocab.float().T  # (N, V)
     candidates = shortlist(scores if scale is None else scores * scale, k)

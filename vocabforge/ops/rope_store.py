@@ -1,4 +1,4 @@
-"""From the fused projection to attention: norms of heads, rotation, keys and values into the cache."""
+"""Steps between the QKV projection and attention: head norms, rotation, KV cache writes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def rope_store_reference(
     qk_norm: Tensor | None = None,
     eps: float = 1e-6,
 ) -> Tensor:
-    """As :func:`rope_store`, in PyTorch."""
+    """Compute :func:`rope_store` in PyTorch."""
     batch, kv_heads, _, dim = keys.shape
     every = qkv.view(batch, qkv.shape[1], -1, dim)  # (B, T, Hq + 2 Hkv, D)
     qk, v = every.split((heads + kv_heads, kv_heads), 2)
@@ -55,26 +55,26 @@ def rope_store(
     eps: float = 1e-6,
     backend: str = "auto",
 ) -> Tensor:
-    """Norm (where a weight is given) and rotate the heads of queries and keys; write keys and values to the cache.
+    """Normalise (if a weight is given) and rotate query and key heads; write keys and values to the cache.
 
-    Source: RoFormer (Su et al., 2021), equation 34, in the half-split order of Hugging Face checkpoints; the norm
-    of heads is Qwen3's. Roundings are those of ``models/lean_layers.rms_norm`` and ``models/rope.apply_rope``.
+    Source: RoFormer (Su et al., 2021), equation 34, in the half-split order of Hugging Face checkpoints; head
+    norms as in Qwen3. Rounding matches ``models/lean_layers.rms_norm`` and ``models/rope.apply_rope``.
 
     Args:
-        qkv: (B, T, (Hq + 2 Hkv) * D) bf16, fp16 or fp32: the heads of queries, keys, values.
+        qkv: (B, T, (Hq + 2 Hkv) * D) bf16, fp16 or fp32: heads of queries, keys, values.
         cos: (B, T, D) of qkv's dtype or fp32, from ``models/rope.rope_at``; the first two strides are free.
-        sin: likewise, with the minus of rotate-half in its first half.
-        keys: (B, Hkv, S, D) of qkv's dtype, written in place; a view of a bigger cache is fine, if its vectors
-            are in one piece (for kernels: and begin at multiples of 16 bytes).
-        values: likewise.
-        slots: (B, T) int64, distinct within a row, 0 <= slot < S. The kernels write nothing for a slot outside.
+        sin: same as ``cos``, with the minus of rotate-half in its first half.
+        keys: (B, Hkv, S, D) of qkv's dtype, written in place; may be a view of a larger cache if its vectors
+            are contiguous (for kernels also 16-byte aligned).
+        values: same as ``keys``.
+        slots: (B, T) int64, distinct within a row, 0 <= slot < S. The kernels skip slots out of range.
         heads: Hq.
-        qk_norm: (Hq + Hkv, D) of qkv's dtype: a weight for each head of queries and keys.
-        eps: of the norm.
-        backend: the kernel takes a D that is a multiple of 16, at most 512.
+        qk_norm: (Hq + Hkv, D) of qkv's dtype: norm weight of each query and key head.
+        eps: epsilon of the norm.
+        backend: the kernel needs D to be a multiple of 16 and at most 512.
 
     Returns:
-        the rotated queries (B, T, Hq, D).
+        Rotated queries (B, T, Hq, D).
     """
     check_rotation(qkv, (cos, sin), (keys, values), slots, heads, qk_norm)
     dim = keys.shape[3]
@@ -88,7 +88,7 @@ def rope_store(
 
 
 def vectors(angles: Tensor) -> Tensor:
-    """Cosines or sines whose vectors are in one piece."""
+    """Return cosines or sines with contiguous vectors."""
     return angles if angles.stride(2) == 1 else angles.contiguous()
 
 
@@ -100,7 +100,11 @@ def check_rotation(
     heads: int,
     qk_norm: Tensor | None = None,
 ) -> None:
-    """Raises: UsageError: shapes, dtypes or devices other than those of :func:`rope_store`."""
+    """Check the arguments of :func:`rope_store`.
+
+    Raises:
+        UsageError: unsupported shape, dtype or device.
+    """
     (cos, sin), (keys, values) = angles, caches
     check_shape(_OP_NAME, "keys", keys, None, None, None, None)
     batch, kv_heads, capacity, dim = keys.shape

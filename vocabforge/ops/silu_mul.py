@@ -1,4 +1,4 @@
-"""The activation of a gated MLP: silu(gate) * up."""
+"""Activation of a gated MLP: silu(gate) * up."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .checks import check_dtype, check_range, check_shape, fitting_backend
 
 
 def silu_mul_reference(gate_up: Tensor) -> Tensor:
-    """As :func:`silu_mul`, in PyTorch."""
+    """Compute :func:`silu_mul` in PyTorch."""
     gate, up = gate_up.chunk(2, -1)
     return F.silu(gate) * up
 
@@ -19,13 +19,13 @@ _OP = Op("silu_mul", silu_mul_reference)
 
 
 def silu_mul(gate_up: Tensor, *, backend: str = "auto") -> Tensor:
-    """silu(gate) * up, the silu rounded to the dtype before the product, as PyTorch does it in two calls.
+    """Compute silu(gate) * up, rounding the silu to the dtype before the product like two PyTorch calls.
 
     Source: Shazeer, 2020 (SwiGLU), equation 5.
 
     Args:
-        gate_up: (R, 2i) bf16, fp16 or fp32: the gates, then the ups of each row.
-        backend: the kernel takes an i that is a multiple of 8.
+        gate_up: (R, 2i) bf16, fp16 or fp32: gates, then ups of each row.
+        backend: the kernel needs i to be a multiple of 8.
 
     Returns:
         (R, i) of the same dtype.

@@ -1,4 +1,4 @@
-"""The target's greedy choice: the largest logit of each row."""
+"""Greedy choice of the target: the largest logit of each row."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .checks import check_dtype, check_range, check_shape
 
 
 def target_choice_reference(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """As :func:`target_choice`, in PyTorch."""
+    """Compute :func:`target_choice` in PyTorch."""
     highest, choices = logits.max(-1)  # (R,), the first of equal maxima; NaN is the largest
     return choices, highest > -torch.inf
 
@@ -19,14 +19,14 @@ _OP = Op("target_choice", target_choice_reference, FLOATS)
 
 
 def target_choice(logits: Tensor, *, backend: str = "auto") -> tuple[Tensor, Tensor]:
-    """The token that each row of logits chooses at temperature 0, and whether the row is a distribution.
+    """Return the argmax of each row of logits, and whether the row is a valid distribution.
 
     Args:
-        logits: (R, V) fp32, bf16 or fp16; fp64 in the reference, too.
+        logits: (R, V) fp32, bf16 or fp16; the reference also supports fp64.
 
     Returns:
-        choices (R,) int64, the first of equal maxima; valid (R,) bool, False where the row holds NaN or nothing above
-        -inf: its choice then means nothing.
+        choices (R,) int64, the first of equal maxima; valid (R,) bool, False if the row contains NaN or
+        nothing above -inf (its choice is then undefined).
     """
     check_shape("target_choice", "logits", logits, None, None)
     check_dtype("target_choice", "logits", logits, FLOATS | {torch.float64})

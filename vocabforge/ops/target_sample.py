@@ -1,8 +1,8 @@
-"""The target's distribution after temperature, top-k, top-p and min-p, and one draw from it a row.
+"""Target distribution after temperature, top-k, top-p and min-p, and one draw per row from it.
 
-The transform and the draw of ``decode/sampling.py``, without penalties: the same tokens except where
-the random number lies within rounding of a border, since exponentials here are rounded correctly and sums are
-exact (``ops/masses.py``). So every implementation of this op gives the same bits.
+Implements the transform and the draw of ``decode/sampling.py``, without penalties. Exponentials are correctly
+rounded and sums are exact (``ops/masses.py``), so every implementation of this op gives the same bits. Tokens
+differ from ``decode/sampling.py`` only if the random number is within rounding error of a boundary.
 """
 
 from __future__ import annotations
@@ -21,30 +21,28 @@ MOST_VOCAB = 1 << 20
 def target_weights_reference(
     logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor
 ) -> Tensor:
-    """As :func:`target_weights_of`, in PyTorch."""
+    """Compute :func:`target_weights_of` in PyTorch."""
     scores, best = logits.float(), logits.float().max(-1).indices[:, None]
-    highest = scores.gather(1, best)  # (R, 1), NaN where there is one
-    infinite = highest == torch.inf  # infinitely ahead: nothing else is possible
+    highest = scores.gather(1, best)  # (R, 1), NaN if the row contains one
+    infinite = highest == torch.inf  # only +inf logits have probability
     scores = torch.where(infinite, torch.where(scores == torch.inf, 0.0, -torch.inf), scores)
-    # The maximum goes first: a tiny temperature would otherwise make infinities, and those NaN.
+    # Subtract the maximum before dividing: a tiny temperature would otherwise give inf and then NaN.
     ahead = (scores - torch.where(infinite, 0.0, highest)).double()
     greedy = temperature[:, None] == 0
     weights = (ahead / torch.where(greedy, 1.0, temperature[:, None])).float().double().exp().float()
     weights = _most_probable(scores, weights, top_k[:, None], top_p[:, None])
-    weights = weights.masked_fill(
-        weights < min_p[:, None].float(), 0.0
-    )  # the most probable one's weight is 1
+    weights = weights.masked_fill(weights < min_p[:, None].float(), 0.0)  # the largest weight is 1
     only = torch.zeros_like(weights).scatter(1, best, 1.0)
     return torch.where(highest > -torch.inf, torch.where(greedy, only, weights), 0.0)
 
 
 def _most_probable(scores: Tensor, weights: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
-    """Weights without what top-k and, after it, top-p leave out; ties go to the lower id."""
+    """Zero the weights excluded by top-k and then by top-p; ties go to the lower id."""
     order = scores.sort(dim=1, descending=True, stable=True).indices
     ranks = torch.arange(scores.shape[1], device=scores.device)
     ordered = weights.gather(1, order).masked_fill((top_k > 0) & (ranks >= top_k), 0.0)
     heights = mass_heights(ordered)
-    enough = (heights < top_p * heights[:, -1:]).sum(1, keepdim=True)  # the first that reaches the share
+    enough = (heights < top_p * heights[:, -1:]).sum(1, keepdim=True)  # first rank that reaches top_p
     ordered = ordered.masked_fill((top_p < 1) & (ranks > enough), 0.0)
     return torch.zeros_like(weights).scatter(1, order, ordered)
 
@@ -58,7 +56,7 @@ def target_sample_reference(
     seeds: Tensor,
     draws: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """As :func:`target_sample`, in PyTorch."""
+    """Compute :func:`target_sample` in PyTorch."""
     highest, best = logits.float().max(-1)
     valid = highest > -torch.inf
     weights = target_weights_reference(logits, temperature, top_k, top_p, min_p)
@@ -79,16 +77,17 @@ def target_weights_of(
     *,
     backend: str = "auto",
 ) -> Tensor:
-    """The target's distribution of each row after the transform, up to a factor.
+    """Compute each row's target distribution after the transform, up to a factor.
 
     Args:
         logits: (R, V) fp32, bf16 or fp16; V at most 2^20.
-        temperature, top_p, min_p: (R,) fp64 (or fp32), each as in ``SamplingParams``; temperature 0 is greedy.
+        temperature, top_p, min_p: (R,) fp64 (or fp32), each as in ``SamplingParams``; temperature 0 is
+            greedy.
         top_k: (R,) int64, 0 keeps all.
 
     Returns:
-        (R, V) fp32, the largest weight of a row 1, exactly 0 outside the support; all 0 where the row is no
-        distribution (NaN, or nothing above -inf).
+        (R, V) fp32 with largest weight 1 per row, exactly 0 outside the support; all 0 if the row is not a
+        valid distribution (NaN, or nothing above -inf).
     """
     settings = _checked("target_weights_of", logits, temperature, top_k, top_p, min_p)
     weights: Tensor = _WEIGHTS(backend, logits.contiguous(), *settings)
@@ -106,18 +105,19 @@ def target_sample(
     *,
     backend: str = "auto",
 ) -> tuple[Tensor, Tensor]:
-    """One token a row from the target's distribution after the transform.
+    """Draw one token per row from the target distribution after the transform.
 
     Args:
         logits: (R, V) fp32, bf16 or fp16; V at most 2^20.
-        temperature, top_p, min_p: (R,) fp64 (or fp32), each as in ``SamplingParams``; temperature 0 is greedy.
+        temperature, top_p, min_p: (R,) fp64 (or fp32), each as in ``SamplingParams``; temperature 0 is
+            greedy.
         top_k: (R,) int64, 0 keeps all.
-        seeds: (R,) int64, of the rows' random streams.
-        draws: (R,) int64: which number of the stream decides. A number decides once: the caller counts.
+        seeds: (R,) int64 seeds of the rows' random streams.
+        draws: (R,) int64 positions in the streams. The caller advances them, so that no number is used twice.
 
     Returns:
-        choices (R,) int64 and valid (R,) bool, False where the row holds NaN or nothing above -inf: its choice then
-        means nothing.
+        choices (R,) int64 and valid (R,) bool, False if the row contains NaN or nothing above -inf (its
+        choice is then undefined).
     """
     settings = _checked("target_sample", logits, temperature, top_k, top_p, min_p)
     for name, tensor in (("seeds", seeds), ("draws", draws)):

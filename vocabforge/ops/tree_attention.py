@@ -1,4 +1,4 @@
-"""Attention of a draft tree's nodes (or of one plain token) over a long prefix and, behind it, over their ancestors."""
+"""Attention of a draft tree's nodes (or of a single token) over a long prefix and over their ancestors."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from .backend import FLOATS, Op
 from .checks import check_dtype, check_range, check_shape, check_together, fitting_backend
 from .trees import WORD
 
-HEAD_SIZES = (64, 80, 96, 128, 192, 256)  # that the kernels are compiled for
+HEAD_SIZES = (64, 80, 96, 128, 192, 256)  # sizes that the kernels are compiled for
 _NAME, _NEEDS = "tree_attention", f"a head size D of {', '.join(map(str, HEAD_SIZES))}"
 
 
 def visible_slots(
     lengths: Tensor, words: Tensor, capacity: int, positions: Tensor | None, window: int
 ) -> Tensor:
-    """What each query sees, bool (B, T, S); see :func:`tree_attention` for the arguments (window 0: none)."""
+    """Return the attention mask, bool (B, T, S); arguments as in :func:`tree_attention` (window 0: none)."""
     slots = torch.arange(capacity, device=lengths.device)
     behind = slots - lengths.clamp(0, capacity)[:, None]  # (B, S)
     bits = words.shape[2] * WORD
@@ -40,17 +40,17 @@ def tree_attention_reference(
     window: int,
     scale: float,
 ) -> Tensor:
-    """As :func:`tree_attention`, in PyTorch."""
+    """Compute :func:`tree_attention` in PyTorch."""
     batch, queries, heads, size = q.shape
     kv_heads, capacity = keys.shape[1], keys.shape[2]
     seen = visible_slots(lengths, words, capacity, positions, window)  # (B, T, S)
-    read = seen.any(1)[:, None, :, None]  # (B, 1, S, 1); what no query sees may hold anything
+    read = seen.any(1)[:, None, :, None]  # (B, 1, S, 1); slots that no query sees may be uninitialised
     k = keys.float().masked_fill(~read, 0.0)
     v = values.float().masked_fill(~read, 0.0)
     rows = q.float().view(batch, queries, kv_heads, heads // kv_heads, size).permute(0, 2, 3, 1, 4)
     scores = rows @ k[:, :, None].transpose(-1, -2) * scale  # (B, Hkv, G, T, S)
     weights = scores.masked_fill(~seen[:, None, None], -torch.inf).softmax(-1)
-    weights = weights.masked_fill(~seen.any(-1)[:, None, None, :, None], 0.0)  # a query that sees nothing
+    weights = weights.masked_fill(~seen.any(-1)[:, None, None, :, None], 0.0)  # queries that see no slot
     return (weights @ v[:, :, None]).permute(0, 3, 1, 2, 4).reshape(q.shape).to(q.dtype)
 
 
@@ -69,28 +69,29 @@ def tree_attention(
     scale: float | None = None,
     backend: str = "auto",
 ) -> Tensor:
-    """Softmax attention over all committed slots of a row and over each query's ancestors behind them.
+    """Compute softmax attention over a row's committed slots and over each query's ancestors after them.
 
-    Query t of row b sees slots 0 .. lengths[b] - 1 and slot lengths[b] + j where bit j % 64 of words[b, t, j // 64]
-    is set (``DraftTree.ancestor_words``; a query's own slot is one of them). One plain token: T = 1 and the word 1.
-    How much is read follows from ``lengths`` and ``words`` on the device: no host synchronisation, and one captured
-    graph serves all lengths. Scores, softmax and sums are fp32; the same call gives the same bits (another batch size
-    or capacity may cut the keys up otherwise). After Flash-Decoding and FlashAttention (arXiv:2205.14135).
+    Query t of row b sees slots 0 .. lengths[b] - 1, and slot lengths[b] + j if bit j % 64 of
+    words[b, t, j // 64] is set (``DraftTree.ancestor_words``, including the query's own slot). For a single
+    token use T = 1 and word 1. The amount read is determined on the device from ``lengths`` and ``words``: no
+    host synchronisation, and one captured graph serves all lengths. Scores, softmax and sums are fp32. The
+    same call gives the same bits; another batch size or capacity may split the keys differently. Based on
+    Flash-Decoding and FlashAttention (arXiv:2205.14135).
 
     Args:
         q: (B, T, Hq, D) fp32, bf16 or fp16.
-        keys: (B, Hkv, S, D) of the same dtype, a view of a cache whose last dimension has no gaps; Hkv divides Hq.
-        values: (B, Hkv, S, D). Slots up to the last one that a query of the row sees must be finite.
-        lengths: (B,) int64, committed slots; what lies outside 0 .. S is clamped.
-        words: (B, T, W) int64; bits of slots from S on mean nothing.
-        positions: (B, T) int64 of the queries, where a window is given.
-        window: a committed slot is seen only where position - slot is below it. Ancestors are always seen: clear
-            their bits where a window is smaller than the tree is deep.
-        scale: of the scores, above 0; None: D ** -0.5.
-        backend: the kernels take D of ``HEAD_SIZES``; ``auto`` uses the reference for others.
+        keys: (B, Hkv, S, D) of the same dtype, a view of a cache with last stride 1; Hkv divides Hq.
+        values: (B, Hkv, S, D). Slots up to the last one seen by a query of the row must be finite.
+        lengths: (B,) int64 numbers of committed slots, clamped to 0 .. S.
+        words: (B, T, W) int64; bits of slots beyond S - 1 are ignored.
+        positions: (B, T) int64 positions of the queries; required with a window.
+        window: a committed slot is seen only if position - slot is below ``window``. Ancestors are always
+            seen; clear their bits if the window is smaller than the depth of the tree.
+        scale: factor of the scores, above 0; None: D ** -0.5.
+        backend: the kernels support D in ``HEAD_SIZES``; ``auto`` uses the reference for others.
 
     Returns:
-        (B, T, Hq, D) in q's dtype; zeros for a query that sees nothing.
+        (B, T, Hq, D) in q's dtype; zeros for a query that sees no slot.
     """
     _check(q, keys, values, lengths, words)
     _check_window(q, positions, window)
@@ -141,7 +142,7 @@ def _check(q: Tensor, keys: Tensor, values: Tensor, lengths: Tensor, words: Tens
         check_range(_NAME, name, value, 1, None)
     if keys.shape[1] < 1 or heads < 1 or heads % keys.shape[1] != 0:
         raise UsageError(
-            f"{_NAME}: the heads cannot be shared out",
-            got=f"{heads} query heads, {keys.shape[1]} heads of keys",
-            expected="a multiple of the latter",
+            f"{_NAME}: invalid number of heads",
+            got=f"{heads} query heads, {keys.shape[1]} key heads",
+            expected="query heads that are a multiple of the key heads",
         )

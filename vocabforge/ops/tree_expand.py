@@ -1,4 +1,4 @@
-"""One round of a dynamic draft tree: children of W frontier nodes, and the best of them (EAGLE-2, Li et al. 2024)."""
+"""One round of a dynamic draft tree: the best children of W frontier nodes (EAGLE-2, Li et al. 2024)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,17 @@ MOST_KEPT = 1024
 
 
 class Expansion(NamedTuple):
-    """Children of a frontier. ``cumulative`` (B, W * k) fp32 of all children, in the order of (node, rank); of the
-    ``keep`` best, best first: ``best_scores`` (B, keep) fp32, ``tokens``, ``parents`` (which of the W nodes) and
-    ``places`` (``first`` and which of the W * k children), each (B, keep) int64, and ``words`` (B, keep, words) int64,
-    the bits of the parent and of the node itself; no words without ``above``."""
+    """Children of a frontier.
+
+    Attributes:
+        cumulative: (B, W * k) fp32 scores of all children, in the order of (node, rank).
+        best_scores: (B, keep) fp32 scores of the ``keep`` best children, best first, like the following
+            fields.
+        tokens: (B, keep) int64.
+        parents: (B, keep) int64 index among the W nodes.
+        places: (B, keep) int64, ``first`` plus the index among the W * k children.
+        words: (B, keep, words) int64 bits of the parent and of the node itself; empty without ``above``.
+    """
 
     cumulative: Tensor
     best_scores: Tensor
@@ -38,7 +45,7 @@ def tree_expand_reference(
     above: Tensor | None = None,
     slot: int = 0,
 ) -> Expansion:
-    """As :func:`tree_expand`, in PyTorch."""
+    """Compute :func:`tree_expand` in PyTorch."""
     k = ids.shape[2]
     cumulative = (scores[:, :, None] + logprobs).flatten(1)  # (B, W * k)
     ordered, order = cumulative.sort(dim=1, descending=True, stable=True)
@@ -75,16 +82,16 @@ def tree_expand(
     slot: int = 0,
     backend: str = "auto",
 ) -> Expansion:
-    """Score the children of a frontier and take the ``keep`` best, ties to the lower (node, rank).
+    """Score the children of a frontier and keep the ``keep`` best; ties go to the lower (node, rank).
 
     Args:
         scores: (B, W) fp32 cumulative log-probabilities of the frontier's nodes.
-        logprobs: (B, W, k) fp32 of each node's children; no NaN.
+        logprobs: (B, W, k) fp32 log-probabilities of each node's children; no NaN.
         ids: (B, W, k) int64 tokens of the children.
-        keep: children expanded next, at most W * k and 1,024.
-        first: place of the first child in a history of all rounds.
-        above: (B, W, words) int64 bits of the frontier's nodes, see ``Frontier``; None: no bits are wanted.
-        slot: bit of the best child; those of the others follow it.
+        keep: number of children to expand next, at most W * k and 1,024.
+        first: position of the first child in the history of all rounds.
+        above: (B, W, words) int64 bits of the frontier's nodes, see ``Frontier``; None: no bits are computed.
+        slot: bit of the best child; the other children use the following bits.
     """
     children = _check_children(scores, logprobs, ids)
     check_range("tree_expand", "keep", keep, 1, min(children, MOST_KEPT))
@@ -99,7 +106,7 @@ def tree_expand(
 
 
 def _check_children(scores: Tensor, logprobs: Tensor, ids: Tensor) -> int:
-    """Children of a row, W * k."""
+    """Check the shapes and dtypes; return the number of children per row, W * k."""
     check_shape("tree_expand", "scores", scores, None, None)
     check_shape("tree_expand", "ids", ids, *scores.shape, None)
     check_shape("tree_expand", "logprobs", logprobs, *ids.shape)

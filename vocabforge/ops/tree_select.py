@@ -1,4 +1,4 @@
-"""The best nodes of a dynamic draft tree's history, as a tree of static size (EAGLE-2, Li et al. 2024)."""
+"""Selection of the best nodes of a dynamic draft tree as a tree of static size (EAGLE-2, Li et al. 2024)."""
 
 from __future__ import annotations
 
@@ -12,13 +12,17 @@ from .backend import Op
 from .checks import check_dtype, check_range, check_shape, check_together, fitting_backend
 from .trees import ancestors_of, bits_of
 
-MOST_NODES, MOST_HISTORY = 256, 32_768  # of the kernels
+MOST_NODES, MOST_HISTORY = 256, 32_768  # limits of the kernels
 
 
 class SelectedTree(NamedTuple):
-    """B trees of N nodes, the root first, parents before children: ``tokens``, ``parents``, ``depths`` (B, N) int64,
-    ``ancestors`` bool (B, N, N), [b, i, j]: j is i or above it, and the same as bits, ``words`` (B, N, ceil(N / 64))
-    int64, bit j % 64 of word j // 64."""
+    """B trees of N nodes, root first, parents before children.
+
+    Attributes:
+        tokens, parents, depths: (B, N) int64.
+        ancestors: bool (B, N, N); [b, i, j] is True if j is i or an ancestor of i.
+        words: (B, N, ceil(N / 64)) int64, the ancestors as bits: bit j % 64 of word j // 64.
+    """
 
     tokens: Tensor
     parents: Tensor
@@ -30,13 +34,13 @@ class SelectedTree(NamedTuple):
 def tree_select_reference(
     roots: Tensor, tokens: Tensor, scores: Tensor, parents: Tensor, nodes: int, levels: int
 ) -> SelectedTree:
-    """As :func:`tree_select`, in PyTorch."""
+    """Compute :func:`tree_select` in PyTorch."""
     batch, size = tokens.shape
     order = scores.sort(dim=1, descending=True, stable=True).indices
     chosen = order[:, : nodes - 1].sort(1).values  # history order: parents before children
     place = torch.zeros(
         (batch, size + 1), dtype=torch.int64, device=tokens.device
-    )  # the history's -1 is the root
+    )  # the extra entry maps parent -1 to the root
     place.scatter_(1, chosen, torch.arange(1, nodes, device=tokens.device).expand(batch, -1))
     above = parents.gather(1, chosen // (size // parents.shape[1]))
     above = place.gather(1, torch.where(above < 0, size, above))
@@ -59,20 +63,21 @@ def tree_select(
     levels: int,
     backend: str = "auto",
 ) -> SelectedTree:
-    """The root and the ``nodes - 1`` best nodes of a history, in the history's order; ties go to the earlier node.
+    """Select the root and the ``nodes - 1`` best nodes of a history in its order; ties go to earlier nodes.
 
-    No node may score above its parent, and each stands behind it: so every node that is kept has its parent kept.
-    It is asserted on the CPU; elsewhere a node without its parent hangs from the root.
+    A node must not score above its parent and must come after it; then the parent of every selected node is
+    selected as well. This is asserted on the CPU. On other devices a node without its parent is attached to
+    the root.
 
     Args:
         roots: (B,) int64 tokens of the roots.
-        tokens: (B, n) int64 of the history's nodes.
+        tokens: (B, n) int64 tokens of the history's nodes.
         scores: (B, n) fp32 cumulative log-probabilities; no NaN.
-        parents: (B, E) int64 places in the history of the expanded nodes, -1 for the root; n / E children of each
-            lie one after the other. With E = n, the parent of each node.
-        nodes: N of the tree, root included; at most n + 1, and 256 in the kernels.
-        levels: of the tree, below the root.
-        backend: ``auto`` takes the reference for larger trees and histories than the kernels.
+        parents: (B, E) int64 positions in the history of the expanded nodes, -1 for the root; the n / E
+            children of each are consecutive. With E = n, the parent of each node.
+        nodes: nodes N of the tree including the root; at most n + 1, and 256 in the kernels.
+        levels: depth of the tree below the root.
+        backend: ``auto`` uses the reference for trees and histories that exceed the kernels' limits.
     """
     _check_history(roots, tokens, scores, parents)
     size = tokens.shape[1]
@@ -81,7 +86,7 @@ def tree_select(
     fits = nodes <= MOST_NODES and size <= MOST_HISTORY
     needs = f"at most {MOST_NODES} nodes of a history of {MOST_HISTORY:,}"
     backend = fitting_backend("tree_select", backend, tokens, fits, needs)
-    if not tokens.is_cuda and not torch.compiler.is_compiling():  # on CUDA it would stop the stream
+    if not tokens.is_cuda and not torch.compiler.is_compiling():  # on CUDA this would synchronise
         _assert_closed(scores, parents)
     history = (one.contiguous() for one in (roots, tokens, scores, parents))
     return SelectedTree(*_OP(backend, *history, nodes, levels))
@@ -106,9 +111,9 @@ def _check_history(roots: Tensor, tokens: Tensor, scores: Tensor, parents: Tenso
 
 
 def _assert_closed(scores: Tensor, parents: Tensor) -> None:
-    """A tree that keeps the best nodes of this history keeps their parents."""
+    """Assert that selecting the best nodes of this history also selects their parents."""
     parents = parents.repeat_interleave(scores.shape[1] // parents.shape[1], 1)
     above = scores.gather(1, parents.clamp(min=0))
     places = torch.arange(parents.shape[1], device=parents.device)
     fine = (parents < 0) | ((scores <= above) & (parents < places))
-    assert bool(fine.all()), "a draft node scores above its parent, or stands before it"
+    assert bool(fine.all()), "a draft node scores above its parent or comes before it"

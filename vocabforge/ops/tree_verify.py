@@ -1,4 +1,4 @@
-"""Verification of draft trees by the target's own choices: greedy, or by match where the choices were drawn."""
+"""Verification of draft trees against the target's choices, which are greedy or sampled (exact match)."""
 
 from __future__ import annotations
 
@@ -10,13 +10,18 @@ from torch import Tensor
 from .backend import Op
 from .checks import check_dtype, check_range, check_shape, check_together, fitting_backend
 
-MOST_NODES = 1024  # of the kernels
+MOST_NODES = 1024  # limit of the kernels
 
 
 class Verdict(NamedTuple):
-    """Of B trees: ``path`` (B, levels + 1) int64, the accepted nodes from the root on, the last one repeated, and
-    ``numbers`` (B, levels + 3) int64: the accepted depth; how many nodes of the path stand above the first without a
-    distribution (levels + 1 where all have one); the target's own choice at each node of the path."""
+    """Verification result of B trees.
+
+    Attributes:
+        path: (B, levels + 1) int64 accepted nodes from the root on, padded by repeating the last one.
+        numbers: (B, levels + 3) int64: the accepted depth; the number of path nodes before the first one
+            without a valid distribution (levels + 1 if all are valid); the target's choice at each node of
+            the path.
+    """
 
     path: Tensor
     numbers: Tensor
@@ -32,16 +37,16 @@ def tree_verify_reference(
     alive: Tensor | None,
     levels: int,
 ) -> Verdict:
-    """As :func:`tree_verify`, in PyTorch."""
+    """Compute :func:`tree_verify` in PyTorch."""
     agrees = tokens == choices.gather(1, parents)  # (B, N)
     agrees = agrees | (torch.arange(tokens.shape[1], device=tokens.device) == 0)
     if alive is not None:
         agrees = agrees & alive
-    accepted = (~ancestors | agrees[:, None, :]).all(-1)  # the node and all above it agree
+    accepted = (~ancestors | agrees[:, None, :]).all(-1)  # the node and all its ancestors agree
     depth, last = torch.where(accepted, depths, -1).max(-1, keepdim=True)  # (B, 1), the first of equal depths
     nodes = torch.arange(tokens.shape[1], device=last.device)
     above = ancestors.gather(1, last[:, :, None].expand(-1, -1, len(nodes)))[:, 0]  # (B, N)
-    # Each node above goes to the place of its depth; the others to one place more, which is cut off.
+    # Nodes of the path go to the column of their depth, the others to an extra column that is dropped.
     places = torch.where(above, depths, levels + 1)
     path = last.repeat(1, levels + 2).scatter(1, places, nodes.expand_as(places))[:, :-1].contiguous()
     good = valid.gather(1, path).long().cumprod(1).sum(1, keepdim=True)
@@ -63,17 +68,18 @@ def tree_verify(
     alive: Tensor | None = None,
     backend: str = "auto",
 ) -> Verdict:
-    """The longest path from the root whose tokens are the target's choices at their parents; the first of equal ones.
+    """Find the longest root path whose tokens match the target's choices at their parents; the first if tied.
 
     Args:
-        tokens, parents, depths: (B, N) int64 of B trees; node 0 is the root and its own parent, parents come first.
-        ancestors: bool (B, N, N), [b, i, j]: j is i or above it. The kernel walks along ``parents``, which say
-            the same.
-        choices: (B, N) int64 of the target at each node: its argmax, or what was drawn there.
-        valid: bool (B, N), False where the target's logits at a node are no distribution.
-        levels: of the trees, below the root.
-        alive: bool (B, N), False where a node only pads; None: all are alive.
-        backend: ``auto`` takes the reference for more than 1,024 nodes.
+        tokens, parents, depths: (B, N) int64 of B trees; node 0 is the root and its own parent, parents come
+            first.
+        ancestors: bool (B, N, N); [b, i, j] is True if j is i or an ancestor of i. The kernel follows
+            ``parents`` instead, which is equivalent.
+        choices: (B, N) int64 choice of the target at each node: argmax or sampled token.
+        valid: bool (B, N), False if the target's logits at a node are not a valid distribution.
+        levels: depth of the trees below the root.
+        alive: bool (B, N), False for padding nodes; None: no padding.
+        backend: ``auto`` uses the reference for more than 1,024 nodes.
     """
     check_tree("tree_verify", tokens, parents, alive, levels)
     check_shape("tree_verify", "ancestors", ancestors, *tokens.shape, tokens.shape[1])
@@ -93,7 +99,7 @@ def tree_verify(
 
 
 def check_tree(op: str, tokens: Tensor, parents: Tensor, alive: Tensor | None, levels: int) -> None:
-    """What trees of both verifications must be."""
+    """Check the tree arguments shared by both verification ops."""
     check_shape(op, "tokens", tokens, None, None)
     check_shape(op, "parents", parents, *tokens.shape)
     check_dtype(op, "tokens", tokens, {torch.int64})

@@ -1,8 +1,8 @@
-"""Lossless sampled verification where draft tokens are point masses, on the device.
+"""Lossless sampled verification on the device, with point masses as draft distributions.
 
-Leviathan et al. 2023 with point masses as the draft distribution; siblings in SpecInfer's multi-step form (Miao et al.
-2024). The decisions of ``decode/verify/point.py`` with the numbers of ``decode/sampling.SeededChance``, but for sums,
-which are exact here (``ops/masses.py``).
+Leviathan et al. 2023; siblings in SpecInfer's multi-step form (Miao et al. 2024). Makes the decisions of
+``decode/verify/point.py`` with the random numbers of ``decode/sampling.SeededChance``, except that sums are
+exact here (``ops/masses.py``).
 """
 
 from __future__ import annotations
@@ -18,15 +18,19 @@ from .masses import draw_by_height, mass_parts, mass_value
 from .philox import philox_uniform
 from .tree_verify import check_tree
 
-MOST_NODES, MOST_VOCAB = 256, 1 << 20  # of the kernels
+MOST_NODES, MOST_VOCAB = 256, 1 << 20  # limits of the kernels
 
 
 class PointVerdict(NamedTuple):
-    """Of B trees: ``path`` (B, levels + 1) int64, the accepted nodes from the root on, the last one repeated;
-    ``numbers`` (B, levels + 3) int64: the accepted depth; how many nodes of the path stand above the first without a
-    distribution (levels + 1 where all have one); the token that follows each node of the path, the last being the
-    target's own (0 without a distribution); ``draws_after`` (B,) int64, the first number of each stream that has
-    decided nothing yet."""
+    """Verification result of B trees.
+
+    Attributes:
+        path: (B, levels + 1) int64 accepted nodes from the root on, padded by repeating the last one.
+        numbers: (B, levels + 3) int64: the accepted depth; the number of path nodes before the first one
+            without a valid distribution (levels + 1 if all are valid); the token after each node of the path,
+            the last of which is sampled from the target (0 without a valid distribution).
+        draws_after: (B,) int64 position of the first unused number of each stream.
+    """
 
     path: Tensor
     numbers: Tensor
@@ -42,7 +46,7 @@ def tree_verify_point_reference(
     draws: Tensor,
     levels: int,
 ) -> PointVerdict:
-    """As :func:`tree_verify_point`, in PyTorch."""
+    """Compute :func:`tree_verify_point` in PyTorch."""
     nodes = tokens.shape[1]
     numbers = philox_uniform(seeds[:, None], draws[:, None] + torch.arange(nodes, device=draws.device))
     verdict = walk_point(tokens, parents, weights, numbers, levels, alive)
@@ -50,8 +54,11 @@ def tree_verify_point_reference(
 
 
 class _Walk(NamedTuple):
-    """Where each of B walks stands: (B,) each, ``path`` and ``follow`` (B, levels + 1); the last three are of what is
-    left of the distribution at ``node``: the mass in two parts, and how many tokens have any."""
+    """State of B walks; (B,) each, ``path`` and ``follow`` (B, levels + 1).
+
+    ``high``, ``low`` and ``support`` describe the remaining distribution at ``node``: its mass in two parts,
+    and the number of tokens with positive mass.
+    """
 
     node: Tensor
     depth: Tensor
@@ -66,10 +73,10 @@ class _Walk(NamedTuple):
 def walk_point(
     tokens: Tensor, parents: Tensor, weights: Tensor, uniforms: Tensor, levels: int, alive: Tensor | None
 ) -> PointVerdict:
-    """The walk for given random numbers: ``uniforms`` (B, N) float64 decide in their order, as many as are needed;
-    ``draws_after`` counts them.
+    """Walk the trees with the given random numbers ``uniforms`` (B, N) float64, used in order as needed.
 
-    Children stand behind their parents, so that one pass over the nodes tries all that the walk comes to, in order.
+    Parents precede their children, so one pass over the nodes visits all nodes of the walk in order.
+    ``draws_after`` of the result counts the numbers used.
     """
     batch, nodes = tokens.shape
     rows = torch.arange(batch, device=tokens.device)
@@ -82,12 +89,12 @@ def walk_point(
         token = tokens[:, child]
         siblings = tried & (parents == walk.node[:, None])
         turn = siblings[:, child] & (walk.support > 0)
-        again = (siblings[:, 1:child] & (tokens[:, 1:child] == token[:, None])).any(1)  # its weight is gone
+        again = (siblings[:, 1:child] & (tokens[:, 1:child] == token[:, None])).any(1)  # already rejected
         weight = torch.where(again, 0.0, weights[rows, walk.node, token])
         own = (*mass_parts(weight), (weight > 0).long())
         left = [now - part for now, part in zip(walk[5:], own)]
         agreed = uniforms[rows, walk.used] * mass_value(walk.high, walk.low) < weight
-        accepted = turn & (agreed | (left[2] == 0))  # nothing else is possible: only rounding can lead there
+        accepted = turn & (agreed | (left[2] == 0))  # last possible token: reached only through rounding
         distribution = [
             torch.where(accepted, below[:, child], torch.where(turn, less, now))
             for below, less, now in zip(whole, left, walk[5:])
@@ -104,8 +111,7 @@ def walk_point(
 def _own_token(
     walk: _Walk, tokens: Tensor, rejected: Tensor, distribution: Tensor, uniforms: Tensor
 ) -> PointVerdict:
-    """The end of the walk: a draw from what the rejected children (B, N) leave of the last node's distribution (B,
-    V)."""
+    """Finish the walk: draw from the last node's distribution (B, V) without the rejected children (B, N)."""
     levels = walk.path.shape[1] - 1
     nodes, places = (torch.arange(size, device=distribution.device) for size in (tokens.shape[1], levels + 1))
     rejected = rejected & (nodes > 0)  # the root is its own parent
@@ -133,18 +139,21 @@ def tree_verify_point(
     levels: int,
     backend: str = "auto",
 ) -> PointVerdict:
-    """Walk down from the root: accept each child in turn with its share of the distribution, else take it out of the
-    distribution; where no child is left, draw from what remains. Every decision takes the next number of the row's
-    stream.
+    """Verify draft trees by walking down from the root.
+
+    Each child is accepted with its probability under the remaining distribution and otherwise removed from
+    it. If no child is left, a token is drawn from the remaining distribution. Every decision uses the next
+    number of the row's stream.
 
     Args:
         tokens, parents: (B, N) int64 of B trees; node 0 is the root and its own parent, parents come first.
-        alive: bool (B, N), False where a node only pads; None: all are alive.
-        weights: (B, N, V) fp32, the target's distribution at each node up to a factor, no weight above 1; such as
-            ``target_weights_of`` gives. All zeros: no distribution, and the walk ends there.
-        seeds, draws: (B,) int64 of the rows' streams (``ops/philox.py``), and the place of the first fresh number.
-        levels: of the trees, below the root.
-        backend: ``auto`` takes the reference for more than 256 nodes.
+        alive: bool (B, N), False for padding nodes; None: no padding.
+        weights: (B, N, V) fp32 target distribution at each node up to a factor, at most 1, as returned by
+            ``target_weights_of``. All zeros: no valid distribution, the walk ends there.
+        seeds, draws: (B,) int64 seeds of the rows' streams (``ops/philox.py``) and positions of their first
+            unused numbers.
+        levels: depth of the trees below the root.
+        backend: ``auto`` uses the reference for more than 256 nodes.
     """
     op = "tree_verify_point"
     check_tree(op, tokens, parents, alive, levels)

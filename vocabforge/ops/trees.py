@@ -1,4 +1,4 @@
-"""What the ops on draft trees share: ancestors that follow from parents, and sets of nodes as bits."""
+"""Helpers of the draft tree ops: ancestors from parents, and node sets as bits."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ WORD = 64  # bits
 
 
 def ancestors_of(parents: Tensor, levels: int) -> Tensor:
-    """Of trees (B, N), node 0 the root and its own parent: bool (B, N, N), [b, i, j]: j is i or above it.
+    """Compute the ancestor mask bool (B, N, N): [b, i, j] is True if j is i or an ancestor of i.
 
     Args:
-        levels: of the trees, below the root, at most.
+        parents: (B, N); node 0 is the root and its own parent.
+        levels: maximum depth of the trees below the root.
     """
     batch, count = parents.shape
     ancestors = torch.eye(count, dtype=torch.bool, device=parents.device).repeat(batch, 1, 1)
@@ -25,7 +26,7 @@ def ancestors_of(parents: Tensor, levels: int) -> Tensor:
 
 
 def bits_of(seen: Tensor) -> Tensor:
-    """Bools (..., M) as bits: (..., ceil(M / 64)) int64, bit j % 64 of word j // 64 is ``seen[..., j]``."""
+    """Pack bools (..., M) into (..., ceil(M / 64)) int64: bit j % 64 of word j // 64 is ``seen[..., j]``."""
     padded = F.pad(seen, (0, -seen.shape[-1] % WORD)).long()
     places = torch.arange(WORD, device=seen.device)
-    return (padded.unflatten(-1, (-1, WORD)) << places).sum(-1)  # the highest bit is the sign: it wraps
+    return (padded.unflatten(-1, (-1, WORD)) << places).sum(-1)  # the highest bit wraps into the sign

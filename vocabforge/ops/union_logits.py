@@ -1,4 +1,4 @@
-"""Logits of one list of rows of the LM head, for all hidden states of a draft step."""
+"""Logits of one list of LM head rows for all hidden states of a draft step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .checks import INTEGERS, check_dtype, check_range, check_shape, check_toget
 def union_logits_reference(
     hidden: Tensor, weight: Tensor, rows: Tensor, count: Tensor | None = None
 ) -> Tensor:
-    """As :func:`union_logits`, in PyTorch."""
+    """Compute :func:`union_logits` in PyTorch."""
     vocab = weight.shape[0]
     missing = (rows < 0) | (rows >= vocab)  # (C,)
     if count is not None:
@@ -27,17 +27,18 @@ _OP = Op("union_logits", union_logits_reference)
 def union_logits(
     hidden: Tensor, weight: Tensor, rows: Tensor, *, count: Tensor | None = None, backend: str = "auto"
 ) -> Tensor:
-    """``hidden @ weight[rows].T``: each listed row of the head is read once, for all hidden states.
+    """Compute ``hidden @ weight[rows].T``, reading each listed head row once for all hidden states.
 
     Args:
-        hidden: (N, d) bf16 or fp16 (fp32, too, but not by the CUDA kernel), N at most 64, d a multiple of 8.
+        hidden: (N, d) bf16 or fp16 (fp32 only without the CUDA kernel), N at most 64, d a multiple of 8.
         weight: (V, d), of the same dtype, V at most 2^20.
-        rows: (C,) int32 or int64; a number outside 0 .. V-1 is no row.
-        count: (1,) int32 on the same device: how many of ``rows`` count; None: all. It is read on the device, so the
-            call can be captured in a CUDA graph, and what lies behind it costs only the writing of -inf.
+        rows: (C,) int32 or int64; values outside 0 .. V-1 are ignored.
+        count: (1,) int32 on the same device: number of valid entries in ``rows``; None: all. It is read on
+            the device, so the call can be captured in a CUDA graph. Further entries only cost the writing of
+            -inf.
 
     Returns:
-        (N, C) fp32, summed in fp32; -inf in columns without a row and in those from ``count`` on.
+        (N, C) fp32, accumulated in fp32; -inf for ignored rows and for columns from ``count`` on.
     """
     check_head("union_logits", hidden, weight)
     check_shape("union_logits", "rows", rows, None)
@@ -51,7 +52,7 @@ def union_logits(
 
 
 def check_head(op: str, hidden: Tensor, weight: Tensor) -> None:
-    """What ops on hidden states (N, d) and a head's weight (V, d) ask of both."""
+    """Check the hidden states (N, d) and head weight (V, d) of an op."""
     check_shape(op, "hidden", hidden, None, None)
     check_shape(op, "weight", weight, None, hidden.shape[1])
     check_dtype(op, "hidden", hidden, FLOATS)

@@ -1,1 +1,1 @@
-"""What runs inside other servers: nothing here needs the training stack."""
+"""Code that runs inside other servers; it does not need the training stack."""

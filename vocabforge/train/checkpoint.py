@@ -1,6 +1,6 @@
-"""Checkpoints: weights and optimiser state in safetensors, written atomically, never a pickle.
+"""Checkpoints: weights and optimiser state in safetensors, written atomically, without pickles.
 
-One layout for every strategy: full fp32 tensors by name. A run may therefore go on with another number of
+All strategies use one layout: full fp32 tensors by name. A run can therefore resume with another number of
 processes or another strategy.
 """
 
@@ -34,12 +34,12 @@ _WEIGHTS, _OPTIMIZER = "weights.safetensors", "optimizer.safetensors"
 
 @dataclass(frozen=True)
 class RunState:
-    """What a run resumes from, beside the step.
+    """State that a run resumes from, in addition to the step.
 
     Attributes:
         weights: trained tensors by name.
         optimizer: ``name/key`` tensors of the optimiser.
-            facts: such as the best evaluation so far.
+        facts: other values, such as the best evaluation so far.
     """
 
     weights: dict[str, Tensor]
@@ -48,9 +48,9 @@ class RunState:
 
 
 def save_checkpoint(folder: Path, step: int, state: RunState, identity: Mapping[str, Any], keep: int) -> Path:
-    """Write ``folder/step-N`` and remove all but the newest ``keep``; ``identity`` must be equal on resume."""
+    """Write ``folder/step-N`` and remove all but the newest ``keep``; ``identity`` must match on resume."""
     path = folder / f"step-{step:08d}"
-    if path.exists():  # left by a run that was resumed from an older checkpoint
+    if path.exists():  # the run was resumed from an older checkpoint
         take_away(path)
     meta = {"step": step, "identity": dict(identity), "facts": state.facts}
     with write_artifact(path, KIND, meta) as temporary:
@@ -67,28 +67,28 @@ def remove_old(folder: Path, step: int, keep: int) -> None:
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """Finished checkpoints, oldest first."""
+    """Return the finished checkpoints, oldest first."""
     return sorted(p for p in folder.glob("step-*") if (p / MANIFEST).is_file())
 
 
 def remove_remains(folder: Path) -> None:
-    """Remove what a killed run was writing or replacing; by one process, before any loads."""
+    """Remove temporary folders of a killed run; call it in one process, before any process loads."""
     for remains in folder.glob(".step-*"):
         shutil.rmtree(remains, ignore_errors=True)
 
 
 def load_latest(folder: Path, identity: Mapping[str, Any]) -> tuple[int, RunState] | None:
-    """The newest valid checkpoint: its step and state. A damaged one is named, and the one before it is used.
+    """Return step and state of the newest valid checkpoint; report and skip damaged ones.
 
     Raises:
-        UsageError: it was made with other settings or inputs.
-        ArtifactError: there are checkpoints, and every one is damaged.
+        UsageError: the checkpoint was made with other settings or inputs.
+        ArtifactError: all checkpoints are damaged.
     """
     damaged: list[str] = []
     for path in reversed(list_checkpoints(folder)):
         try:
             with form_errors("the checkpoint cannot be read", path):
-                # The settings count also where weights are damaged.
+                # Compare the settings even if the weights are damaged.
                 found = read_json(path / MANIFEST, "manifest")["meta"]["identity"]
                 check_identity(found, dict(identity), source=path, remedy=_REMEDY)
                 artifact = open_artifact(path, KIND)
@@ -110,7 +110,7 @@ def load_latest(folder: Path, identity: Mapping[str, Any]) -> tuple[int, RunStat
 
 
 def discard(folder: Path) -> None:
-    """Remove the checkpoints of a run, and the folder if nothing else is in it."""
+    """Remove the checkpoints of a run, and the folder if it is then empty."""
     for path in folder.glob("step-*"):
         if (path / MANIFEST).is_file():
             take_away(path)
@@ -122,7 +122,7 @@ def discard(folder: Path) -> None:
 def discard_run(
     output: Path, artifacts: Mapping[str, str], files: Iterable[str], *, keep: Path | None = None
 ) -> None:
-    """Remove a former run's checkpoints, ``artifacts`` (name -> kind) other than ``keep``, and ``files``."""
+    """Remove a previous run's checkpoints, ``artifacts`` (name -> kind) except ``keep``, and ``files``."""
     discard(output / "checkpoints")
     for name, kind in artifacts.items():
         if output / name != keep:
@@ -133,17 +133,17 @@ def discard_run(
 
 
 def trained(module: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters that are trained, by name."""
+    """Return the trained parameters by name."""
     return {name: p for name, p in module.named_parameters() if p.requires_grad}
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """A sharded tensor made whole (collective); any other as it is."""
+    """Gather a sharded tensor (collective); return other tensors unchanged."""
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
 def full_state(optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
-    """Optimiser state as ``name/key`` tensors on the CPU, sharded ones made whole."""
+    """Return the optimiser state as full ``name/key`` tensors on the CPU."""
     tensors = {}
     for name, parameter in parameters.items():
         for key, value in optimizer.state.get(parameter, {}).items():
@@ -152,7 +152,7 @@ def full_state(optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Par
 
 
 def entries(state: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
-    """One parameter's optimiser entries of a ``name/key`` dictionary."""
+    """Return the optimiser entries of one parameter from a ``name/key`` dictionary."""
     return {k.rpartition("/")[2]: v for k, v in state.items() if k.rpartition("/")[0] == name}
 
 
@@ -164,8 +164,12 @@ def restore(
     state: Mapping[str, Tensor],
     place: Callable[[Tensor, nn.Parameter], Tensor] = lambda value, like: value.to(like.device),
 ) -> None:
-    """Put full fp32 tensors, and state of :func:`full_state`, back; ``place`` puts one where a parameter is."""
-    fused = bool(optimizer.defaults.get("fused"))  # only then steps are counted on the device
+    """Restore full fp32 tensors and the state of :func:`full_state`.
+
+    Args:
+        place: moves (and shards) a tensor like a parameter.
+    """
+    fused = bool(optimizer.defaults.get("fused"))  # only fused optimisers keep the step on the device
     for name, parameter in parameters.items():
         parameter.copy_(place(weights[name], parameter))
         if found := entries(state, name):
@@ -178,12 +182,12 @@ def restore(
 def state_of(
     module: nn.Module, optimizer: torch.optim.Optimizer, facts: Mapping[str, Any] | None = None
 ) -> RunState:
-    """Everything that a run of one process over a whole module goes on from."""
+    """Return the run state of a single process with an unsharded module."""
     named = dict(module.named_parameters())
     weights = {name: p.detach().cpu().contiguous() for name, p in named.items()}
     return RunState(weights, full_state(optimizer, named), dict(facts or {}))
 
 
 def restore_state(module: nn.Module, optimizer: torch.optim.Optimizer, state: RunState) -> None:
-    """The opposite of :func:`state_of`."""
+    """Restore the result of :func:`state_of`."""
     restore(optimizer, dict(module.named_parameters()), state.weights, state.optimizer)

@@ -1,4 +1,4 @@
-"""Configuration of ``train-drafter``; recipes/*.yaml supply the values, defaults stand here."""
+"""Configuration of ``train-drafter``; values come from recipes/*.yaml, defaults are defined here."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from ..core.errors import did_you_mean
 
 
 class DataConfig(StrictModel):
-    """What the drafter learns from. Fields with a description are options of prepare-data, too.
+    """Training data. Fields with a description are also options of prepare-data.
 
     Attributes:
-        train: files, folders, globs or data sets (ultrachat, hub:NAME; .txt, .jsonl, .json, .parquet; .gz, .xz, .zst
-            too): texts or conversations.
-        heldout: the same for evaluation; if empty, the last documents of ``train`` are set aside.
-        prepared: folder made by ``vocabforge prepare-data``, in place of ``train`` and ``heldout``; the other keys of
-            data are that folder's.
-        cache: folder of prepared data, found again by content; default: OUTPUT/data.
-        sequence_length: T, tokens of a packed row.
+        train: files, folders, globs or data sets (ultrachat, hub:NAME) with texts or conversations; .txt,
+            .jsonl, .json or .parquet, also as .gz, .xz or .zst.
+        heldout: evaluation data; if empty, the last documents of ``train`` are held out.
+        prepared: folder made by ``vocabforge prepare-data``, instead of ``train`` and ``heldout``; the other
+            data keys are taken from it.
+        cache: folder of prepared data, looked up by content; default: OUTPUT/data.
+        sequence_length: T, tokens per packed row.
         thinking_tags: opening and closing tag of a thinking block.
-        template: further variables of the chat template, such as ``date_string``.
+        template: additional variables of the chat template, such as ``date_string``.
     """
 
     train: tuple[Path, ...] = ()
@@ -53,7 +53,7 @@ class DataConfig(StrictModel):
         default=None, description="Field with the text or conversation of a row [default: the usual names]."
     )
     text_unit: Literal["file", "line", "paragraph"] = Field(
-        default="file", description="What one document of a text file is."
+        default="file", description="Unit of a text file that forms one document."
     )
     separator: str | None = Field(
         default=None,
@@ -91,13 +91,13 @@ class DataConfig(StrictModel):
         if self.prepared is None and not self.train:
             raise ValueError("data.train is empty: give files, or data.prepared")
         if self.prepared is not None and (self.train or self.heldout):
-            raise ValueError("data.prepared holds the rows already: leave data.train and data.heldout out")
+            raise ValueError("data.prepared already contains the rows: leave data.train and data.heldout out")
         return self
 
 
 JOINT_TARGET = "joint-target"  # in the run's folder
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
-# YAML reads a bare no as false.
+# YAML parses an unquoted no as false.
 Precision = Annotated[
     Literal["auto", "no", "bf16"], BeforeValidator(lambda value: "no" if value is False else value)
 ]
@@ -113,39 +113,40 @@ def _known(name: str, table: Collection[str], what: str) -> str:
 
 
 class DrafterConfig(StrictModel):
-    """The drafter's architecture; what is left out is taken from the target.
+    """Architecture of the drafter; missing values are taken from the target.
 
     Attributes:
         kind: ``eagle3``, ``eagle1``, ``medusa``, ``peagle``, ``dflash``, ``dspark`` or ``mtp``.
-        init: drafter to start from: a native artefact (the command converts other layouts to one); its sizes hold, and
-            the keys below must not contradict it.
-        freeze: train the draft heads only (needs ``init`` and a head under ``heads``).
-        head: ``target`` shares the target's frozen head; ``own`` trains a head that starts from its rows.
-        vocab: subset artefact: draft over these tokens only (EAGLE-3's reduced vocabulary). With ``head: target`` the
-            rows are the target's and stay frozen, so that only the ids are stored.
+        init: drafter to start from: a native artefact (the command converts other layouts). Its sizes are
+            used, and the keys below must not contradict it.
+        freeze: train only the draft heads (needs ``init`` and a head under ``heads``).
+        head: ``target`` shares the target's frozen head; ``own`` trains a head initialised from its rows.
+        vocab: subset artefact: draft only these tokens (EAGLE-3's reduced vocabulary). With ``head: target``
+            the rows are the target's and stay frozen, so only the ids are stored.
         aux_layers: target layers (0-based outputs) read by EAGLE-3's ``fc``, any number of them; default 1,
-            n//2 - 1, n - 4. Other kinds read the final hidden states and refuse the key.
+            n//2 - 1, n - 4. Other kinds read the final hidden states and reject the key.
         intermediate_size: width of the decoder layer's MLP; default: the target's.
         num_heads: attention heads of the decoder layer; default: the target's.
-        num_kv_heads: its key and value heads; default: the target's.
-        rope: ``target`` takes the target's RoPE over whole heads (that of the sliding layers, if types of layers
-            differ); ``plain`` has no context extension.
+        num_kv_heads: key and value heads of the decoder layer; default: the target's.
+        rope: ``target`` uses the target's RoPE over whole heads (that of the sliding-window layers if layer
+            types differ); ``plain`` has no context extension.
         rope_theta: base of ``plain``; default 10,000.
         num_layers: decoder layers; default 1 (EAGLE-3), 5 (DFlash, DSpark) or 4 (P-EAGLE).
-        fc_norm: EAGLE-3.1: an RMSNorm over each layer's features before ``fc``. Default false, as of all switches
-            here, which EAGLE-3 and P-EAGLE have.
-        norm_output: EAGLE-3.1: the state that is fed back has passed the final norm.
+        fc_norm: EAGLE-3.1: RMSNorm over each layer's features before ``fc``. This and the following switches
+            are for EAGLE-3 and P-EAGLE; default false.
+        norm_output: EAGLE-3.1: feed back the state after the final norm.
         norm_before_fc: one RMSNorm over all features before ``fc``; excludes ``fc_norm``.
-        norm_before_residual: norm the first layer's residual.
+        norm_before_residual: apply a norm to the first layer's residual.
         qk_norm: RMSNorm of q and k, as in Qwen3 (EAGLE-3, P-EAGLE, MTP).
-        block_size: rows of a block (DFlash, DSpark, P-EAGLE), the last known token among them; default 8.
-        mask_token_id: the row of the target's embedding that stands for a draft in a block; default: a trained row.
-        markov_rank: rank of DSpark's bias by the token before; default 256.
-        medusa_heads: number of Medusa heads, 1 to 5; default 5. Other kinds refuse the key.
-        medusa_layers: residual blocks of each Medusa head; default 1. Other kinds refuse the key.
-        medusa_own_heads: an own LM head for each Medusa head, as published; needs ``head: own``. Default false.
-        fc_bias: give EAGLE-1's ``fc`` a bias, as its authors do; vLLM does not compute it. Default false. Other kinds
-            refuse the key.
+        block_size: rows of a block (DFlash, DSpark, P-EAGLE), including the last known token; default 8.
+        mask_token_id: row of the target's embedding used for drafts in a block; default: a trained row.
+        markov_rank: rank of DSpark's bias that depends on the previous token; default 256.
+        medusa_heads: number of Medusa heads, 1 to 5; default 5. Other kinds reject the key.
+        medusa_layers: residual blocks of each Medusa head; default 1. Other kinds reject the key.
+        medusa_own_heads: a separate LM head for each Medusa head, as published; needs ``head: own``. Default
+            false.
+        fc_bias: give EAGLE-1's ``fc`` a bias, as published; vLLM does not support it. Default false. Other
+            kinds reject the key.
     """
 
     kind: str = "eagle3"
@@ -198,13 +199,13 @@ class DrafterConfig(StrictModel):
 
 
 class LowRankConfig(StrictModel):
-    """A pair W_down (d', d), W_vocab (V, d') that scores the whole vocabulary cheaply.
+    """Low-rank scorer of the whole vocabulary: W_down (d', d) and W_vocab (V, d').
 
     Attributes:
         rank: d'; default: an eighth of the hidden size (SpecVocab uses d/8 or d/16).
         init: ``svd`` starts at the best approximation of the target's LM head, ``random`` at small weights.
-        weight: lambda, its share of the loss (SpecVocab: 0.1 beside the drafter's own loss).
-        shortlist: k, candidates a ranker hands to the LM head; a low-rank head ignores it.
+        weight: lambda, weight of its loss (SpecVocab: 0.1, added to the drafter's loss).
+        shortlist: k, candidates that a ranker passes to the LM head; ignored by a low-rank head.
     """
 
     rank: Positive | None = None
@@ -214,12 +215,12 @@ class LowRankConfig(StrictModel):
 
 
 class RouterSizes(StrictModel):
-    """A router over vocabulary clusters (DynaSpec; docs/methods.md); what the paper leaves open is our choice.
+    """Router over vocabulary clusters (DynaSpec; docs/methods.md); details missing in the paper are our choice.
 
     Attributes:
         width: width of the MLP's hidden layers; default: a quarter of the hidden size.
-        depth: hidden layers, with SiLU behind each.
-        top_n: a cluster is positive iff it holds one of the drafter's top-n tokens.
+        depth: number of hidden layers, each followed by SiLU.
+        top_n: a cluster is positive iff it contains one of the drafter's top-n tokens.
     """
 
     width: Positive | None = None
@@ -228,12 +229,13 @@ class RouterSizes(StrictModel):
 
 
 class JointRouterConfig(RouterSizes):
-    """A router trained with the drafter, on the states and the best tokens that it has in each step of training.
+    """Router trained together with the drafter, on its current states and best tokens.
 
     Attributes:
         clusters: clusters of the target's vocabulary (``cluster-vocab``).
-        weight: lambda of its loss, a mean over the clusters.
-        detach: its gradients stop at the states that it reads (our choice); false: they reach the drafter, too.
+        weight: lambda, weight of its loss, which is a mean over the clusters.
+        detach: stop the router's gradients at its input states (our choice); false: they also reach the
+            drafter.
     """
 
     clusters: Path
@@ -242,13 +244,13 @@ class JointRouterConfig(RouterSizes):
 
 
 class HeadsConfig(StrictModel):
-    """Draft heads trained with the drafter, or alone on a frozen one (``drafter.freeze``).
+    """Draft heads trained with the drafter, or on a frozen drafter (``drafter.freeze``).
 
     Attributes:
-        router: DynaSpec's router for an EAGLE drafter; ``train-router`` trains one afterwards.
+        router: DynaSpec's router for an EAGLE drafter; to train one afterwards use ``train-router``.
         ranker: SpecVocab's ranker.
-        small_ranker: a second ranker of another rank.
-        low_rank: SlimSpec's low-rank head: the scores themselves are the distribution.
+        small_ranker: a second ranker with another rank.
+        low_rank: SlimSpec's low-rank head, whose scores define the distribution.
     """
 
     ranker: LowRankConfig | None = None
@@ -258,14 +260,14 @@ class HeadsConfig(StrictModel):
 
 
 class JointConfig(StrictModel):
-    """Medusa-2: the target's layers and final norm are trained with its Medusa heads (docs/methods.md).
+    """Medusa-2: train the target's layers and final norm together with its Medusa heads (docs/methods.md).
 
-    The loss is the target's own and, ``ttt.token_weight`` times (the paper's lambda_0), the heads'.
+    The loss is the target's loss plus ``ttt.token_weight`` (the paper's lambda_0) times the heads' loss.
 
     Attributes:
-        loss: the target's own loss: ``kl``, soft cross-entropy with the original target (self-distillation), or
+        loss: the target's loss: ``kl``, soft cross-entropy with the original target (self-distillation), or
             ``ce``, cross-entropy with the text.
-        lr_fraction: the target's learning rate as a share of ``optim.lr``, which the heads have.
+        lr_fraction: the target's learning rate as a fraction of ``optim.lr``, the heads' rate.
     """
 
     loss: Literal["kl", "ce"] = "kl"
@@ -273,24 +275,25 @@ class JointConfig(StrictModel):
 
 
 class TTTConfig(StrictModel):
-    """Training-time test (EAGLE-3; docs/methods.md), and the blocks of drafters that make all drafts at once.
+    """Training-time test (EAGLE-3; docs/methods.md) and block drafting.
 
     Attributes:
-        steps: K, draft steps of the unroll. Medusa and block drafters train all the drafts that they have.
-        loss: the drafter's vocabulary loss, a kind or a mapping from kinds to weights: ``kl``, soft cross-entropy
-            with the target; ``ce``, cross-entropy with the text; ``reverse-kl``; ``tv``, 1 - acceptance; ``nla``,
-            -log acceptance; ``lk``, from ``kl`` to ``tv`` as acceptance grows. DSpark's own is
-            ``{ce: 0.1, tv: 1.8}``. Draft heads always learn ``kl``.
-        decay: the loss of step k has the weight decay^k.
-        weighting: weight of each draft step: ``decay``, or ``d-pace`` for what the draft adds to the expected
+        steps: K, draft steps of the unroll. Medusa and block drafters always train all their drafts.
+        loss: the drafter's vocabulary loss, a kind or a mapping from kinds to weights: ``kl``, soft
+            cross-entropy with the target; ``ce``, cross-entropy with the text; ``reverse-kl``; ``tv``, 1 -
+            acceptance; ``nla``, -log acceptance; ``lk``, from ``kl`` to ``tv`` as acceptance grows. DSpark's
+            published loss is ``{ce: 0.1, tv: 1.8}``. Draft heads always use ``kl``.
+        decay: the loss of step k has weight decay^k.
+        weighting: weight of each draft step: ``decay``, or ``d-pace`` for its contribution to the expected
             accepted length.
-        warmup_fraction: share of training that uses one step only, before K steps.
-        feature_weight: weight of the SmoothL1 loss to the target's hidden states; default: the kind's own
-            (EAGLE-1: 1.0, others 0). With K > 1 an EAGLE-1 drafter is trained the HASS way.
-        token_weight: weight of the vocabulary loss; default: the kind's own (EAGLE-1: 0.1, others 1).
-        feature_noise: half width of uniform noise on the features; default: the kind's own (EAGLE-1: 0.1,
+        warmup_fraction: initial fraction of training with one draft step instead of K.
+        feature_weight: weight of the SmoothL1 loss to the target's hidden states; default depends on the kind
+            (EAGLE-1: 1.0, others 0). EAGLE-1 with K > 1 is HASS training.
+        token_weight: weight of the vocabulary loss; default depends on the kind (EAGLE-1: 0.1, others 1).
+        feature_noise: half width of uniform noise on the features; default depends on the kind (EAGLE-1: 0.1,
             scaled by 512 / T as published; others 0).
-        anchors: most blocks of a packed row that a step trains, drawn anew each time (DFlash, DSpark, P-EAGLE).
+        anchors: maximum number of blocks per packed row and step, drawn anew each time (DFlash, DSpark,
+            P-EAGLE).
         confidence_weight: DSpark: weight of the confidence head's loss.
     """
 
@@ -316,20 +319,21 @@ class TTTConfig(StrictModel):
 
     @property
     def mixture(self) -> tuple[tuple[str, float], ...]:
-        """The kinds of loss and their weights."""
+        """Kinds of loss and their weights."""
         return ((self.loss, 1.0),) if isinstance(self.loss, str) else tuple(self.loss.items())
 
 
 class MemoryConfig(StrictModel):
-    """What is held and what is computed again.
+    """Trade-offs between memory and recomputation.
 
     Attributes:
-        loss: ``fused`` never holds (rows, V) logits; ``naive`` is the plain formula; ``auto`` chooses by size.
-        attention: attention of the TTT unroll: ``eager`` holds (T, T) weights, ``merged`` (CPU) and ``flex`` (CUDA)
-            work in blocks; ``auto`` chooses.
+        loss: ``fused`` never stores (rows, V) logits; ``naive`` is the plain formula; ``auto`` chooses by
+            size.
+        attention: attention of the TTT unroll: ``eager`` stores (T, T) weights, ``merged`` (CPU) and ``flex``
+            (CUDA) work in blocks; ``auto`` chooses.
         checkpointing: store only each TTT step's input and recompute the step in the backward pass.
-        weights: ``bf16`` trains bf16 weights beside fp32 master weights and fp32 optimiser state.
-        chunk_mb: workspace of the fused loss, MiB.
+        weights: ``bf16`` trains bf16 weights with fp32 master weights and fp32 optimiser state.
+        chunk_mb: workspace of the fused loss in MiB.
     """
 
     loss: Literal["auto", "naive", "fused"] = "auto"
@@ -340,26 +344,27 @@ class MemoryConfig(StrictModel):
 
 
 class OptimConfig(StrictModel):
-    """The optimiser; its learning rate warms up, stays, and falls on a cosine.
+    """Optimiser with linear warm-up, constant learning rate and cosine decay.
 
     Attributes:
-        name: ``adamw``, or ``muon``: Muon for the matrices between hidden states, AdamW for embeddings, heads and
-            vectors. In one process, with DDP or FSDP2, and with fp32 weights.
+        name: ``adamw``, or ``muon``: Muon for the matrices between hidden states, AdamW for embeddings, heads
+            and vectors. Muon needs fp32 weights and one process, DDP or FSDP2.
         steps: optimiser steps; required without ``epochs``.
-        epochs: passes over the training rows, in place of ``steps``.
-        batch_size: packed rows a step, over all processes.
-        micro_batch_size: packed rows a forward pass of one process; None takes its whole share at once.
+        epochs: passes over the training rows, instead of ``steps``.
+        batch_size: packed rows per step, over all processes.
+        micro_batch_size: packed rows per forward pass and process; None: the process's whole share at once.
         lr: learning rate after the warm-up.
         betas: AdamW's decay rates of the first and second moment.
         eps: AdamW's epsilon.
         weight_decay: decoupled weight decay.
-        clip: largest norm of the gradient.
-        warmup_fraction: share of the steps in which the learning rate grows to ``lr``.
-        decay_fraction: share of the steps after the warm-up in which it falls; until then it stays at ``lr``. With
-            ``ttt.warmup_fraction``, use less than 1 so that the K steps do not begin at a low rate.
-        min_lr_fraction: where the cosine ends, as a share of ``lr``.
-        fused: update each tensor in one pass, on a CPU or on CUDA: faster if heads have many rows. The last bits
-            differ. In one process or with DDP, and with fp32 weights.
+        clip: maximum gradient norm.
+        warmup_fraction: fraction of the steps in which the learning rate rises to ``lr``.
+        decay_fraction: fraction of the steps after the warm-up in which the rate decays; before, it stays at
+            ``lr``. With ``ttt.warmup_fraction``, use less than 1 so that the K steps do not start at a low
+            rate.
+        min_lr_fraction: final learning rate of the cosine as a fraction of ``lr``.
+        fused: update each tensor in one pass, on a CPU or on CUDA: faster if heads have many rows. The last
+            bits differ. Needs fp32 weights and one process or DDP.
     """
 
     name: Literal["adamw", "muon"] = "adamw"
@@ -384,7 +389,7 @@ class OptimConfig(StrictModel):
         return self
 
     def over(self, rows: int) -> OptimConfig:
-        """With the number of steps that ``epochs`` over so many packed rows take."""
+        """Return a copy with ``epochs`` over ``rows`` packed rows converted to ``steps``."""
         if self.epochs is None:
             return self
         steps = max(1, math.ceil(self.epochs * rows / self.batch_size))
@@ -392,20 +397,20 @@ class OptimConfig(StrictModel):
 
 
 class LiveConfig(StrictModel):
-    """The real decoder on held-out prompts, while training runs.
+    """Live decoding: the real decoder runs on held-out prompts during training.
 
     Attributes:
-        prompts: held-out prompts decoded at every evaluation; 0 switches it off.
-        max_new_tokens: tokens decoded a prompt.
-        max_prompt_tokens: longer prompts are left out.
-        prompt_format: ``chat`` renders a prompt with the chat template, ``raw`` does not; ``auto`` is ``chat``
-            where there is a template.
+        prompts: held-out prompts decoded at every evaluation; 0 disables live decoding.
+        max_new_tokens: tokens decoded per prompt.
+        max_prompt_tokens: longer prompts are skipped.
+        prompt_format: ``chat`` renders a prompt with the chat template, ``raw`` does not; ``auto`` is
+            ``chat`` if there is a template.
         depth: levels of the draft tree.
         topk: draft tokens of each expanded node.
         total: draft tokens of the tree.
         chain: also decode with a chain of as many drafts as TTT steps, to compare with the simulated length.
-        load_target: with a capture cache or server, load the whole target for live decoding; without it live decoding
-            is off there.
+        load_target: with a capture cache or server, load the whole target for live decoding, which is
+            otherwise disabled.
     """
 
     prompts: Annotated[int, Field(ge=0)] = 8
@@ -423,13 +428,13 @@ class BookkeepingConfig(StrictModel):
     """How often a run evaluates, logs and saves checkpoints.
 
     Attributes:
-        seed: of initial weights, the order of the data and draws.
+        seed: seed of initial weights, data order and random draws.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
         log_every: steps between lines of metrics.jsonl.
         eval_every: steps between evaluations on held-out data.
-        eval_rows: held-out rows of an evaluation, at most.
+        eval_rows: maximum number of held-out rows per evaluation.
         checkpoint_every: steps between checkpoints.
-        keep: number of newest checkpoints that stay.
+        keep: number of newest checkpoints to keep.
     """
 
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
@@ -442,14 +447,15 @@ class BookkeepingConfig(StrictModel):
 
 
 class RunConfig(BookkeepingConfig):
-    """Bookkeeping of a run, and how it uses the machine.
+    """Bookkeeping of a run, and its use of the machine.
 
     Attributes:
-        mixed_precision: ``auto`` is bf16 passes on CUDA and with bf16 weights, else fp32.
-        strategy: how several processes share the work; ``auto`` is what the launcher asks for.
-        sequence_parallel: N, processes that share the tokens of each packed row; the batch is divided over the others.
-        threads: CPU threads of torch; default: as many as the machine has to spare.
-        trackers: trackers of accelerate that get the figures of metrics.jsonl, too.
+        mixed_precision: ``auto`` uses bf16 passes on CUDA and with bf16 weights, otherwise fp32.
+        strategy: how several processes share the work; ``auto`` follows the launcher.
+        sequence_parallel: N, processes that share the tokens of each packed row; the batch is divided over
+            the groups of N processes.
+        threads: CPU threads of torch; default: chosen from the available cores.
+        trackers: accelerate trackers that also receive the figures of metrics.jsonl.
     """
 
     mixed_precision: Precision = "auto"
@@ -461,13 +467,14 @@ class RunConfig(BookkeepingConfig):
 
 
 class TrainConfig(StrictModel):
-    """Everything ``train-drafter`` needs; see the sections.
+    """Configuration of ``train-drafter``; see the sections.
 
     Attributes:
         target: folder, GGUF file or Hub name of the target.
         tokenizer: folder or tokenizer.json; default: the target's folder.
-        output: run folder; gets ``drafter/``, ``checkpoints/``, ``metrics.jsonl``.
-        joint: train the target, too; it is written to ``joint-target/`` in the run folder. Default: it stays frozen.
+        output: run folder, for ``drafter/``, ``checkpoints/``, ``metrics.jsonl``.
+        joint: also train the target, which is written to ``joint-target/`` in the run folder. Default: it
+            stays frozen.
     """
 
     target: ModelPath

@@ -1,4 +1,4 @@
-"""From the configuration to packed rows, and the rows of each step and process."""
+"""Packed rows of a configuration, and the rows of each step and process."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from .config import DataConfig, OptimConfig
 
 @dataclass(frozen=True, eq=False)
 class TrainData:
-    """Packed rows for training and for held-out figures, memory-mapped.
+    """Memory-mapped packed rows for training and for held-out figures.
 
     Attributes:
-        prepared: the artefact that holds them, with held-out prompts and figures.
-        keeps: holds a temporary folder open, if there is no cache.
+        prepared: artefact of the rows, with held-out prompts and figures.
+        keeps: reference that keeps a temporary folder alive if there is no cache.
     """
 
     train: PackedRows
@@ -42,34 +42,34 @@ class TrainData:
     keeps: object = None
 
     def rows(self, split: Literal["train", "heldout"]) -> PackedRows:
-        """The packed rows of a split."""
+        """Return the packed rows of a split."""
         return self.train if split == "train" else self.heldout
 
     @property
     def figures(self) -> Mapping[str, Any]:
-        """Documents, tokens, counted tokens, what was cut and skipped; see the artefact."""
+        """Numbers of documents, tokens, counted, cut and skipped tokens; see the artefact."""
         return self.prepared.figures
 
     def digest(self) -> str:
-        """SHA-256 over the hashes of every packed array; equal digests mean equal batches."""
+        """Return the SHA-256 over the hashes of all packed arrays; equal digests mean equal batches."""
         return self.prepared.digest()
 
 
 def prepare(config: DataConfig, tokenizer: TextTokenizer, *, cache: Path | None = None) -> TrainData:
-    """Packed rows of a configuration: from ``config.prepared``, from the cache, or made now and kept there.
+    """Return the packed rows of a configuration, from ``config.prepared`` or the cache, or prepare them now.
 
-    Safe for several processes at once; quickest when rank 0 calls it first.
+    Safe with concurrent processes; fastest if rank 0 calls it first.
 
     Args:
-        cache: folder of prepared data if ``config.cache`` names none; without either, a temporary folder.
+        cache: folder of prepared data if ``config.cache`` is not set; without either, a temporary folder.
 
     Raises:
-        DataError: no document, or no token to learn from.
-        ConfigError: too few documents to hold some out.
+        DataError: there is no document, or no token to train on.
+        ConfigError: there are too few documents to hold some out.
         MismatchError: ``config.prepared`` was made with another tokenizer.
     """
     if config.prepared is not None:
-        with_prepared(config)  # says where other keys contradict it
+        with_prepared(config)  # reports contradicting keys
         return open_data(config.prepared, tokenizer)
     keeps = None
     folder = config.cache or cache
@@ -81,13 +81,13 @@ def prepare(config: DataConfig, tokenizer: TextTokenizer, *, cache: Path | None 
 
 
 def prepare_together(config: DataConfig, output: Path, tokenizer: TextTokenizer, group: Group) -> TrainData:
-    """The same for a run: rank 0 prepares, in OUTPUT/data if no cache is named, and the others open. Collective."""
+    """Prepare the data of a run on rank 0, by default in OUTPUT/data; other ranks open it. Collective."""
     cache = output / "data"
     if group.rank == 0:
         try:
             data = prepare(config, tokenizer, cache=cache)
         except VocabForgeError:
-            for folder in (cache, output):  # leave no empty folder behind
+            for folder in (cache, output):  # remove empty folders
                 with contextlib.suppress(OSError):
                     folder.rmdir()
             raise
@@ -117,11 +117,11 @@ def _described(data: TrainData) -> str:
 
 
 def open_data(path: Path, tokenizer: TextTokenizer) -> TrainData:
-    """Packed rows of a prepared-data artefact.
+    """Open the packed rows of a prepared-data artefact.
 
     Raises:
-        ArtifactError: it is none, or damaged.
-        MismatchError: it was made with another tokenizer.
+        ArtifactError: the folder is not such an artefact, or is damaged.
+        MismatchError: the data were prepared with another tokenizer.
     """
     prepared = load_prepared(path, verify=rank() == 0)
     check_belongs(prepared, tokenizer)
@@ -129,7 +129,7 @@ def open_data(path: Path, tokenizer: TextTokenizer) -> TrainData:
 
 
 def prepare_options(config: DataConfig) -> PrepareOptions:
-    """What of a ``data`` section decides the rows, beside the sources."""
+    """Return the options of a ``data`` section that determine the rows, except the sources."""
     sources = SourceOptions(
         text_field=config.text_field,
         text_unit=config.text_unit,
@@ -153,10 +153,10 @@ def prepare_options(config: DataConfig) -> PrepareOptions:
 
 
 def with_prepared(config: DataConfig) -> DataConfig:
-    """The section with the values that ``prepared`` was made with; one message names every key that differs.
+    """Replace values of the section by those of ``prepared``; print one message that lists all differing keys.
 
     Raises:
-        ArtifactError: it is no prepared-data artefact.
+        ArtifactError: the folder is not a prepared-data artefact.
     """
     if config.prepared is None:
         return config
@@ -165,7 +165,7 @@ def with_prepared(config: DataConfig) -> DataConfig:
     differing = [name for name in values if name in config.model_fields_set and given[name] != values[name]]
     if differing:
         named = ", ".join(f"{name} {_value(values[name])} (not {_value(given[name])})" for name in differing)
-        say(f"The prepared data hold: {named}; other values need prepare-data again ({config.prepared})")
+        say(f"The prepared data have: {named}; for other values run prepare-data again ({config.prepared})")
     return DataConfig.model_validate({**config.model_dump(), **values})
 
 
@@ -174,7 +174,7 @@ def _value(value: Any) -> str:
 
 
 def data_values(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Keys of the ``data`` section from the options in a manifest."""
+    """Convert the options in a manifest to keys of the ``data`` section."""
     sequences, heldout = options["sequences"], options["heldout"]
     sources, chat = sequences["sources"], sequences["chat"]
     return {
@@ -197,7 +197,7 @@ def data_values(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def batch_rows(count: int, batch_size: int, step: int, seed: int) -> list[int]:
-    """Row numbers of one step, a function of seed and step alone: a fresh permutation each epoch."""
+    """Return the row numbers of a step, which depend only on seed and step; each epoch is a new permutation."""
     rows = []
     for index in range(step * batch_size, (step + 1) * batch_size):
         epoch, place = divmod(index, count)
@@ -212,9 +212,9 @@ def _permutation(count: int, seed: int, epoch: int) -> npt.NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class Division:
-    """How the rows of a step are divided: ``share`` rows a process, ``micro`` rows a forward pass.
+    """Division of a step's rows: ``share`` rows per process, ``micro`` rows per forward pass.
 
-    With sequence parallelism ``rank`` and ``size`` are those of the groups of processes that share their rows.
+    With sequence parallelism ``rank`` and ``size`` refer to groups of processes that share rows.
     """
 
     rank: int
@@ -224,11 +224,11 @@ class Division:
 
     @property
     def passes(self) -> int:
-        """Forward passes a step."""
+        """Forward passes per step."""
         return self.share // self.micro
 
     def own(self, rows: Sequence[int]) -> list[list[int]]:
-        """This process's micro-batches of a step's rows."""
+        """Return this process's micro-batches of a step's rows."""
         mine = rows[self.rank * self.share : (self.rank + 1) * self.share]
         return [list(mine[at : at + self.micro]) for at in range(0, self.share, self.micro)]
 
@@ -237,10 +237,10 @@ def divide(config: OptimConfig, rank: int, size: int, sequence: int = 1) -> Divi
     """Divide ``optim.batch_size`` rows over processes and micro-batches.
 
     Args:
-        sequence: consecutive processes that have the same rows.
+        sequence: number of consecutive processes that share rows.
 
     Raises:
-        ConfigError: they cannot be divided evenly.
+        ConfigError: the rows cannot be divided evenly.
     """
     if size % sequence:
         raise ConfigError(
@@ -258,7 +258,7 @@ def divide(config: OptimConfig, rank: int, size: int, sequence: int = 1) -> Divi
             "the batch cannot be shared evenly",
             got=f"optim.batch_size {config.batch_size} over {over}",
             expected=f"a multiple of {size}",
-            remedy=f"optim.batch_size={(share + 1) * size}, or launch as many processes as divide it",
+            remedy=f"optim.batch_size={(share + 1) * size}, or a number of processes that divides it",
         )
     micro = share if config.micro_batch_size is None else min(config.micro_batch_size, share)
     if share % micro:

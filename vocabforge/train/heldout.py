@@ -1,4 +1,4 @@
-"""Evaluation of a drafter in training: held-out figures, the real decoder, and the finished artefacts."""
+"""Evaluation during training: held-out figures, live decoding, and the finished artefacts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ from .trainer import Trainer
 
 @torch.no_grad()
 def heldout_figures(trainer: Trainer) -> dict[str, Any]:
-    """Figures over the first ``eval_rows`` held-out rows; see ``TTTTotals.summary`` and ``JointTarget.sums``."""
+    """Compute figures over the first ``eval_rows`` held-out rows.
+
+    See ``TTTTotals.summary`` and ``JointTarget.sums``.
+    """
     config, group, steps = trainer.config, trainer.group, trainer.steps
     totals, joint, target = TTTTotals.zeros(steps), trainer.step_module.joint, torch.zeros(4)
     trainer.step_module.eval()
@@ -39,9 +42,9 @@ def heldout_figures(trainer: Trainer) -> dict[str, Any]:
     for first in range(0, count, division.size * micro):
         at = first + division.rank * micro
         rows = list(range(at, min(at + micro, count)))
-        # Every process must take part in every pass: one without rows looks at the first again, uncounted.
+        # Every process must take part in every pass: without rows it evaluates row 0 and discards the result.
         batch, shard = trainer.capture_part("heldout", rows or [0], steps)
-        if not _is_finite(batch):  # they would make nonsense of every figure
+        if not _is_finite(batch):  # NaN would invalidate all figures
             raise DataError(
                 "the target's states of held-out rows are not finite",
                 got=f"NaN or infinity in rows {rows}",
@@ -64,9 +67,9 @@ def heldout_figures(trainer: Trainer) -> dict[str, Any]:
 
 
 def look(trainer: Trainer, step: int, log: MetricsLog) -> dict[str, Any]:
-    """Held-out figures of every TTT step and the real decoder's, into the log; saves the best drafter.
+    """Log held-out figures of every TTT step and of live decoding; save the best drafter.
 
-    ``best/`` is judged by the real decoder's accepted length, or by the simulated one if nothing is decoded.
+    ``best/`` is selected by the accepted length of live decoding, or by the simulated one without it.
     """
     summary = heldout_figures(trainer)
     log.write(kind="heldout", step=step, time=time.time(), **summary)
@@ -83,7 +86,7 @@ def look(trainer: Trainer, step: int, log: MetricsLog) -> dict[str, Any]:
         if known and known["name"] != name:
             say(f"best/ is now judged by {name.replace('_', ' ')}, not by {known['name'].replace('_', ' ')}.")
             known = {}
-        best = value > known.get("value", 0.0) and "target" not in summary  # whose target of now is not kept
+        best = value > known.get("value", 0.0) and "target" not in summary  # a joint target is not saved here
         say(eval_line(step, trainer.config.optim.steps, summary, live, best=best))
         if best:
             trainer.facts["best"] = {"step": step, "value": value, "name": name}
@@ -95,7 +98,7 @@ def look(trainer: Trainer, step: int, log: MetricsLog) -> dict[str, Any]:
 def save_plain(
     trainer: Trainer, path: Path, weights: Mapping[str, Tensor], meta: Mapping[str, Any]
 ) -> tuple[Drafter, dict[str, nn.Module]]:
-    """Write a drafter artefact with these weights; returns the drafter and its heads."""
+    """Write a drafter artefact with these weights; return the drafter and its heads."""
     check_output(path, overwrite=True)
     drafter, heads = plain_copy(trainer, weights)
     facts = {**trainer.meta, "run": trainer.run_digest, **meta}
@@ -104,15 +107,15 @@ def save_plain(
 
 
 def plain_copy(trainer: Trainer, weights: Mapping[str, Tensor]) -> tuple[Drafter, dict[str, nn.Module]]:
-    """Drafter and heads as ordinary modules over the target's tensors.
+    """Return drafter and heads as ordinary modules over the target's tensors.
 
     Args:
-        weights: full tensors (``drafter.*``, ``heads.*``); missing ones are the modules' own.
+        weights: full tensors (``drafter.*``, ``heads.*``); missing ones are copied from the modules.
     """
     source = trainer.step_module.drafter
     ids = source.target_ids if source.has_own_head or source.restricted else None
     scorers, heads = trainer.step_module.heads, {}
-    with torch.random.fork_rng(devices=[]):  # their initial weights are drawn, and thrown away
+    with torch.random.fork_rng(devices=[]):  # initial weights are random, but overwritten below
         drafter = new_drafter(
             source.kind, source.config, source.embedding, source.target_head, ids, source.target_transform
         )
@@ -138,12 +141,12 @@ def eval_line(
     *,
     best: bool = False,
 ) -> str:
-    """One line: accuracy by draft step, causes of misses, accepted lengths simulated and decoded.
+    """Format one line: accuracy by draft step, causes of misses, simulated and decoded accepted lengths.
 
     Args:
-        heldout: :meth:`TTTTotals.summary`.
-        live: figures of the real decoder, if any.
-        best: mark it as the best evaluation so far.
+        heldout: result of :meth:`TTTTotals.summary`.
+        live: figures of live decoding, if any.
+        best: mark the line as the best evaluation so far.
     """
     accuracy = " ".join(f"{100 * value:.0f}" for value in heldout["accuracy"])
     missed = f"wrong {heldout['drafter_wrong'][0]:.0%}"
@@ -171,10 +174,10 @@ def eval_line(
 
 
 def check_finite(trainer: Any, step: int, rows: Sequence[int], loss: Tensor, norm: Tensor) -> None:
-    """Stop a run, a drafter's or a router's, whose loss or gradient is not finite. Collective.
+    """Check that loss and gradient of a drafter's or router's run are finite. Collective.
 
     Raises:
-        DataError: on every process, naming the packed rows.
+        DataError: they are not; raised on every process, names the packed rows.
     """
     finite = torch.isfinite(torch.stack([loss.float(), norm.detach().float()])).tolist()
     if not trainer.group.any(not all(finite)):
@@ -197,7 +200,7 @@ def _is_finite(batch: CapturedBatch) -> bool:
 
 
 def finish(trainer: Trainer, log: MetricsLog) -> Path:
-    """Write the finished drafter and its heads, with their figures; returns the drafter's folder. Collective."""
+    """Write the finished drafter, its heads and their figures; return the drafter's folder. Collective."""
     config, group = trainer.config, trainer.group
     path, steps = config.output / "drafter", config.optim.steps
     seen = trainer.summary
@@ -205,7 +208,7 @@ def finish(trainer: Trainer, log: MetricsLog) -> Path:
     weights = trainer.strategy.weights()
     count = min(len(trainer.data.heldout), config.run.eval_rows)
     batches = (trainer.capture("heldout", [row]) for row in range(count))
-    if trainer.step_module.joint is not None:  # the drafter is the trained target's
+    if trainer.step_module.joint is not None:  # the drafter belongs to the trained target
         place, original = config.output / JOINT_TARGET, trainer.meta["target_fingerprint"]
         trainer.step_module.joint.save(place, config.target, summary["target"], original)
         trainer.meta |= target_facts(place)

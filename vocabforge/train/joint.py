@@ -1,8 +1,9 @@
-"""Medusa-2: a target trained with its Medusa heads (Cai et al. 2024, sections 2.2.2 and 2.3.2).
+"""Medusa-2: a target trained together with its Medusa heads (Cai et al. 2024, sections 2.2.2 and 2.3.2).
 
-The loss is L_target + lambda_0 sum_k lambda_k L_k. The heads' losses L_k read the states of the target as it is at that
-step. L_target is a mean over the positions that predict the assistant's tokens. The decoder's layers and its final norm
-are trained; embedding and LM head stay as they are, so that target and drafter share them as ever (our choice).
+The loss is L_target + lambda_0 sum_k lambda_k L_k. The heads' losses L_k use the states of the current
+target. L_target is a mean over the positions that predict the assistant's tokens. The decoder's layers and
+its final norm are trained. Embedding and LM head stay frozen, so target and drafter still share them (our
+choice).
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ _COPIED = (".json", ".jinja", ".txt", ".model")  # tokenizer and settings
 
 
 def target_rows(rows: RowBatch) -> Tensor:
-    """bool (B, T): the next token is the assistant's and of the same document."""
+    """Return a mask bool (B, T): the next token is the assistant's and in the same document."""
     document = rows.document
     return shift_left(rows.loss_mask, 1) & (shift_left(document, 1) == document) & (document != 0)
 
 
 class JointTarget(nn.Module):
-    """The target that is trained, loaded in fp32; ``loss`` is L_target. Its parameters are those of its decoder.
+    """Trained target in fp32; ``loss`` is L_target. Its parameters are those of the decoder.
 
     Raises:
-        UsageError: it is quantised.
+        UsageError: the target is quantised.
     """
 
     def __init__(self, target: HFTarget, loss: Mixture, options: LossOptions) -> None:
@@ -51,7 +52,7 @@ class JointTarget(nn.Module):
             table.requires_grad_(False)
 
     def states(self, batch: CapturedBatch) -> CapturedBatch:
-        """The batch with the hidden states of the target as it is now, with gradients."""
+        """Return the batch with hidden states of the current target, with gradients."""
         hidden = torch.zeros_like(batch.hidden, dtype=torch.float32)
         for group in plan_passes(document_spans(batch.document)):
             scatter(hidden, self._target.forward(gather(batch.input_ids, group), ())[1], group)
@@ -60,7 +61,10 @@ class JointTarget(nn.Module):
     def loss(
         self, now: CapturedBatch, original: CapturedBatch, count: Tensor | float, loss: Mixture | None = None
     ) -> RowLoss:
-        """Of ``now`` (:meth:`states`), a sum over ``count``; ``correct``: ``original`` has the same best token."""
+        """Compute the loss of ``now`` (:meth:`states`), a sum divided by ``count``.
+
+        ``correct`` of the result marks rows with the same best token as ``original``.
+        """
         rows, head, transform = target_rows(now), self._target.head_weight, self._target.transform
         draft, label = now.hidden[rows], shift_left(now.input_ids, 1)[rows]
         weight, own = draft.new_ones(len(draft)) / count, torch.arange(len(draft), device=draft.device)
@@ -69,12 +73,12 @@ class JointTarget(nn.Module):
         return vocab_loss(replace(inputs, loss=loss or self._loss), self._options)
 
     def sums(self, batch: CapturedBatch) -> Tensor:
-        """(4,) nats of the original and of this target on the text, equal best tokens, and counted tokens."""
+        """Return (4,): nats of the original and of this target on the text, equal best tokens, counted tokens."""
         before, now = (self.loss(each, batch, 1.0, (("ce", 1.0),)) for each in (batch, self.states(batch)))
         return torch.tensor([before.total, now.total, now.correct.sum(), len(now.losses)])
 
     def save(self, path: Path, source: Path, meta: dict[str, Any], fingerprint: str) -> None:
-        """Write a Hugging Face folder in fp32 with the tokenizer of ``source``, which has this fingerprint."""
+        """Write an fp32 Hugging Face folder with the tokenizer of ``source``, whose fingerprint is given."""
         parents = {"target": fingerprint}
         with write_artifact(path, "target", meta, parents=parents, overwrite=True) as temporary:
             for file in source.iterdir():

@@ -32,11 +32,11 @@ from .resume import Resumable, is_finished, keep, resume, start_facts, write_rec
 from .trackers import Trackers
 from .trainer import Trainer
 
-_WORTH_MEASURING = 200  # steps of a run; measuring takes the time of four to ten
+_WORTH_MEASURING = 200  # minimum steps of a run; measuring takes the time of 4 to 10 steps
 
 
 class Window:
-    """Sums of the steps since the last logged line; they stay on the device until they are read."""
+    """Sums over the steps since the last logged line, kept on the device until they are read."""
 
     def __init__(self, steps: int, device: torch.device) -> None:
         self._totals = TTTTotals.zeros(steps, device)
@@ -58,7 +58,7 @@ class Window:
         self._steps += 1
 
     def read(self, group: Group) -> dict[str, Any]:
-        """Figures over all processes, a mean over the window's steps."""
+        """Return figures over all processes, averaged over the window's steps."""
         names = sorted(self._heads)
         parts = [self._totals.to_vector(), self._loss.double().reshape(1)]
         parts += [self._heads[name].double() for name in names]
@@ -78,22 +78,22 @@ class Window:
                 for value, rows in zip(summary["accuracy"], counted)  # type: ignore[call-overload]
             ],
             "grad_norm": float(self._norm) if self._steps else None,
-            "steps": self._steps,  # averaged over; a resumed run's first line may hold fewer
+            "steps": self._steps,  # steps averaged; may be fewer in the first line of a resumed run
         }
         return {**figures, "heads": heads} if heads else figures
 
 
 class Steps(Protocol):
-    """What :func:`run_steps` drives; every method is collective."""
+    """Interface for :func:`run_steps`; every method is collective."""
 
-    def unrolled(self, step: int) -> int: ...  # draft steps
-    def take_step(self, step: int) -> int: ...  # the real tokens of its batch
-    def figures(self) -> dict[str, Any]: ...  # since the last call, ``loss`` among them
+    def unrolled(self, step: int) -> int: ...  # returns the draft steps
+    def take_step(self, step: int) -> int: ...  # returns the tokens of the batch without padding
+    def figures(self) -> dict[str, Any]: ...  # figures since the last call, including ``loss``
     def evaluate(self, done: int, log: MetricsLog) -> None: ...
 
 
 class DrafterSteps:
-    """The steps of a drafter and its heads."""
+    """Training steps of a drafter and its heads."""
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer, self._window = trainer, Window(trainer.steps, trainer.device)
@@ -113,18 +113,18 @@ class DrafterSteps:
 
 
 def train(trainer: Trainer) -> Path:
-    """Train to the last step, resuming from the newest checkpoint; returns the drafter's folder. Collective.
+    """Train to the last step, resuming from the newest checkpoint; return the drafter's folder. Collective.
 
     Raises:
-        DataError: the loss is not finite (the rows are named).
-        UsageError: the folder holds a run with other settings.
-        KeyboardInterrupt: a signal asked the run to stop; a checkpoint is written.
+        DataError: the loss is not finite; names the rows.
+        UsageError: the folder contains a run with other settings.
+        KeyboardInterrupt: a signal stopped the run after writing a checkpoint.
     """
     config, steps = trainer.config, trainer.config.optim.steps
     start, source = resume(trainer), trainer.captured
     try:
         if start == steps and is_finished(trainer):
-            MetricsLog(config.output / "metrics.jsonl")  # takes away a last line that was cut short
+            MetricsLog(config.output / "metrics.jsonl")  # removes a truncated last line
             say(f"This run is finished: {config.output / 'drafter'}")
             return config.output / "drafter"
         write_record(trainer)
@@ -147,9 +147,10 @@ def train(trainer: Trainer) -> Path:
 
 
 def choose_threads(trainer: Trainer, start: int) -> None:
-    """Measure how many threads pay on a CPU, once: the number decides the last bits, so a resumed run keeps it.
+    """Measure the best number of CPU threads once; it affects the last bits, so a resumed run keeps it.
 
-    The passes of the last step are measured, and change nothing. A short run takes what :func:`set_threads` set.
+    Passes of the last step are timed without updating weights. Short runs use the number of
+    :func:`set_threads`.
     """
     config, facts = trainer.config, trainer.facts
     if trainer.device.type != "cpu" or trainer.group.size > 1 or threads_given(config):
@@ -170,7 +171,7 @@ def choose_threads(trainer: Trainer, start: int) -> None:
 
 
 def coming_rows(trainer: Trainer, start: int) -> Iterator[Key]:
-    """The rows that this process will capture from step ``start`` on, in order."""
+    """Yield the rows that this process will capture from step ``start`` on, in order."""
     optim, count = trainer.config.optim, len(trainer.data.train)
     for step in range(start, optim.steps):
         for part in trainer.division.own(batch_rows(count, optim.batch_size, step, trainer.config.run.seed)):
@@ -178,7 +179,7 @@ def coming_rows(trainer: Trainer, start: int) -> Iterator[Key]:
 
 
 def run_steps(run: Resumable, steps: Steps, command: str, start: int, log: MetricsLog) -> None:
-    """Steps from ``start`` on, with figures, evaluations and checkpoints; see :func:`train`."""
+    """Run the steps from ``start`` on, with figures, evaluations and checkpoints; see :func:`train`."""
     optim, often = run.config.optim, run.config.run
     clock, ahead = TokenClock(), range(start, optim.steps)
     keeps = isinstance(run.captured, OnlineCapture) and run.captured.keeps_rows
@@ -201,14 +202,14 @@ def run_steps(run: Resumable, steps: Steps, command: str, start: int, log: Metri
         "steps",
         initial=start,
         kinds=kinds,
-        # K draft steps take between once (the target's pass is all) and K times as long as one, and a pass of the
-        # target that is not repeated saves about half of a step.
+        # K draft steps take 1 (the target's pass dominates) to K times as long as one step. Skipping the
+        # target's pass saves about half of a step.
         weights={(count, kept): count**0.5 * (0.5 if kept else 1.0) for count, kept in kinds},
         asides=asides,
     )
     with stop_requested() as stop, progress as bar:
         for step in ahead:
-            torch.manual_seed(often.seed + step)  # what draws (dropout) repeats itself in a resumed run
+            torch.manual_seed(often.seed + step)  # makes dropout reproducible in a resumed run
             clock.add(steps.take_step(step))
             done, last = step + 1, step + 1 == optim.steps
             bar.update(1, kind=kind(step))
@@ -230,9 +231,10 @@ def run_steps(run: Resumable, steps: Steps, command: str, start: int, log: Metri
 
 
 def take_step(trainer: Trainer, step: int, window: Window) -> int:
-    """One optimiser step, its figures added to ``window``; returns the real tokens of the whole batch. Collective.
+    """Take one optimiser step, add its figures to ``window``, return the batch's tokens. Collective.
 
-    A batch without a counted row takes no step: decay and momentum would move the weights all the same.
+    Batches without a counted row are skipped, because weight decay and momentum would still change the
+    weights.
 
     Raises:
         DataError: loss or gradient is not finite; raised on every process.
@@ -249,9 +251,9 @@ def take_step(trainer: Trainer, step: int, window: Window) -> int:
 
 
 def add_gradients(trainer: Trainer, step: int, rows: list[int], window: Window) -> tuple[Tensor | None, int]:
-    """Forward and backward passes of a step: the loss, and the real tokens of the whole batch. Collective.
+    """Run the forward and backward passes of a step; return the loss and the batch's tokens. Collective.
 
-    Where no row of the batch counts, there is no pass and no loss.
+    Tokens exclude padding. If no row of the batch is counted, there is no pass and the loss is None.
     """
     strategy, steps = trainer.strategy, trainer.steps_at(step)
     everyone = to_tensors(trainer.data.train, rows, torch.device("cpu"))  # (B, T) of all processes
@@ -260,7 +262,7 @@ def add_gradients(trainer: Trainer, step: int, rows: list[int], window: Window) 
     parts, tokens = trainer.division.own(rows), int((everyone.document != 0).sum())
     if not counts.any():
         for part in parts:
-            trainer.capture_part("train", part, steps)  # a server's rows come in order
+            trainer.capture_part("train", part, steps)  # a server's rows must be read in order
         return None, tokens
     total = torch.zeros((), device=trainer.device)
     for index, part in enumerate(parts):

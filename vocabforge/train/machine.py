@@ -1,4 +1,4 @@
-"""What training asks of the machine: a device, threads, memory that is kept, signals, a clock."""
+"""Machine-related helpers of training: device, threads, memory allocation, signals, clock."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 
 class TokenClock:
-    """Tokens a second of training proper; evaluation time is left out."""
+    """Training throughput in tokens/s, excluding evaluation time."""
 
     def __init__(self) -> None:
         self._tokens, self._start = 0, time.monotonic()
 
     def add(self, tokens: int) -> None:
-        """Tokens that were trained on since the last call."""
+        """Count tokens trained on since the last call."""
         self._tokens += tokens
 
     def lap(self) -> float:
-        """Tokens a second since the last lap."""
+        """Return tokens/s since the last lap."""
         now = time.monotonic()
         rate = self._tokens / max(now - self._start, 1e-9)
         self._tokens, self._start = 0, now
@@ -43,7 +43,7 @@ class TokenClock:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """The time inside does not count."""
+        """Exclude the time of the ``with`` block."""
         begin = time.monotonic()
         yield
         self._start += time.monotonic() - begin
@@ -51,7 +51,7 @@ class TokenClock:
 
 @contextlib.contextmanager
 def stop_requested() -> Iterator[threading.Event]:
-    """SIGINT and SIGTERM finish the current step and write a checkpoint; a second one stops at once."""
+    """Set the yielded event on SIGINT or SIGTERM, so that the run can stop cleanly; a second signal interrupts."""
     flag = threading.Event()
 
     def handle(number: int, _frame: Any) -> None:
@@ -73,7 +73,7 @@ def stop_requested() -> Iterator[threading.Event]:
 
 
 def device_of(config: TrainConfig | RouterTrainConfig) -> torch.device:
-    """This process's device: under a launcher each takes its own GPU."""
+    """Return this process's device; under a launcher each process uses its own GPU."""
     device = choose_device(config.run.device)
     if device.type == "cuda":
         device = torch.device("cuda", local_rank()) if world_size() > 1 else device
@@ -82,7 +82,7 @@ def device_of(config: TrainConfig | RouterTrainConfig) -> torch.device:
 
 
 def uses_bf16(config: TrainConfig, device: torch.device) -> bool:
-    """Whether passes run under bf16 autocast; never by itself on a CPU, where many run bf16 a hundred times slower."""
+    """Return whether passes use bf16 autocast; not by default on a CPU, where bf16 may be 100x slower."""
     wanted = config.run.mixed_precision
     return wanted == "bf16" or (
         wanted == "auto" and (device.type == "cuda" or config.memory.weights == "bf16")
@@ -90,13 +90,13 @@ def uses_bf16(config: TrainConfig, device: torch.device) -> bool:
 
 
 def threads_given(config: TrainConfig) -> bool:
-    """Whether the user fixed the number of threads; what a launcher sets for its processes does not count."""
+    """Return whether the user set the number of threads; a launcher's setting is ignored."""
     launched = local_world_size() > 1 or "ACCELERATE_MIXED_PRECISION" in os.environ
     return config.run.threads is not None or (user_threads() and not launched)
 
 
 def set_threads(config: TrainConfig) -> None:
-    """Threads of this process: ``run.threads``, OMP_NUM_THREADS, or its share of the machine's cores."""
+    """Set the number of threads: ``run.threads``, OMP_NUM_THREADS, or this process's share of the cores."""
     count = config.run.threads
     if count is None and threads_given(config):
         count = torch.get_num_threads()
@@ -108,7 +108,7 @@ def set_threads(config: TrainConfig) -> None:
 
 
 def keep_freed_memory() -> None:
-    """Ask glibc to keep large freed blocks: page faults are about a tenth of a CPU training step."""
+    """Make glibc keep large freed blocks: page faults take about a tenth of a CPU training step."""
     with contextlib.suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_M_MMAP_THRESHOLD, 1 << 30)

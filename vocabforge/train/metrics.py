@@ -1,8 +1,8 @@
-"""Figures of a drafter from the TTT unroll alone, and what they predict for the decoder.
+"""Figures of a drafter from the TTT unroll, and predictions for the decoder.
 
-Two measures of a drafted token stand side by side. Greedy: a hit is a draft argmax equal to the target's.
-At temperature 1: its chance to be accepted is the overlap sum_v min(p(v), q(v)) (Leviathan et al. 2023). What is lost
-against 1 has two causes, told apart for both: the token is outside the draft vocabulary, or the drafter is wrong.
+There are two measures of a drafted token. Greedy: a hit is a draft argmax equal to the target's. At
+temperature 1: the acceptance probability is the overlap sum_v min(p(v), q(v)) (Leviathan et al. 2023). For
+both, misses are split by cause: the token is outside the draft vocabulary, or the drafter is wrong.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .loss.rows import StepFigures
 
-# Rows of the table of sums; one column a TTT step.
+# Rows of the table of sums; one column per TTT step.
 FIELDS = (
     "loss",
     "rows",
@@ -32,34 +32,34 @@ FIELDS = (
 
 @dataclass
 class TTTTotals:
-    """Sums over batches; vectors of several processes may be added.
+    """Sums over batches; vectors of several processes can be added.
 
-    ``chained_rows[k]`` counts rows of step k whose earlier steps were all hits, ``chained_hits[k]`` those that hit at
-    k too. ``chained_chance[k]`` and ``chained_overlap[k]`` are the same at temperature 1: a row counts with the product
-    of its earlier overlaps.
+    ``chained_rows[k]`` counts rows of step k whose earlier steps were all hits, ``chained_hits[k]`` those of
+    them that also hit at step k. ``chained_chance[k]`` and ``chained_overlap[k]`` are the same at temperature
+    1, with rows weighted by the product of their earlier overlaps.
 
     Attributes:
-        sums: (len(FIELDS), K) float64, on the device of the figures, so that adding does not wait for it.
+        sums: (len(FIELDS), K) float64, on the device of the figures to avoid synchronisation.
     """
 
     sums: Tensor
 
     @classmethod
     def zeros(cls, steps: int, device: torch.device | str = "cpu") -> TTTTotals:
-        """Nothing added yet, for K steps."""
+        """Create empty totals for K steps."""
         return cls(torch.zeros(len(FIELDS), steps, dtype=torch.float64, device=device))
 
     @classmethod
     def from_vector(cls, vector: Tensor) -> TTTTotals:
-        """Back from ``to_vector``, whatever was added to it."""
+        """Create totals from a vector of ``to_vector``, or from a sum of such vectors."""
         return cls(vector.reshape(len(FIELDS), -1))
 
     def to_vector(self) -> Tensor:
-        """(len(FIELDS) * K,) float64; the sum of two vectors is the vector of both parts' totals."""
+        """Return (len(FIELDS) * K,) float64; the sum of two vectors represents the combined totals."""
         return self.sums.flatten()
 
     def add(self, figures: Sequence[StepFigures]) -> None:
-        """Add one batch: the figures of its steps 0, 1, ...; fewer than K leave the later columns alone."""
+        """Add the figures of one batch for steps 0, 1, ...; with fewer than K steps later columns are unchanged."""
         alive = torch.ones_like(figures[0].hits)  # (B, T) all earlier steps were hits
         # (B, T) product of earlier overlaps
         chance = torch.ones_like(figures[0].overlaps, dtype=torch.float64)
@@ -67,7 +67,7 @@ class TTTTotals:
         for step in figures:
             here, before = alive & step.counted, torch.where(step.counted, chance, 0.0)
             alive = alive & step.hits
-            chance = chance * step.overlaps  # 0 where the row is not counted
+            chance = chance * step.overlaps  # 0 if the row is not counted
             values = (
                 step.loss_sum.detach(),
                 step.rows,
@@ -84,20 +84,21 @@ class TTTTotals:
         self.sums[:, : len(columns)] += torch.stack(columns, 1).to(self.sums.device)
 
     def counted(self) -> list[float]:
-        """Counted rows of each step."""
+        """Return the number of counted rows of each step."""
         counted: list[float] = self.sums[FIELDS.index("rows")].tolist()
         return counted
 
     def summary(self) -> dict[str, object]:
-        """The figures; lists have one entry a TTT step.
+        """Return the figures; lists have one entry per TTT step.
 
         Returns:
             ``loss``: soft cross-entropy over rows with a target in the draft vocabulary. ``accuracy``,
-            ``out_of_vocabulary``, ``drafter_wrong``: shares of rows, which add up to 1. ``acceptance`` (mean overlap),
-            ``lost_outside`` (1 - static ceiling), ``lost_wrong``: likewise, at temperature 1.
-            ``conditional_acceptance``: greedy, given that earlier tokens were accepted. ``chain_accepted_length``:
-            tokens that verifying a greedy chain of K drafts commits. ``sampled_accepted_length``: the same at
-            temperature 1 from products of overlaps, an estimate (the unroll is fed the text). ``rows``: of step 0.
+            ``out_of_vocabulary``, ``drafter_wrong``: fractions of rows that add up to 1. ``acceptance`` (mean
+            overlap), ``lost_outside`` (1 - static ceiling), ``lost_wrong``: the same at temperature 1.
+            ``conditional_acceptance``: greedy, given that earlier tokens were accepted.
+            ``chain_accepted_length``: tokens committed by verifying a greedy chain of K drafts.
+            ``sampled_accepted_length``: the same at temperature 1, estimated from products of overlaps (the
+            unroll reads the text). ``rows``: rows of step 0.
         """
         values = dict(zip(FIELDS, self.sums.tolist()))
         rows = values["rows"]
@@ -130,7 +131,7 @@ def _ratio(part: float, whole: float) -> float:
 
 
 def expected_accepted_length(conditional: Sequence[float]) -> float:
-    """Mean tokens that verifying a chain commits, its own included: 1 + sum_k prod_{j<=k} a_j."""
+    """Return the expected tokens per verification of a chain, 1 + sum_k prod_{j<=k} a_j."""
     length, alive = 1.0, 1.0
     for acceptance in conditional:
         alive *= acceptance

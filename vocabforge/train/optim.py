@@ -1,7 +1,7 @@
-"""Learning-rate schedule; AdamW, also over bf16 parameters with fp32 master weights and moments; Muon.
+"""Learning-rate schedule; AdamW, also with bf16 parameters, fp32 master weights and fp32 moments; Muon.
 
-A bf16 number has 8 significant bits: an update below 1/256 of a weight vanishes in it. The update is therefore made to
-an fp32 master copy, and the parameter is the master rounded (Micikevicius et al. 2018).
+bf16 has 8 significant bits: an update below 1/256 of a weight is lost. Updates are therefore applied to an
+fp32 master copy, and the parameter is the rounded master (Micikevicius et al. 2018).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.optim.adamw import adamw
 from ..models.target.load import multiplies_bf16
 from .config import OptimConfig
 
-# Parts of names of matrices with a row for each token: they are no maps between states, and AdamW trains them.
+# Name parts of matrices with a row for each token: they do not map between states and are trained by AdamW.
 _TOKEN_ROWS = ("embed_tokens", "lm_head", "markov_w1", "markov_w2", "codebook", "vocab.weight")
 
 
@@ -29,10 +29,10 @@ def make_optimizer(
     lower: torch.dtype | None = None,
     fp32_gradients: bool = False,
 ) -> torch.optim.Optimizer:
-    """AdamW, without weight decay on vectors (norms), or Muon for hidden matrices and AdamW for the rest.
+    """Create AdamW, or Muon for hidden matrices and AdamW for the rest; vectors (norms) have no weight decay.
 
     Args:
-        parameters: by name; those that are frozen are left out.
+        parameters: parameters by name; frozen ones are skipped.
         lower, fp32_gradients: see :class:`MasterAdamW`.
     """
     trained = {name: p for name, p in parameters.items() if p.requires_grad}
@@ -54,12 +54,12 @@ def make_optimizer(
 
 
 def is_hidden_matrix(name: str, parameter: Tensor) -> bool:
-    """Whether Muon may train it: a map between states, not a table with a row for each token, a row or a column."""
+    """Return whether Muon can train a parameter: a matrix between states, not a token table or a single row."""
     return parameter.dim() == 2 and min(parameter.shape) > 1 and not any(part in name for part in _TOKEN_ROWS)
 
 
 def learning_rate(step: int, config: OptimConfig) -> float:
-    """Learning rate of 0-based ``step``: linear warm-up, ``lr``, then a cosine to ``min_lr_fraction``."""
+    """Return the learning rate of 0-based ``step``: linear warm-up, ``lr``, cosine to ``min_lr_fraction``."""
     warmup = max(1, round(config.warmup_fraction * config.steps))
     if step < warmup:
         return config.lr * (step + 1) / warmup
@@ -70,13 +70,13 @@ def learning_rate(step: int, config: OptimConfig) -> float:
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:
-    """Of all parameter groups, those of :func:`slow_down` at their fraction."""
+    """Set the rate of all parameter groups, scaled by the fraction of :func:`slow_down`."""
     for group in optimizer.param_groups:
         group["lr"] = value * group.get("lr_fraction", 1.0)
 
 
 def slow_down(optimizer: torch.optim.Optimizer, parameters: Iterable[nn.Parameter], fraction: float) -> None:
-    """Let some parameters learn at a fraction of the rate, in groups of their own."""
+    """Move parameters to separate groups with a fraction of the learning rate."""
     slow = {id(p) for p in parameters}
     for group in list(optimizer.param_groups):
         some = [p for p in group["params"] if id(p) in slow]
@@ -85,15 +85,16 @@ def slow_down(optimizer: torch.optim.Optimizer, parameters: Iterable[nn.Paramete
 
 
 class MasterAdamW(torch.optim.Optimizer):
-    """AdamW (Loshchilov and Hutter 2019) over fp32 masters of lower parameters, bit for bit torch's on the masters.
+    """AdamW (Loshchilov and Hutter 2019) with fp32 masters of low-precision parameters.
 
-    ``state[p]`` holds ``master``, and from the first step on ``exp_avg``, ``exp_avg_sq`` (fp32) and ``step``.
+    Updates of the masters are bitwise equal to torch's AdamW. ``state[p]`` holds ``master``, and from the
+    first step on ``exp_avg``, ``exp_avg_sq`` (fp32) and ``step``.
 
     Args:
         groups: parameter groups.
-        lower: the parameters are cast to this type; what they were are the masters.
-        fp32_gradients: let the backward passes add up in fp32 (needs one process: DDP's buckets have the
-            parameters' type).
+        lower: dtype that the parameters are cast to; their original values become the masters.
+        fp32_gradients: accumulate gradients in fp32 (single process only: DDP's buckets have the parameters'
+            dtype).
     """
 
     def __init__(
@@ -144,10 +145,10 @@ class MasterAdamW(torch.optim.Optimizer):
 
 
 class MuonAdamW(torch.optim.Optimizer):
-    """torch's Muon (Jordan et al. 2024) for some parameters and its AdamW for the rest, as one optimiser.
+    """torch's Muon (Jordan et al. 2024) for some parameters and AdamW for the rest, as one optimiser.
 
-    Muon's step is scaled to the root mean square of AdamW's (Liu et al. 2025, arXiv 2502.16982), so both have the
-    same learning rate and weight decay. ``state[p]`` holds ``momentum_buffer``, or what AdamW keeps.
+    Muon's step is scaled to the root mean square of AdamW's (Liu et al. 2025, arXiv 2502.16982), so both use
+    the same learning rate and weight decay. ``state[p]`` holds ``momentum_buffer`` or AdamW's state.
     """
 
     def __init__(
@@ -160,7 +161,7 @@ class MuonAdamW(torch.optim.Optimizer):
         self._fp32 = matrices[0].device.type == "cpu" and not multiplies_bf16() if matrices else False
         groups = [group for part in self._parts for group in part.param_groups]
         super().__init__(groups, {} if adamw is None else adamw.defaults)
-        self.param_groups = groups  # the parts' own, not copies
+        self.param_groups = groups  # share the parts' groups instead of copies
         for part in self._parts:
             part.state = self.state
 
@@ -174,7 +175,7 @@ class MuonAdamW(torch.optim.Optimizer):
 
 @contextmanager
 def _newton_schulz_in_fp32() -> Iterator[None]:
-    """Let torch's Muon orthogonalise in fp32: a processor without bf16 products multiplies bf16 100 times slower."""
+    """Make torch's Muon orthogonalise in fp32: without bf16 instructions bf16 products are 100x slower."""
     from torch.optim import _muon
 
     module: Any = _muon
@@ -198,7 +199,7 @@ def _newton_schulz_in_fp32() -> Iterator[None]:
 
 @torch.no_grad()
 def clip_global_norm(parameters: Iterable[nn.Parameter], limit: float) -> Tensor:
-    """Scale all gradients to a common norm of at most ``limit``; returns the norm before, fp32 whatever their type."""
+    """Clip the global gradient norm to ``limit``; return the norm before clipping in fp32."""
     gradients = [p.grad for p in parameters if p.grad is not None]
     if not gradients:
         return torch.zeros(())

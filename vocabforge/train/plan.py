@@ -1,7 +1,7 @@
-"""What a configuration would do and take, without loading weights or data.
+"""Plan of a training run: files, memory and operations, without loading weights or data.
 
-A multiply-add is two operations. Attention, activations and evaluations are not counted: they depend on rows and
-device, and ``recipes/bench/training.py`` measures them.
+A multiply-add counts as two operations. Attention, activations and evaluations are not counted: they depend
+on rows and device, and are measured by ``recipes/bench/training.py``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from .setup import read_basis, step_settings
 
 
 def plan(config: TrainConfig) -> dict[str, Any]:
-    """The resolved configuration and what would be done, without loading weights or data.
+    """Return the resolved configuration and the planned work without loading weights or data.
 
     Raises:
         DataError: an input file cannot be read.
@@ -119,14 +119,15 @@ def _costs(
     heads: dict[str, int],
     muon: int,
 ) -> dict[str, Any]:
-    # Tokens, bytes and operations. ``target`` is of count_target, ``heads`` holds parameters, ``muon`` counts its own.
+    # Tokens, bytes and operations. ``target`` is the result of count_target; ``heads`` and ``muon`` count
+    # parameters.
     parameters, freeze = _parameters(drafter), config.drafter.freeze
     steps, passes = _draft_rows(config, drafter)
     frozen = parameters if freeze else 0
-    layers = 0 if config.joint is None or target is None else target[0] - target[1]  # that are trained
+    layers = 0 if config.joint is None or target is None else target[0] - target[1]  # trained target layers
     state = trained_state(parameters - frozen + layers + sum(heads.values()), config.memory.weights, muon)
     strategy = wanted_strategy(config.run.strategy, group)
-    divided = 3 if strategy == "fsdp" else 0  # as ZeRO's stages count
+    divided = 3 if strategy == "fsdp" else 0  # ZeRO stage
     if strategy == "deepspeed":
         divided = int(deepspeed_config(config, group.size)["zero_optimization"]["stage"])
     columns = drafter.config.vocab_size + len(drafter.head_rows(0))
@@ -134,14 +135,14 @@ def _costs(
     sharing = config.run.sequence_parallel
     micro = divide(config.optim, group.rank, group.size, sharing).micro
     drafted = round(micro * (row // sharing) * steps)
-    cached = config.capture.elsewhere  # then only embedding and LM head are loaded, and no layer runs
+    cached = config.capture.elsewhere  # only embedding and LM head are loaded; no layer runs
     held = None
     if target is not None:
         dtype = dtype_of(config.target, config.capture.dtype, choose_device(config.run.device))
         size = target[1] if cached and not config.run.live.load_target else target[0]
         held = size * dtype.itemsize // (group.size if config.capture.tp_plan else 1)
     memory = {
-        "target": held,  # in one process, on all its devices under capture.device_map
+        "target": held,  # per process; with capture.device_map over all its devices
         "trained_state": share_of_state(state, group.size, divided),
         "frozen_drafter": 4 * frozen,
         "loss_workspace": loss_workspace(
@@ -153,7 +154,7 @@ def _costs(
     if layers:
         flop |= {"joint target": 6 * layers, "total": flop["total"] + 6 * layers}
     tokens = config.optim.batch_size * row
-    most = config.optim.steps * tokens if config.optim.epochs is None else None  # unknown until the rows are
+    most = config.optim.steps * tokens if config.optim.epochs is None else None  # unknown without the rows
     return {
         "tokens_a_step": tokens,
         "tokens_at_most": most,
@@ -165,9 +166,10 @@ def _costs(
 
 
 def _draft_rows(config: TrainConfig, drafter: Any) -> tuple[float, float]:
-    """Rows that are drafted, and passes through the drafter's layers, for one token of a packed row.
+    """Return drafted rows, and passes through the drafter's layers, per token of a packed row.
 
-    Block drafters draft up to ``ttt.anchors`` blocks of a row; their few products over the context are not counted.
+    Block drafters draft up to ``ttt.anchors`` blocks of a row; their few products over the context are not
+    counted.
     """
     steps = config.ttt.steps
     if not is_parallel(drafter):
@@ -184,11 +186,14 @@ def _parameters(module: Any) -> int:
 
 
 def count_target(folder: Path) -> tuple[int, int] | None:
-    """All parameters and those of embedding and LM head, by the files' headers; None if unreadable or packed."""
+    """Count all parameters, and those of embedding and LM head, from the file headers.
+
+    Returns None if the files are unreadable or packed.
+    """
     try:
         stored = read_headers(checkpoint_files(folder))
     except DataError as error:
-        say(f"Warning: {error.message} ({folder}): a run would stop here; the target's size is not known")
+        say(f"Warning: {error.message} ({folder}): a run would stop here; the target's size is unknown")
         return None
     if any(tensor.dtype not in FLOATS for tensor in stored.values()):
         return None
@@ -206,14 +211,15 @@ def flop_a_token(
     passes: float,
     freeze: bool = False,
 ) -> dict[str, int]:
-    """Operations of training for one token: 2P of the target, 6DK of the drafter, d(4RK + 2V) of the logits.
+    """Estimate training operations per token: 2P (target), 6DK (drafter), d(4RK + 2V) (logits).
 
     A trained head takes 6RK; a frozen drafter has no backward pass.
 
     Args:
-        target_layers: P; None if it is not known, 0 if its states come from a cache.
+        target_layers: P; None if unknown, 0 if the states come from a cache.
         heads: parameters of each draft head.
-        steps: K, drafted rows a token. passes: K, or 1 if every draft step has parameters of its own.
+        steps: K, drafted rows per token.
+        passes: K, or 1 if every draft step has its own parameters.
     """
     own, (rows, hidden) = drafter.has_own_head, drafter.head_rows(0).shape
     lm_heads = (drafter.max_steps if drafter.heads_differ else 1) if own else 0
@@ -228,9 +234,9 @@ def flop_a_token(
 
 
 def trained_state(parameters: int, weights: str, muon: int = 0) -> dict[str, int]:
-    """Bytes of weights (``fp32``, or ``bf16`` beside fp32 masters), gradients and optimiser state, and their sum.
+    """Return the bytes of weights (``fp32``, or ``bf16`` with fp32 masters), gradients, moments, and their sum.
 
-    AdamW has two moments of a parameter; ``muon`` parameters have one.
+    AdamW has two moments per parameter; ``muon`` parameters have one.
     """
     low = weights == "bf16"
     sizes = {
@@ -245,7 +251,7 @@ def trained_state(parameters: int, weights: str, muon: int = 0) -> dict[str, int
 
 
 def share_of_state(state: dict[str, int], processes: int, divided: int) -> int:
-    """Bytes of a trained state in one process; ``divided`` is ZeRO's stage: 0 for DDP, 3 for FSDP2."""
+    """Return the bytes of a trained state per process; ``divided`` is the ZeRO stage: 0 for DDP, 3 for FSDP2."""
     stages = {"moments": 1, "masters": 1, "gradients": 2, "weights": 3}
     return sum(
         -(-state[name] // processes) if divided >= stage else state[name] for name, stage in stages.items()
@@ -253,18 +259,18 @@ def share_of_state(state: dict[str, int], processes: int, divided: int) -> int:
 
 
 def loss_workspace(impl: str, chunk_mb: int, rows: int, columns: int, loss: Mixture = KL) -> int:
-    """Bytes that the vocabulary loss works in, for M drafted rows over the rows of both heads."""
+    """Return the workspace of the vocabulary loss in bytes, for M drafted rows over the rows of both heads."""
     chunk, naive = chunk_mb << 20, naive_bytes(rows, columns, loss)
     return {"naive": naive, "fused": chunk}.get(impl, min(chunk, naive))
 
 
 def planned_data(config: TrainConfig, tokenizer: TextTokenizer) -> dict[str, Any]:
-    """The inputs, or the prepared rows and how often they would be seen.
+    """Return the numbers of inputs, or the prepared rows and epochs.
 
     Raises:
         DataError: an input is missing.
         ArtifactError: the prepared data cannot be opened.
-        MismatchError: they are of another tokenizer.
+        MismatchError: the data were prepared with another tokenizer.
     """
     data = config.data
     if data.prepared is None:

@@ -1,4 +1,4 @@
-"""What a run keeps so that it can go on: checkpoints, and the record of its settings."""
+"""Resuming of runs: checkpoints and the record of the settings."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ HELDOUT_PROMPTS = "heldout_prompts.jsonl"
 
 
 class Resumable(Protocol):
-    """A run with checkpoints: a drafter's or a router's trainer."""
+    """Run with checkpoints: a drafter's or a router's trainer."""
 
-    config: Any  # has ``output``, ``optim`` and ``run``
+    config: Any  # with ``output``, ``optim`` and ``run``
     data: TrainData
     group: Group
     strategy: Strategy
@@ -36,7 +36,7 @@ class Resumable(Protocol):
     facts: dict[str, Any]
 
     @property
-    def captured(self) -> Any: ...  # the source of the target's states
+    def captured(self) -> Any: ...  # source of the target's states
 
 
 def keep(trainer: Resumable, step: int) -> None:
@@ -52,11 +52,11 @@ def keep(trainer: Resumable, step: int) -> None:
 
 
 def resume(trainer: Resumable) -> int:
-    """Load the newest checkpoint, if there is one; returns the step to continue from. Collective.
+    """Load the newest checkpoint, if any; return the step to continue from. Collective.
 
     Raises:
-        UsageError: it was made with other settings or inputs.
-        ArtifactError: there are checkpoints, and every one is damaged.
+        UsageError: the checkpoint was made with other settings or inputs.
+        ArtifactError: all checkpoints are damaged.
     """
     config, group = trainer.config, trainer.group
     folder = config.output / "checkpoints"
@@ -69,7 +69,7 @@ def resume(trainer: Resumable) -> int:
     step, state = found
     trainer.strategy.load(state.weights, state.optimizer, step)
     trainer.facts = {key: value for key, value in state.facts.items() if key in ("best", "threads")}
-    group.wait()  # others may be reading still
+    group.wait()  # others may still be reading
     if group.rank == 0:
         checkpoints.remove_old(folder, step, config.run.keep)
         say(f"Resuming at step {step} of {config.optim.steps} ({folder})")
@@ -83,13 +83,13 @@ def resume(trainer: Resumable) -> int:
             )
             say(
                 f"It ran as {before['processes']} process(es), {then}, and continues as {group.size}, "
-                f"{here}: the batches are the same, the last bits need not be."
+                f"{here}: the batches are the same, but the last bits may differ."
             )
     return step
 
 
 def _division(trainer: Resumable) -> dict[str, Any]:
-    """How the work is shared, which decides the last bits."""
+    """Return how the work is shared between processes, which affects the last bits."""
     return {
         "processes": trainer.group.size,
         "strategy": trainer.strategy.name,
@@ -98,7 +98,7 @@ def _division(trainer: Resumable) -> dict[str, Any]:
 
 
 def is_finished(trainer: Trainer) -> bool:
-    """Whether the finished drafter of this very run stands in the output folder with its heads, undamaged."""
+    """Return whether the output folder contains the intact finished drafter and heads of this run."""
     config = trainer.config
     try:
         drafter = open_artifact(config.output / "drafter", KIND)
@@ -115,7 +115,7 @@ def is_finished(trainer: Trainer) -> bool:
 
 
 def write_record(trainer: Trainer) -> None:
-    """The resolved settings and the held-out prompts, once it is sure that the folder is this run's."""
+    """Write the resolved settings and held-out prompts; call it once the folder is known to be this run's."""
     if trainer.group.rank == 0:
         output = trainer.config.output
         atomic_write(output / HELDOUT_PROMPTS, trainer.data.prepared.prompts.read_bytes())
@@ -123,7 +123,7 @@ def write_record(trainer: Trainer) -> None:
 
 
 def start_facts(trainer: Trainer) -> dict[str, Any]:
-    """What the report says of machine and data."""
+    """Return facts about machine and data for the report."""
     sharing = trainer.config.run.sequence_parallel
     return {
         "device": str(trainer.device),

@@ -1,4 +1,4 @@
-"""From a configuration to a :class:`~vocabforge.train.trainer.Trainer`: load, check that all fits, assemble."""
+"""Build a :class:`~vocabforge.train.trainer.Trainer` from a configuration: load, check, assemble."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ from .step import StepSettings, TrainStep
 from .trackers import check_trackers
 from .trainer import Live, Trainer
 
-# (feature weight, token weight, feature noise): EAGLE-1 learns to predict hidden states, and little from tokens.
+# (feature weight, token weight, feature noise): EAGLE-1 learns mainly to predict hidden states.
 _PUBLISHED: Mapping[str, tuple[float, float, float]] = {"eagle1": (1.0, 0.1, 0.1)}
 
 
 @dataclass(frozen=True)
 class Basis:
-    """Small inputs of a run, checked: ``config`` completed by prepared data, the target's ``config.json``, sizes."""
+    """Checked small inputs of a run: ``config`` completed by prepared data, the target's ``config.json``, sizes."""
 
     config: TrainConfig
     target: Mapping[str, Any]
@@ -58,17 +58,18 @@ class Basis:
 
 
 def read_basis(config: TrainConfig, group: Group) -> Basis:
-    """Read what is small, and refuse what does not go together before anything large is read.
+    """Read the small inputs and check that they match before any large input is read.
 
     Raises:
-        VocabForgeError: an input cannot be read, is of another target or tokenizer, or contradicts the configuration.
+        VocabForgeError: an input cannot be read, was made with another target or tokenizer, or contradicts
+            the configuration.
     """
     config = config.model_copy(update={"data": with_prepared(config.data)})
     divide(config.optim, group.rank, group.size, config.run.sequence_parallel)
     strategy = wanted_strategy(config.run.strategy, group)
     if config.joint is not None and strategy != "single":
         raise UsageError(
-            "joint trains a target in one process", got=f"strategy {strategy}", remedy="start one"
+            "joint trains a target in one process", got=f"strategy {strategy}", remedy="start one process"
         )
     check_trackers(config.run.trackers)
     check_run_folder(config.output)
@@ -89,10 +90,10 @@ def read_basis(config: TrainConfig, group: Group) -> Basis:
 
 
 def step_settings(config: TrainConfig) -> StepSettings:
-    """How the loss is put together: the configured weights, or the kind's own.
+    """Return the settings of the loss: the configured weights, or the defaults of the kind.
 
     Raises:
-        UsageError: nothing is left to train.
+        UsageError: nothing is trained.
     """
     feature, token, noise = _PUBLISHED.get(config.drafter.kind, (0.0, 1.0, 0.0))
     ttt = config.ttt
@@ -101,7 +102,7 @@ def step_settings(config: TrainConfig) -> StepSettings:
         raise UsageError(
             "drafter.freeze leaves nothing to train",
             expected=" or ".join(f"heads.{key}" for key in KINDS),
-            remedy="name a head, or leave drafter.freeze off",
+            remedy="configure a head, or set drafter.freeze to false",
         )
     return StepSettings(
         decay=ttt.decay,
@@ -122,7 +123,7 @@ def step_settings(config: TrainConfig) -> StepSettings:
 
 
 def identity_of(config: TrainConfig, data_digest: str, fingerprint: str) -> dict[str, Any]:
-    """Everything that changes a weight, so that it must be equal on resume; not how a batch is divided."""
+    """Return all settings that affect the weights and must match on resume; not the division of a batch."""
     body = config.model_dump(mode="json")
     flat = {
         f"{section}.{key}": value
@@ -141,16 +142,16 @@ def identity_of(config: TrainConfig, data_digest: str, fingerprint: str) -> dict
         flat["drafter.vocab"] = load_subset(config.drafter.vocab).digest()
     if config.drafter.init is not None:
         flat["drafter.init"] = drafter_digest(config.drafter.init)
-        # Beside the weights' digest: some sizes, such as where norms stand, shape no tensor.
+        # The digest of the weights is not enough: some settings, such as norm placement, affect no shape.
         flat["drafter.init sizes"] = native_sizes(config.drafter.init).to_dict()
     return json.loads(json.dumps(flat))
 
 
 def sizes_of(config: DrafterConfig, target: Mapping[str, Any], subset: VocabSubset | None) -> Any:
-    """Sizes of the drafter: those of ``drafter.init``, else the target's if the configuration leaves them out.
+    """Return the sizes of the drafter from ``drafter.init``, or from the configuration and the target.
 
     Raises:
-        MismatchError: the target lacks a size, the subset is of another vocabulary, or the kind differs.
+        MismatchError: the target lacks a size, the subset has another vocabulary, or the kind differs.
         ConfigError: the configuration contradicts ``drafter.init``.
     """
     vocab = int(text_config(target).vocab_size)
@@ -186,18 +187,22 @@ def sizes_of(config: DrafterConfig, target: Mapping[str, Any], subset: VocabSubs
 
 
 CALIBRATION_ROWS = 4
-_CALIBRATION_TOKENS = 65_536  # long rows go in smaller numbers: their states are held whole, in every process
-# Makes the live decoder from target and prompts; handed in by the command, None decodes nothing.
+_CALIBRATION_TOKENS = 65_536  # fewer rows if they are long: every process holds their full states
+# Creates the live decoder from target and prompts; passed in by the command. None: no live decoding.
 MakeLive = Callable[[Any, Path, TrainConfig, TextTokenizer], Live | None]
 
 
 def build_trainer(
     config: TrainConfig, group: Group | None = None, make_live: MakeLive | None = None
 ) -> Trainer:
-    """Load target, tokenizer and data, and assemble the drafter; ``group`` None is this process alone.
+    """Load target, tokenizer and data, and assemble the drafter.
+
+    Args:
+        group: launched processes; None: only this process.
+        make_live: creates the live decoder; None: no live decoding.
 
     Raises:
-        VocabForgeError: anything missing, damaged, or not belonging together.
+        VocabForgeError: an input is missing, damaged or does not match the others.
     """
     group = Group(0, 1) if group is None else group
     device = device_of(config)
@@ -206,7 +211,7 @@ def build_trainer(
     if device.type == "cpu":
         set_threads(config)
     torch.manual_seed(config.run.seed)
-    read_headers(checkpoint_files(config.target))  # before the data: a damaged target is known at once
+    read_headers(checkpoint_files(config.target))  # before the data, to detect a damaged target early
     data = prepare_together(config.data, config.output, tokenizer, group)
     config = config.model_copy(update={"optim": config.optim.over(len(data.train))})
     fingerprint = target_fingerprint(config.target)
@@ -228,7 +233,7 @@ def build_trainer(
         drafter = _fresh_drafter(basis, target, captured, data, device)
     else:
         drafter = _loaded_drafter(basis, target, fingerprint)
-    # Low-rank heads start from the drafter's head if it has a full one of its own.
+    # Low-rank heads are initialised from the drafter's head if it covers the full vocabulary.
     own = len(drafter.target_ids) == target.vocab_size and not drafter.heads_differ
     factored = (drafter.head_weight if own else target.head_weight).detach()
     if config.heads.router is not None:
@@ -286,13 +291,13 @@ def _loaded_drafter(basis: Basis, target: Any, fingerprint: str) -> Drafter:
             got=f"{len(drafter.target_ids):,} other ids",
             expected=f"the {len(subset.ids):,} ids of {wanted.vocab}",
             source=wanted.init,
-            remedy="leave drafter.vocab out, or exchange its head first with vocabforge revocab",
+            remedy="leave drafter.vocab out, or replace its head first with vocabforge revocab",
         )
     return drafter
 
 
 @torch.no_grad()
 def start_from_target(drafter: Drafter, batch: CapturedBatch) -> None:
-    """Set a fresh drafter's scales from some captured rows; see its ``init_from_target``."""
+    """Initialise the scales of a new drafter from captured rows; see its ``init_from_target``."""
     real = batch.document != 0
     drafter.init_from_target(batch.states(drafter.reads)[real], batch.hidden[real])

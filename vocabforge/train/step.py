@@ -1,8 +1,8 @@
-"""One forward pass of training: unroll, vocabulary losses, feature loss. What the strategies wrap.
+"""Forward pass of training, wrapped by the strategies: unroll, vocabulary losses, feature loss.
 
-The loss is sum_k w_k / N_k * sum over counted rows of step k, with N_k the number of counted rows of the WHOLE
-batch, over all processes and micro-batches. Summed over them it is therefore the same number, and so is its
-gradient, however the batch is divided.
+The loss is sum_k w_k / N_k * sum over counted rows of step k, with N_k the number of counted rows of the
+WHOLE batch, over all processes and micro-batches. Its sum over them, and the gradient, therefore do not
+depend on the division of the batch.
 """
 
 from __future__ import annotations
@@ -33,20 +33,21 @@ from .ttt import TTTStep, unroll
 
 @dataclass(frozen=True)
 class StepSettings:
-    """How the loss is put together.
+    """Composition of the loss.
 
     Attributes:
         decay: w_k = decay^k.
         weighting: ``d-pace`` replaces w_k in the drafter's vocabulary loss (:mod:`.loss.pace`).
-        token_loss: kinds of the drafter's vocabulary loss and their weights; draft heads have ``kl``.
-        token_weight: of the vocabulary loss.
-        feature_weight: of the SmoothL1 distance to the target's hidden states (EAGLE-1 and HASS).
-        feature_noise: half width of the noise on what the drafter reads, for rows of 512 tokens.
-        head_weights: lambda of every draft head that is trained, by name.
-        confidence_weight: of the cross-entropy of a confidence head with the chance of acceptance (DSpark).
-        router_top_n: tokens behind a router's labels.
-        router_detach: its gradients stop at the states that it reads.
-        freeze: the drafter is not trained, only the heads are.
+        token_loss: kinds of the drafter's vocabulary loss and their weights; draft heads use ``kl``.
+        token_weight: weight of the vocabulary loss.
+        feature_weight: weight of the SmoothL1 distance to the target's hidden states (EAGLE-1 and HASS).
+        feature_noise: half width of the noise on the drafter's input features, for rows of 512 tokens.
+        head_weights: lambda of every trained draft head, by name.
+        confidence_weight: weight of the cross-entropy of a confidence head with the acceptance probability
+            (DSpark).
+        router_top_n: number of tokens that define a router's labels.
+        router_detach: stop the router's gradients at its input states.
+        freeze: train only the heads, not the drafter.
     """
 
     decay: float
@@ -66,14 +67,14 @@ class StepSettings:
 
 
 class TrainStep(nn.Module):
-    """Loss and figures of one micro-batch.
+    """Module that computes loss and figures of one micro-batch.
 
     Args:
         drafter: trained, or frozen with ``settings.freeze``.
         heads: low-rank scorers and a router trained on the drafter's states, by name.
-        target_head: (V, H), frozen; not registered, so that no wrapper moves, casts or sends it.
-        transform: of the target's logits.
-        joint: a target that is trained with the drafter, which then reads its states.
+        target_head: (V, H), frozen; not registered, so that wrappers do not move, cast or broadcast it.
+        transform: logit transform of the target.
+        joint: target that is trained with the drafter and provides its states.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class TrainStep(nn.Module):
         self.drafter.requires_grad_(not settings.freeze)
         self._target_head = (target_head,)
         self._transform = transform
-        if ROUTER in heads:  # cluster of each head row, not registered either
+        if ROUTER in heads:  # cluster of each head row, also not registered
             router: Any = heads[ROUTER]
             self._cluster = (cluster_rows(router.assignment, drafter.target_ids),)
 
@@ -106,18 +107,20 @@ class TrainStep(nn.Module):
         anchors: Tensor | None = None,
         shard: TokenShard | None = None,
     ) -> tuple[Tensor, tuple[StepFigures, ...], dict[str, RowLoss | RouterLoss]]:
-        """Loss and figures of one micro-batch.
+        """Compute loss and figures of one micro-batch.
 
         Args:
             batch: captured rows (B, T).
             steps: K.
-            rows: (K,) fp32 counted rows of the whole batch, by draft step; last, with ``joint``, those of the target.
-            noise: (B, T, .) added to what the drafter reads.
-            anchors: (B, A) of a parallel drafter's blocks.
-            shard: what of longer rows the batch is; None: whole rows.
+            rows: (K,) fp32 counted rows of the whole batch, by draft step; with ``joint`` followed by the
+                target's.
+            noise: (B, T, .) added to the drafter's input features.
+            anchors: (B, A) positions of a parallel drafter's blocks.
+            shard: part of longer rows that the batch holds; None: whole rows.
 
         Returns:
-            the loss, the figures of each draft step, and the row losses of each head (none in evaluation mode).
+            The loss, the figures of each draft step, and the row losses of each head (none in evaluation
+            mode).
         """
         settings, drafter, original = self.settings, self.drafter, batch
         if self.joint is not None:
@@ -146,7 +149,7 @@ class TrainStep(nn.Module):
                 split_figures(own, taken, unrolled, batch.input_ids.shape[1]),
                 {},
             )
-        row = h[:, : drafter.config.hidden_size]  # draft heads read DSpark's without the token before
+        row = h[:, : drafter.config.hidden_size]  # for draft heads, drop DSpark's part of the previous token
         scored: dict[str, RowLoss | RouterLoss] = {
             name: vocab_loss(
                 self._inputs(head.project(row), head.head_weight, None, taken, per_row),
@@ -171,7 +174,7 @@ class TrainStep(nn.Module):
         return torch.stack(terms).sum(), split_figures(own, taken, unrolled, batch.input_ids.shape[1]), scored
 
     def _own_loss(self, h: Tensor, taken: TakenRows, rows: Tensor, per_row: Tensor) -> RowLoss:
-        """Of the drafter itself; ``rows`` as of :meth:`forward`."""
+        """Compute the drafter's own vocabulary loss; ``rows`` as in :meth:`forward`."""
         settings = self.settings
         parts = self._own_inputs(h, taken, per_row)
         if settings.weighting == "d-pace":
@@ -183,7 +186,7 @@ class TrainStep(nn.Module):
         return losses[0] if len(losses) == 1 else joined(losses)
 
     def _own_inputs(self, h: Tensor, taken: TakenRows, per_row: Tensor) -> list[LossInputs]:
-        """Through the drafter's LM head, or a part for that of each step."""
+        """Return the loss inputs of the drafter: one part, or one per step if steps have their own LM heads."""
         drafter, sizes = self.drafter, list(taken.sizes)
         reduced = len(drafter.target_ids) != len(self._target_head[0])
         ids = drafter.target_ids if reduced else None
@@ -214,7 +217,7 @@ class TrainStep(nn.Module):
         with torch.set_grad_enabled(not (settings.router_detach or settings.freeze)):
             read = batch.states(drafter.reads)
             if not is_parallel(drafter):
-                read = read[:, : unrolled[0].g.shape[1]]  # of a shard its own tokens
+                read = read[:, : unrolled[0].g.shape[1]]  # a shard's own tokens
             first = drafter.fuse(read if noise is None else read + noise.to(read))
             fed = [state for _, state in states_fed(drafter, batch, first, unrolled)]
         tokens = torch.cat([state.tokens for state in fed])

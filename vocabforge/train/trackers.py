@@ -1,6 +1,6 @@
-"""Figures in TensorBoard, W&B, MLflow or another of accelerate's trackers, beside metrics.jsonl; rank 0 only.
+"""Experiment trackers of accelerate (TensorBoard, W&B, MLflow, ...), in addition to metrics.jsonl; rank 0 only.
 
-A tracker that fails is dropped, and training continues: metrics.jsonl has all figures.
+A failing tracker is dropped and training continues: metrics.jsonl has all figures.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from ..core.errors import UsageError
 from ..core.files import atomic_write_json, read_json
 from ..core.registry import check_known
 
-STATE = "trackers.json"  # tracker -> what a resumed run needs to continue the same tracked run
+STATE = "trackers.json"  # tracker -> data that a resumed run needs to continue the tracked run
 _PROJECT = "vocabforge"
 
 
 def check_trackers(names: Sequence[str]) -> tuple[str, ...]:
-    """The trackers among ``names`` that can be used; without its package TensorBoard is left out with a warning.
+    """Return the usable trackers among ``names``; if its package is missing, TensorBoard is skipped with a warning.
 
     Raises:
-        UsageError: an unknown name, or another tracker's package is missing.
+        UsageError: a name is unknown, or the package of another tracker is missing.
     """
     if not names:
         return ()
@@ -50,14 +50,14 @@ def check_trackers(names: Sequence[str]) -> tuple[str, ...]:
 
 
 class Trackers:
-    """The open trackers of a run.
+    """Open trackers of a run.
 
     Args:
-        names: of accelerate's trackers.
-        folder: the run's folder; TensorBoard's files go to ``folder/tensorboard``.
-        config: the resolved configuration, saved flat as hyperparameters, once a run.
-        resume_step: the step that the run continues from.
-        removed: (kind, step) of rows that were logged and will be logged again (:attr:`MetricsLog.removed`).
+        names: names of accelerate's trackers.
+        folder: folder of the run; TensorBoard's files go to ``folder/tensorboard``.
+        config: resolved configuration, saved flattened as hyperparameters, once per run.
+        resume_step: step that the run continues from.
+        removed: (kind, step) of logged rows that will be logged again (:attr:`MetricsLog.removed`).
 
     Raises:
         UsageError: see :func:`check_trackers`.
@@ -78,7 +78,7 @@ class Trackers:
             return
         from accelerate import PartialState
 
-        PartialState()  # accelerate's trackers ask it for their rank
+        PartialState()  # accelerate's trackers read their rank from it
         state: dict[str, Any] = read_json(folder / STATE) if (folder / STATE).is_file() else {}
         self._known = frozenset(state)
         for name in names:
@@ -92,14 +92,14 @@ class Trackers:
         found = flat({kind: body} if kind else body, "/")
         numbers = {name: value for name, value in found.items() if isinstance(value, (int, float))}
         for name, tracker in list(self._open.items()):
-            # TensorBoard forgets the steps that a resumed run repeats; the others are not sent them twice.
+            # TensorBoard purges steps that a resumed run repeats; for other trackers they are not sent again.
             if name == "tensorboard" or name not in self._known or (kind, step) not in self._removed:
                 self._guarded(name, f"failed at step {step}", tracker.log, numbers, step=step)
 
     def _guarded(self, name: str, what: str, call: Callable[..., object], *given: Any, **named: Any) -> None:
         try:
             call(*given, **named)
-        except Exception as error:  # noqa: BLE001 (whatever it is, training continues)
+        except Exception as error:  # noqa: BLE001 (a tracker must not stop training)
             self._open.pop(name, None)
             text = (str(error).strip().splitlines() or ["no message"])[0][:200].rstrip(".")
             say(
@@ -115,7 +115,8 @@ class Trackers:
         made, run, known = LOGGER_TYPE_TO_CLASS[name], folder.resolve().name, state.get(name, {})
         facts: dict[str, Any] = {"started": True}
         if name == "tensorboard":
-            # Earlier event files are forgotten from the purge step on; file names have whole seconds only.
+            # Earlier events are purged from this step on. The suffix is needed: file names have 1 s
+            # resolution.
             purge = {"purge_step": resume_step + 1} if known else {}
             tracker = made("tensorboard", folder, filename_suffix=f".{resume_step}", **purge)
         elif name == "wandb":
@@ -145,7 +146,7 @@ class Trackers:
 
 
 def flat(values: Mapping[str, Any], separator: str, prefix: str = "") -> dict[str, Any]:
-    """The leaves of nested mappings and lists under joined names; a list's entries are numbered from 1."""
+    """Flatten nested mappings and lists to joined names; list entries are numbered from 1."""
     found: dict[str, Any] = {}
     for key, value in values.items():
         inner: Any = dict(enumerate(value, 1)) if isinstance(value, (list, tuple)) else value

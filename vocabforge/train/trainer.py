@@ -1,4 +1,4 @@
-"""What a training run works on: settings, target, drafter, data, processes."""
+"""State of a training run: settings, target, drafter, data, processes."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ from .parallel.strategy import Strategy, make_strategy, wanted_strategy
 from .step import TrainStep
 from .ttt import rows_by_step
 
-# Decodes held-out prompts with a drafter and its draft heads, and returns figures; handed in by the command.
+# Decodes held-out prompts with a drafter and its draft heads, and returns figures; passed in by the command.
 Live = Callable[[Drafter, Mapping[str, nn.Module]], Mapping[str, Any]]
 
 
 @dataclass
 class Trainer:
-    """Everything one training run works on; :func:`~vocabforge.train.loop.train` runs it.
+    """State of a training run; see :func:`~vocabforge.train.loop.train`.
 
     Attributes:
-        target: has ``embedding``, ``head_weight`` and ``logits``.
-        captured: a capture source: packed rows and their keys to a captured batch.
-        identity: settings and input hashes that a resumed run must share.
+        target: object with ``embedding``, ``head_weight`` and ``logits``.
+        captured: capture source: packed rows and their keys -> captured batch.
+        identity: settings and input hashes that must match on resume.
         meta: facts about target and tokenizer for the finished artefacts.
         live: decodes held-out prompts at every evaluation.
-        facts: what a checkpoint remembers: the best evaluation so far, the number of threads.
+        facts: values stored in checkpoints: the best evaluation so far, the number of threads.
         summary: step and held-out figures of the last evaluation.
     """
 
@@ -65,7 +65,7 @@ class Trainer:
         self.division = divide(config.optim, group.rank, group.size, sharing)
         self._sequence = None if sharing == 1 else SequenceShare.among(group, sharing)
         bound = self.drafter.max_steps
-        # Medusa trains every head that it has: decoding drafts with all of them.
+        # Medusa trains all its heads, because decoding uses all of them.
         self.steps = config.ttt.steps if bound is None else bound
         strategy = wanted_strategy(config.run.strategy, group)
         self.strategy: Strategy = make_strategy(strategy, self.step_module, config, group, self.device)
@@ -74,28 +74,28 @@ class Trainer:
 
     @property
     def drafter(self) -> Any:
-        """The drafter that is trained, or frozen under its heads."""
+        """Drafter, trained or frozen."""
         return self.step_module.drafter
 
     @property
     def run_digest(self) -> str:
-        """SHA-256 of what makes this run what it is."""
+        """SHA-256 of the identity of the run."""
         return hashlib.sha256(json.dumps(self.identity, sort_keys=True).encode()).hexdigest()
 
     def steps_at(self, step: int) -> int:
-        """Draft steps that optimiser step ``step`` unrolls: one while warming up, then all K."""
+        """Return the number of draft steps of an optimiser step: 1 during the warm-up, then K."""
         warm = step < self.config.ttt.warmup_fraction * self.config.optim.steps
         return 1 if warm and self.drafter.max_steps is None else self.steps
 
     def anchors(self, step: int, rows: RowBatch, indices: list[int]) -> Tensor | None:
-        """The blocks (B, A) that a parallel drafter drafts of these packed rows in a step; None for other kinds."""
+        """Draw the blocks (B, A) of these packed rows for a parallel drafter; return None for other kinds."""
         if not is_parallel(self.drafter):
             return None
         most, seed = self.config.ttt.anchors, self.config.run.seed
         return draw_anchors(rows.loss_mask, rows.document, indices, most, seed, step)
 
     def rows_by_step(self, rows: RowBatch, steps: int, anchors: Tensor | None) -> Tensor:
-        """Counted rows of packed rows by draft step: (K,) fp32; behind them those of a target that is trained."""
+        """Return the counted rows by draft step, (K,) fp32, followed by those of a jointly trained target."""
         first = is_parallel(self.drafter) and self.drafter.first_everywhere
         counts = rows_by_step(rows.loss_mask, rows.document, steps, anchors, first_everywhere=first)
         joint = self.step_module.joint is not None
@@ -104,25 +104,25 @@ class Trainer:
     def noise(
         self, batch: CapturedBatch, step: int, rows: list[int], shard: TokenShard | None = None
     ) -> Tensor | None:
-        """(B, T, .) noise on what the drafter reads of these rows, or of a shard's own tokens; None without."""
+        """Return noise (B, T, .) for the drafter's input features of these rows, or of a shard; None if off."""
         width = self.step_module.settings.feature_noise
         if not width:
             return None
         shape, own = batch.states(self.drafter.reads).shape, slice(None)
-        if shard is not None:  # drawn for whole rows, so that it does not depend on the division
+        if shard is not None:  # drawn for whole rows, so that it does not depend on the sharding
             shape = torch.Size((*shard.document.shape, shape[-1]))
             own = slice(shard.tokens.start, shard.tokens.start + shard.own)
         return feature_noise(shape, width, self.config.run.seed, step, rows)[:, own].to(self.device)
 
     def capture(self, split: Literal["train", "heldout"], indices: list[int]) -> CapturedBatch:
-        """The target's states for these packed rows of a split."""
+        """Return the target's states for these packed rows of a split."""
         rows = to_tensors(self.data.rows(split), indices, self.device)
         return self.captured(rows, [(split, i) for i in indices])
 
     def capture_part(
         self, split: Literal["train", "heldout"], indices: list[int], steps: int
     ) -> tuple[CapturedBatch, TokenShard | None]:
-        """What this process works on of these packed rows in an unroll of K steps: all, or its shard of each."""
+        """Return this process's part of these packed rows for an unroll of K steps: all, or its shard of each."""
         if self._sequence is None:
             return self.capture(split, indices), None
         rows = to_tensors(self.data.rows(split), indices, self.device)
@@ -130,6 +130,6 @@ class Trainer:
         return self.captured(rows, [(split, i) for i in indices], shard.tokens), shard
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
-        """Forward passes inside are in bf16 where the run is."""
+        """Return the autocast context of the run's forward passes."""
         low = uses_bf16(self.config, self.device)
         return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=low)

@@ -1,12 +1,12 @@
 """Training-time test: the drafter unrolled K steps over all rows of a batch at once.
 
-EAGLE-3 (Li et al. 2025). Row t, step k feeds x_{t+1+k} (teacher forced) with the hidden state of the same
-row's step k - 1, and predicts x_{t+2+k}; the teacher is the target's distribution at position t+1+k. The row
-counts iff the token fed and the token predicted are both the assistant's and of row t's document.
+EAGLE-3 (Li et al. 2025). Row t of step k reads x_{t+1+k} (teacher forced) and the hidden state of the same
+row at step k - 1, and predicts x_{t+2+k}; the teacher is the target's distribution at position t+1+k. The row
+is counted iff the input token and the predicted token are both the assistant's and in row t's document.
 
-A parallel drafter makes all drafts of a block in one pass (``models/ttt/blocks.py``). Step k is draft k of the blocks
-at some anchors t, with the same teacher. It is fed nothing behind x_{t+1}, so it counts iff x_{t+1} .. x_{t+2+k} are
-all the assistant's and of row t's document.
+A parallel drafter makes all drafts of a block in one pass (``models/ttt/blocks.py``). Step k is draft k of
+the blocks at some anchors t, with the same teacher. It reads no token after x_{t+1}, so it is counted iff
+x_{t+1} .. x_{t+2+k} are all the assistant's and in row t's document.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class TTTStep:
         index: k, from 0.
         g: (B, N, H) drafter output before the final norm.
         counted: bool (B, N) rows that enter loss and metrics.
-        anchor: int64 (B, N) row t of each, -1 for none; None: N = T, all rows in order.
+        anchor: int64 (B, N) row t of each, -1 for padding; None: N = T, all rows in order.
     """
 
     index: int
@@ -45,7 +45,7 @@ class TTTStep:
     anchor: Tensor | None = None
 
     def over(self, values: Tensor, length: int) -> Tensor:
-        """Values of the counted rows (M,) at their rows t: (B, T), 0 elsewhere."""
+        """Scatter values of the counted rows (M,) to their rows t: (B, T), 0 elsewhere."""
         made = values.new_zeros(len(self.counted), length)
         if self.anchor is None:
             made[self.counted] = values
@@ -54,7 +54,7 @@ class TTTStep:
         return made
 
     def places(self, length: int) -> Tensor:
-        """(M,) flat places t + B * T of the counted rows."""
+        """Return the flat positions (M,) of the counted rows in B * T."""
         if self.anchor is None:
             return self.counted.flatten().nonzero()[:, 0]
         row = torch.arange(len(self.anchor), device=self.anchor.device)[:, None] * length
@@ -62,7 +62,7 @@ class TTTStep:
 
 
 def shift_left(values: Tensor, offset: int) -> Tensor:
-    """(B, T, ...) -> values[:, t + offset], zeros (False) where that lies beyond the end."""
+    """Shift (B, T, ...) to values[:, t + offset], filling with zeros (False) beyond the end."""
     length = values.shape[1]
     if offset >= length:
         return torch.zeros_like(values)
@@ -71,13 +71,13 @@ def shift_left(values: Tensor, offset: int) -> Tensor:
 
 
 def counted_rows(loss_mask: Tensor, document: Tensor, step: int) -> Tensor:
-    """bool (B, T): l_{t+1+k} and l_{t+2+k} hold, and both tokens are of row t's document."""
+    """Return bool (B, T): l_{t+1+k} and l_{t+2+k} are True, and both tokens are in row t's document."""
     same = (shift_left(document, step + 2) == document) & (document != 0)
     return shift_left(loss_mask, step + 1) & shift_left(loss_mask, step + 2) & same
 
 
 def unbroken_rows(loss_mask: Tensor, document: Tensor, step: int) -> Tensor:
-    """bool (B, T): l_{t+1} to l_{t+2+k} hold, and all these tokens are of row t's document."""
+    """Return bool (B, T): l_{t+1} to l_{t+2+k} are True, and all these tokens are in row t's document."""
     counted = counted_rows(loss_mask, document, 0)
     for k in range(1, step + 1):
         counted = counted & counted_rows(loss_mask, document, k)
@@ -98,11 +98,12 @@ def unroll(
     """Yield the K steps in order; gradients flow through all of them.
 
     Args:
-        noise: (B, T, .) added to what the drafter reads.
-        anchors: int64 (B, A) of a parallel drafter's blocks, -1 for none; None: a block at every position.
+        noise: (B, T, .) added to the drafter's input features.
+        anchors: int64 (B, A) positions of a parallel drafter's blocks, -1 for padding; None: every position.
         attention: ``auto``, ``eager``, ``merged`` or ``flex``.
-        checkpointing: keep each step's inputs only and compute it again in the backward pass.
-        shard: what of longer rows the batch is; None: whole rows. Rows t are its own tokens, in every step.
+        checkpointing: store only each step's inputs and recompute the step in the backward pass.
+        shard: part of longer rows that the batch holds; None: whole rows. Rows t are its own tokens in every
+            step.
     """
     own = batch.input_ids.shape[1] if shard is None else shard.own
     read = batch.states(drafter.reads)[:, :own]
@@ -119,7 +120,8 @@ def unroll(
     for k in range(steps):
         position = batch.position[:, :own] + k
         if drafter.positions is not None:
-            # Rows that run past the table's end are never counted when the rows themselves fit it.
+            # Positions past the end of the table belong to rows that are not counted if the packed rows fit
+            # it.
             position = position.clamp(max=drafter.positions - 1)
         ids = shift_left(batch.input_ids, k + 1)[:, :own]
         if checkpointing:
@@ -140,7 +142,7 @@ def _blocks(
 ) -> Iterator[TTTStep]:
     if drafter.max_steps is not None and steps > drafter.max_steps:
         raise ConfigError(
-            f"a {drafter.label} drafter's block has no such draft",
+            f"a {drafter.label} drafter's block has fewer drafts",
             got=f"ttt.steps of {steps}",
             expected=f"at most {drafter.max_steps}",
             remedy="lower ttt.steps, or raise drafter.block_size",
@@ -163,7 +165,7 @@ def _blocks(
 
 
 def chosen(rows: Tensor, anchor: Tensor) -> Tensor:
-    """Of bool (B, T), the values at anchors (B, N), False for -1."""
+    """Return the values of bool (B, T) at anchors (B, N), False for -1."""
     return rows.gather(1, anchor.clamp(min=0)) & (anchor >= 0)
 
 
@@ -175,7 +177,7 @@ def rows_by_step(
     *,
     first_everywhere: bool = False,
 ) -> Tensor:
-    """Counted rows of packed rows (B, T) by draft step: (K,) fp32; with anchors those of a parallel drafter."""
+    """Count the rows of packed rows (B, T) by draft step, (K,) fp32; with anchors for a parallel drafter."""
     counts = []
     for k in range(steps):
         if anchors is None or (k == 0 and first_everywhere):
@@ -186,9 +188,9 @@ def rows_by_step(
 
 
 def checkpointed_step(drafter: Drafter, ids: Tensor, g: Tensor, position: Tensor, state: TTTState) -> Tensor:
-    """``drafter.ttt_step`` that keeps g, the step's keys and its result only: the same bits.
+    """Run ``drafter.ttt_step`` storing only g, the step's keys and its result; bitwise equal to the plain step.
 
-    The drafter's step appends to its state, so each pass is given a copy; the first copy becomes the state.
+    The drafter's step appends to its state, so each pass gets a copy; the first copy becomes the state.
     """
     if not torch.is_grad_enabled():
         return drafter.ttt_step(ids, g, position, state)

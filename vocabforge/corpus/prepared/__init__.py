@@ -1,1 +1,1 @@
-"""Prepared training data: packing, the artifact, its reader and writer."""
+"""Prepared training data: packing, the artefact, its reader and writer."""

@@ -1,7 +1,7 @@
-"""Prepared data: packed rows with their loss mask as an artefact, found again by their content.
+"""Prepared data: an artefact of packed rows with loss masks, found by content.
 
-The artefact's key is a hash over everything that decides a row: the content of the source files (never their
-names or times), the tokenizer, the chat template, all options, and the version of this format.
+Its key is a hash of everything that determines a row: the content of the source files (never their names or
+times), the tokenizer, the chat template, all options, and the format version.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _KEY_NAME = 20  # characters of the key in a folder's name
 
 @dataclass(frozen=True, eq=False)
 class PreparedData:
-    """An opened prepared-data artefact; its rows are memory-mapped."""
+    """Opened prepared-data artefact; its rows are memory-mapped."""
 
     artifact: Artifact
     train: PackedRows
@@ -38,12 +38,12 @@ class PreparedData:
 
     @property
     def key(self) -> str:
-        """Hash of everything that decides the rows."""
+        """Hash of everything that determines the rows."""
         return str(self.artifact.meta["key"])
 
     @property
     def figures(self) -> Mapping[str, Any]:
-        """Counts, as :func:`~vocabforge.corpus.prepared.writer.write_splits` returns them."""
+        """Counts, as returned by :func:`~vocabforge.corpus.prepared.writer.write_splits`."""
         return self.artifact.meta["figures"]
 
     @property
@@ -52,7 +52,7 @@ class PreparedData:
         return self.artifact.file(PROMPTS)
 
     def digest(self) -> str:
-        """SHA-256 over the packed arrays' own; equal digests mean equal batches."""
+        """Return the SHA-256 of the packed arrays' hashes; equal digests mean equal batches."""
         files = self.artifact.manifest["files"]
         names = sorted(_file(split, name) for split in SPLITS for name in ARRAYS)
         return hashlib.sha256("".join(files[name]["sha256"] for name in names).encode()).hexdigest()
@@ -69,7 +69,7 @@ def prepare_in(
     heldout: Sequence[Path | str],
     options: PrepareOptions,
 ) -> PreparedData:
-    """Find prepared data by their key in a cache folder, or make them there; safe for several processes at once.
+    """Find prepared data by key in a cache folder, or create them there; safe for concurrent processes.
 
     Raises:
         DataError: nothing to learn from, or an unreadable source.
@@ -77,23 +77,23 @@ def prepare_in(
     """
     key, body = content_key(tokenizer, train, heldout, options)
     path = folder / key[:_KEY_NAME]
-    clear_up(path)  # a launched process that was killed, while another one made them
+    clear_up(path)  # leftovers of killed processes
     if (found := find_prepared(path, key)) is not None:
         say(f"Using prepared data with the same content: {path}")
         return found
     try:
         return write_prepared(path, tokenizer, train, heldout, options, keyed=(key, body), overwrite=False)
     except UsageError:
-        found = find_prepared(path, key)  # another process was quicker
+        found = find_prepared(path, key)  # another process was faster
         if found is None:
             raise
         return found
 
 
 def find_prepared(path: Path, key: str) -> PreparedData | None:
-    """The artefact at ``path`` if it is whole and has this key; a damaged one is removed.
+    """Return the artefact at ``path`` if it is complete and has this key; a damaged artefact is removed.
 
-    Of launched processes the first one hashes every file, the others compare sizes.
+    Rank 0 hashes every file, other ranks only compare sizes.
     """
     if not (path / MANIFEST).is_file():
         return None
@@ -119,7 +119,8 @@ def write_prepared(
 ) -> PreparedData:
     """Read, render, tokenise and pack all documents into the artefact ``path``, in bounded memory.
 
-    Without ``heldout``, the last documents of ``train`` are set aside. ``keyed`` is :func:`content_key`, when known.
+    Without ``heldout``, the last documents of ``train`` are held out. ``keyed`` is a known
+    :func:`content_key`.
 
     Raises:
         DataError: nothing to learn from, or an unreadable source.
@@ -152,7 +153,7 @@ def load_prepared(path: Path, *, verify: bool = True) -> PreparedData:
     """Open a prepared-data artefact; without ``verify`` only sizes are compared.
 
     Raises:
-        ArtifactError: it is none, damaged, or of another version.
+        ArtifactError: not a prepared-data artefact, damaged, or of another version.
     """
     artifact = open_artifact(path, KIND, verify=verify)
     with form_errors("the prepared data cannot be read", path, remedy="run prepare-data again"):
@@ -182,10 +183,10 @@ def _opened(artifact: Artifact) -> PreparedData:
 
 
 def check_belongs(prepared: PreparedData, tokenizer: TextTokenizer) -> None:
-    """Refuse prepared data of another tokenizer; say when they were rendered by another chat template.
+    """Check that prepared data match the tokenizer; print a note if the chat template differs.
 
     Raises:
-        MismatchError: another tokenizer, or token ids beyond it.
+        MismatchError: the tokenizer differs, or token ids are beyond its range.
     """
     meta, path = prepared.artifact.meta, prepared.artifact.path
     check_fingerprint(
@@ -205,6 +206,6 @@ def check_belongs(prepared: PreparedData, tokenizer: TextTokenizer) -> None:
         )
     if meta["chat_template"] != tokenizer.templates_digest:
         say(
-            f"Note: the prepared data {path} were rendered by another chat template than the target's now; "
-            "if the target is served with its own, prepare them again"
+            f"Note: the prepared data {path} were rendered with another chat template than the target's; "
+            "prepare them again if the target is served with its own template"
         )

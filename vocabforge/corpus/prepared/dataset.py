@@ -26,7 +26,7 @@ _BY_TURN = ("thinking_turns_left_out", "empty_thinking_blocks", "thinking_only_t
 
 @dataclass(frozen=True)
 class SequenceOptions:
-    """How documents become sequences; ``append_eos`` ends a plain text with the first end token (mask 1)."""
+    """Options for making sequences; ``append_eos`` ends a plain text with the first end token (mask 1)."""
 
     sources: SourceOptions = field(default_factory=SourceOptions)
     append_eos: bool = False
@@ -42,12 +42,12 @@ def iter_sequences(
     on_bytes: Callable[[int], None] | None = None,
     facts: Counter[str] | None = None,
 ) -> Iterator[TrainingSequence]:
-    """Sequences of all documents, in order, in bounded memory; those of one document share their ``document``.
+    """Yield the sequences of all documents in order, in bounded memory.
 
-    A conversation is rendered by the chat template, with mask 1 on the assistant's tokens. A plain text gets the
-    tokenizer's prefix (BOS, mask 0) and mask 1 throughout. A conversation that cannot be rendered or masked is counted
-    in ``problems``; ``facts`` counts texts, conversations and what
-    :class:`~vocabforge.corpus.chat.render.RenderedChat` names.
+    Sequences of one document share their ``document``. A conversation is rendered by the chat template, with
+    mask 1 on the assistant's tokens. A plain text gets the tokenizer's prefix (BOS, mask 0) and mask 1 on all
+    other tokens. A conversation that cannot be rendered or masked is counted in ``problems``; ``facts``
+    counts texts, conversations and the facts of :class:`~vocabforge.corpus.chat.render.RenderedChat`.
 
     Raises:
         DataError: an unreadable source, a conversation without chat template, or a text of more than 64 MiB.
@@ -95,7 +95,7 @@ def _documents(
 def batched(
     documents: Iterable[Document], *, number: int = _BATCH_DOCUMENTS, characters: int = _BATCH_CHARACTERS
 ) -> Iterator[list[Document]]:
-    """Documents in lists bounded in number and in characters (a longer document comes alone)."""
+    """Yield documents in lists bounded in number and characters; a longer document is alone in its list."""
     held: list[Document] = []
     size = 0
     for document in documents:
@@ -133,7 +133,7 @@ def _conversations(
     problems: Problems,
     facts: Counter[str],
 ) -> list[list[TrainingSequence]]:
-    """The sequences of each conversation of a batch; all texts are encoded together, on all cores."""
+    """Return the sequences of each conversation of a batch; all texts are encoded together, on all cores."""
     documents = [document for document in batch if document.messages is not None]
     rendered = [_rendered(tokenizer, document, options, problems) for document in documents]
     texts = [chat.text for chats in rendered for chat in chats]
@@ -154,7 +154,7 @@ def _conversations(
 
 
 def _facts_of(chats: list[RenderedChat]) -> Counter[str]:
-    """Facts of one conversation: what all its renderings share counts once."""
+    """Return the facts of one conversation; facts common to its renderings count once."""
     sums = {name: sum(chat.facts[name] for chat in chats) for name in _BY_TURN}
     flags = {name for chat in chats for name, number in chat.facts.items() if number and name not in sums}
     told = {name: number for name, number in sums.items() if number or name == "thinking_turns_left_out"}
@@ -164,7 +164,7 @@ def _facts_of(chats: list[RenderedChat]) -> Counter[str]:
 def _rendered(
     tokenizer: TextTokenizer, document: Document, options: ChatOptions, problems: Problems
 ) -> list[RenderedChat]:
-    # Raises where no row of the file can be used: no template, or one that leaves out what is said.
+    # Raises if no row of the file can be used: no template, or a template that omits message contents.
     tokenizer.forms()
     if not is_empty(document.tools):
         tokenizer.forms(document.tools)

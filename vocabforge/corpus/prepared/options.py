@@ -1,4 +1,4 @@
-"""What decides prepared data: options, tokenizer, chat template, and the content of the sources."""
+"""Everything that determines prepared data: options, tokenizer, chat template, and source contents."""
 
 from __future__ import annotations
 
@@ -18,16 +18,20 @@ from .dataset import SequenceOptions
 from .packing import Overlong
 
 FORMAT = 3
-"""Raised whenever the same sources and options would give other rows than before."""
+"""Incremented whenever the same sources and options would give different rows."""
 READ_FORMATS = (2, 3)
-"""Formats whose files are read: of the same layout, made from rows that earlier versions read otherwise."""
+"""Supported formats of existing files: same layout, but earlier versions read some rows differently."""
 
 
 @dataclass(frozen=True)
 class HeldoutOptions:
-    """What is set aside: ``documents`` at the end of the training files when none are given apart (None: a tenth, 1 to
-    ``MOST``); of these at most ``prompts`` become prompts in Spec-Bench format, plain texts cut behind
-    ``prompt_tokens`` tokens.
+    """Options for held-out documents.
+
+    Attributes:
+        documents: number of documents to hold out at the end of the training files, without held-out files;
+            None for a tenth, 1 to ``MOST``.
+        prompts: maximum number of held-out documents that become prompts in Spec-Bench format.
+        prompt_tokens: tokens after which a plain text is cut to make a prompt.
     """
 
     MOST: ClassVar = 64
@@ -38,7 +42,7 @@ class HeldoutOptions:
 
 @dataclass(frozen=True)
 class PrepareOptions:
-    """What decides the rows beside sources and tokenizer; ``length`` is T, tokens a row."""
+    """Options that determine the rows, apart from sources and tokenizer; ``length`` is T, tokens per row."""
 
     length: int
     sequences: SequenceOptions = field(default_factory=SequenceOptions)
@@ -46,14 +50,14 @@ class PrepareOptions:
     heldout: HeldoutOptions = field(default_factory=HeldoutOptions)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything but ``strict``, which decides whether there is a result, not which."""
+        """Return all options except ``strict``, which never changes the rows."""
         values = json.loads(json.dumps(asdict(self)))
         del values["sequences"]["sources"]["strict"]
         return dict(values)
 
 
 def source_digests(paths: Sequence[Path | str]) -> list[str]:
-    """For each source, in order: how it is read, and SHA-256 of its bytes (of a Hub data set, its revision)."""
+    """Return the kind and SHA-256 of each source, in order (for a Hub data set, of its revision)."""
     found = []
     files = expand_paths(paths)
     size = sum(path.stat().st_size for path in files if not is_hub(path))
@@ -78,12 +82,12 @@ def content_key(
     heldout: Sequence[Path | str],
     options: PrepareOptions,
 ) -> tuple[str, dict[str, Any]]:
-    """The key, and what it is the hash of."""
+    """Return the key, and the data that it hashes."""
     values = options.to_dict()
     if heldout and options.heldout.documents is None:
         values["heldout"]["documents"] = (
             HeldoutOptions.MOST
-        )  # as earlier versions have it in the key; it decides nothing
+        )  # for compatibility with earlier keys; it has no effect
     body = {
         "format": FORMAT,
         "train": source_digests(train),
@@ -95,7 +99,7 @@ def content_key(
 
 
 def tokenizer_facts(tokenizer: TextTokenizer) -> dict[str, Any]:
-    """What of a tokenizer decides the rows; of the chat templates their SHA-256."""
+    """Return the parts of a tokenizer that determine the rows, with chat templates as SHA-256."""
     return {
         "fingerprint": tokenizer.fingerprint,
         "prefix_ids": list(tokenizer.prefix_ids),

@@ -1,4 +1,4 @@
-"""Packing a stream of sequences into rows of one length, with document boundaries."""
+"""Pack a stream of sequences into rows of fixed length, with document boundaries."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OPEN_TOKENS = 4 << 20
 
 @dataclass(frozen=True)
 class TrainingSequence:
-    """One document: ``ids`` and, as long, ``loss_mask`` (l_t: 1 where the assistant, or the author, wrote)."""
+    """One document: ``ids`` and ``loss_mask`` of equal length (l_t: 1 for tokens of assistant or author)."""
 
     ids: list[int]
     loss_mask: list[int]
@@ -35,7 +35,7 @@ class PackedRows:
         loss_mask: (N, T) bool, False on padding.
         document: (N, T) integers, 1, 2, ... for the row's documents, 0 on padding.
         position: (N, T) integers, restarts at 0 with each document, 0 on padding.
-        tokens: places that hold a token.
+        tokens: number of places with a token.
     """
 
     input_ids: npt.NDArray[np.integer]
@@ -49,21 +49,21 @@ class PackedRows:
 
     @property
     def length(self) -> int:
-        """T, tokens a row."""
+        """T, tokens per row."""
         return int(self.input_ids.shape[1])
 
     @property
     def fill(self) -> float:
-        """Share of the places that hold a token."""
+        """Share of the places with a token."""
         return self.tokens / self.input_ids.size
 
 
 class StreamPacker:
-    """First-fit packing of a stream: only a bounded number of rows is open at a time.
+    """First-fit packer of a stream with a bounded number of open rows.
 
-    A sequence goes whole into the first open row with room. If none has room and no more may be open, the fullest (of
-    equals the oldest) is closed: ``write`` gets its input_ids, loss_mask, document, position, (T,) each, valid until
-    the next call only. The result follows from the sequences and their order alone.
+    A sequence is placed whole in the first open row with room. If none has room and no more rows may be
+    opened, the fullest (on ties, the oldest) is closed: ``write`` gets its input_ids, loss_mask, document,
+    position, (T,) each, valid only until the next call. The result depends only on the sequences in order.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class StreamPacker:
             self._close(slot)
 
     def finish(self) -> None:
-        """Hand on the rows that are open still, the oldest first."""
+        """Write the rows that are still open, oldest first."""
         for slot in list(self._open):
             self._close(slot)
 
@@ -128,8 +128,14 @@ class StreamPacker:
 
 @dataclass
 class OverlongTally:
-    """What became of sequences that are longer than a row: their number, ``pieces`` made of them, tokens lost, of
-    these those that would have been learnt, and parts left out because no token of them is learnt.
+    """Counts of sequences that are longer than a row.
+
+    Attributes:
+        sequences: number of these sequences.
+        pieces: pieces kept by ``split``.
+        lost_tokens: dropped tokens.
+        lost_counted: dropped tokens with loss mask 1.
+        unlearnt: parts dropped because they have no token with loss mask 1.
     """
 
     sequences: int = 0
@@ -141,9 +147,9 @@ class OverlongTally:
     def fit(
         self, ids: Sequence[int], mask: Sequence[int], length: int, overlong: Overlong
     ) -> list[tuple[Sequence[int], Sequence[int]]]:
-        """The sequence in parts of at most ``length`` tokens, each a document of its own.
+        """Split a sequence into parts of at most ``length`` tokens, each a separate document.
 
-        ``cut`` keeps the beginning, ``skip`` nothing, ``split`` every part in which a token is learnt.
+        ``cut`` keeps the beginning, ``skip`` nothing, ``split`` every part with a learnt token.
         """
         if len(ids) <= length:
             return [(ids, mask)]

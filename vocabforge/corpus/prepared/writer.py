@@ -1,4 +1,4 @@
-"""Writing prepared data: documents stream into packed rows on the disk, figures are kept on the way."""
+"""Writer of prepared data: streams documents into packed rows on disk and collects statistics."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .dataset import iter_sequences
 from .options import HeldoutOptions, PrepareOptions
 from .packing import OverlongTally, StreamPacker, TrainingSequence
 
-# The header is written last, so its place is kept free; safetensors lets a header end in spaces.
+# The header is written last into reserved space; safetensors allows trailing spaces in a header.
 _HEADER_BYTES = 256
 _NAMES: dict[np.dtype[Any], str] = {
     np.dtype(np.int32): "I32",
@@ -38,7 +38,7 @@ _TYPES: dict[str, np.dtype[Any]] = {name: kind for kind, name in _NAMES.items()}
 
 
 class TensorStream:
-    """Writes a tensor (N, *row) of int32, int16 or bool, of which N is known at the end."""
+    """Writer of a tensor (N, *row) of int32, int16 or bool whose N is known only at the end."""
 
     def __init__(self, path: Path, name: str, dtype: npt.DTypeLike, row: tuple[int, ...]) -> None:
         self._name, self._dtype, self._row = name, np.dtype(dtype), row
@@ -62,15 +62,15 @@ class TensorStream:
         self._file.close()
 
     def abort(self) -> None:
-        """Close the file as it is."""
+        """Close the file without writing a header."""
         self._file.close()
 
 
 def map_tensor(path: Path, name: str) -> npt.NDArray[Any]:
-    """The only tensor of a safetensors file, read from the disk as it is used.
+    """Memory-map the only tensor of a safetensors file.
 
     Raises:
-        ArtifactError: the file is not what :class:`TensorStream` writes.
+        ArtifactError: the file does not have the format of :class:`TensorStream`.
     """
     try:
         with open(path, "rb") as handle:
@@ -83,7 +83,7 @@ def map_tensor(path: Path, name: str) -> npt.NDArray[Any]:
         if min(shape) < 0 or math.prod(shape) * dtype.itemsize != stored:
             raise ValueError(f"{stored} bytes of values for {shape} of {dtype}")
         return np.memmap(path, dtype=dtype, mode="r", offset=8 + size, shape=shape)
-    except (KeyError, TypeError, ValueError) as error:  # ValueError: no JSON, or shorter than it says
+    except (KeyError, TypeError, ValueError) as error:  # ValueError: not JSON, or truncated
         raise ArtifactError(
             "this is not a file of prepared rows",
             got=f"{type(error).__name__}: {error}",
@@ -96,7 +96,7 @@ SPLITS = ("train", "heldout")
 ARRAYS = ("input_ids", "loss_mask", "document", "position")
 PROMPTS = "heldout_prompts.jsonl"
 _SPLIT = ", or cut the texts into more documents (--text-unit, --separator; data.text_unit, data.separator)"
-_SMALL = 1 << 15  # rows up to this length have document numbers and positions that int16 holds
+_SMALL = 1 << 15  # document numbers and positions of rows below this length fit in int16
 Paths = Sequence[Path | str]
 
 
@@ -105,9 +105,9 @@ class SplitFigures:
     """Counts of one split.
 
     Attributes:
-        sequences: what the documents became (with ``answers: each`` one for each question).
+        sequences: sequences made from the documents (with ``answers: each``, one for each question).
         counted: tokens with loss mask 1.
-        rows_counted: places whose next two tokens are both learnt: what counts at the first draft step.
+        rows_counted: places whose next two tokens are both learnt, which count at the first draft step.
         rows_without: packed rows without such a place.
     """
 
@@ -122,8 +122,10 @@ class SplitFigures:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> SplitFigures:
-        """What the manifest holds."""
-        known = {name: value for name, value in values.items() if name != "lengths"}  # former ones had it
+        """Create the figures from a manifest."""
+        known = {
+            name: value for name, value in values.items() if name != "lengths"
+        }  # present in earlier manifests
         return cls(**{**known, "overlong": OverlongTally(**values["overlong"])})
 
 
@@ -176,10 +178,13 @@ class _SplitWriter:
 def write_splits(
     folder: Path, tokenizer: TextTokenizer, sources: tuple[Paths, Paths], options: PrepareOptions
 ) -> dict[str, Any]:
-    """Write arrays and held-out prompts of both splits into ``folder``.
+    """Write the arrays and held-out prompts of both splits to ``folder``.
 
-    Without held-out files, the last documents of the training files (``options.heldout``) are held back while they
-    stream by. Returns :class:`SplitFigures` of both, ``facts``, and ``skipped`` documents and lines by reason.
+    Without held-out files, the last documents of the training files (``options.heldout``) are held back while
+    streaming.
+
+    Returns:
+        :class:`SplitFigures` of both splits, ``facts``, and ``skipped`` documents and lines by reason.
 
     Raises:
         DataError: nothing to learn from, or an unreadable source.
@@ -254,7 +259,7 @@ def _check_train(
 
 
 def _check_learnt(writer: _SplitWriter, what: str, paths: Paths) -> None:
-    """Refuse a split in which no row would ever count."""
+    """Check that at least one row of a split contributes to the loss."""
     figures = writer.figures
     if not writer.counted:
         raise DataError(
@@ -262,23 +267,24 @@ def _check_learnt(writer: _SplitWriter, what: str, paths: Paths) -> None:
             got=f"{figures.documents:,} documents",
             expected="text, or conversations in which the assistant answers",
             source=", ".join(map(str, paths)),
-            remedy="look at what was skipped or cut, and why; a longer row or overlong: split keeps more",
+            remedy="check what was skipped or cut, and why; longer rows or overlong: split keep more",
         )
     if not figures.rows_counted:
         raise DataError(
             f"no row of the {what} data counts: its answers are empty, or a single token long",
             got=f"{figures.documents:,} documents, {writer.counted:,} learnt tokens, no two in succession",
-            expected="answers of two tokens and more, the end-of-turn token included",
+            expected="answers of two or more tokens, including the end-of-turn token",
             source=", ".join(map(str, paths)),
-            remedy="look at the answers with --show; a drafter learns to guess the token after the next one",
+            remedy="check the answers with --show; a drafter learns to predict the token after the next",
         )
 
 
 class _Prompts:
     """Held-out documents as questions in Spec-Bench format, as lines of JSON.
 
-    A plain text becomes a prompt of ``prompt_tokens`` tokens, its rest the reference; a conversation becomes
-    its user turns. One that uses tools becomes none: its later turns answer what the target never asked.
+    A plain text becomes a prompt of ``prompt_tokens`` tokens with the rest as reference; a conversation
+    becomes its user turns. Conversations with tools are skipped: their later turns answer calls that the
+    target never made.
     """
 
     def __init__(self, tokenizer: TextTokenizer, options: HeldoutOptions) -> None:

@@ -1,4 +1,4 @@
-"""Backends of ``regenerate``: servers, or a target in this process, and the work that they are given."""
+"""Backends of ``regenerate`` (servers, or a target in this process), and the job that they run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .rows import ChatCompletion, GenerationSettings, PromptConversation, Walk, 
 from .server import SENT, ChatServer
 
 _SHOWN = 5
-_SHOWN_TEXT = 48  # characters of the newest answer beside the bar
+_SHOWN_TEXT = 48  # characters of the latest answer shown with the bar
 _ALL_REFUSED = 20
 _CHUNK_BATCHES = 16
 _SENT = (*SENT, "tools", "chat_template_kwargs")
@@ -32,13 +32,13 @@ _SENT = (*SENT, "tools", "chat_template_kwargs")
 
 @dataclass(frozen=True)
 class RegenerateJob:
-    """What is to be answered, and how rows are treated.
+    """Inputs to answer, and options for rows.
 
     Attributes:
         first_turn_only: answer the first turn and end the conversation there.
         keep_empty: keep rows with an answer without text or tool calls.
-        drop_failed: leave out rows with a request that found no answer, instead of stopping at the end.
-        tokenizer: of a target in this process.
+        drop_failed: drop rows with a failed request instead of raising at the end.
+        tokenizer: tokenizer of a target in this process.
     """
 
     inputs: Sequence[Path | str]
@@ -50,7 +50,7 @@ class RegenerateJob:
     tokenizer: TextTokenizer | None = None
 
     def conversations(self, problems: Problems | None = None) -> Iterator[PromptConversation]:
-        """All conversations in order; what is skipped is said only if ``problems`` says it."""
+        """Yield all conversations in order; skipped rows are reported only through ``problems``."""
         problems = Problems(strict=self.sources.strict, shown=0) if problems is None else problems
         for document in iter_documents(self.inputs, self.sources, problems=problems):
             try:
@@ -62,7 +62,7 @@ class RegenerateJob:
             yield conversation
 
     def _unread(self, document: Document) -> Counter[str]:
-        """What of a conversation's questions no target reads."""
+        """Return the parts of a conversation's questions that the target does not read."""
         beside = document.beside_contents(answers=False)
         if self.tokenizer is None:
             return Counter({key: n for key, n in beside.items() if key.rpartition(" in ")[0] not in _SENT})
@@ -78,12 +78,12 @@ class RegenerateJob:
         return Counter(left)
 
     def walk(self, conversation: PromptConversation) -> Walk:
-        """The conversation before its first answer."""
+        """Return the walk of a conversation before its first answer."""
         return Walk(conversation, self.generation, self.first_turn_only, self.keep_empty)
 
 
 class RegenerateRun:
-    """The log of answers, the bar (which starts with those in the log), and the number of failures."""
+    """Log of answers, progress bar (which starts with the logged answers), and number of failures."""
 
     def __init__(self, log: AnswerLog, bar: ProgressBar) -> None:
         self.log = log
@@ -93,11 +93,11 @@ class RegenerateRun:
         self._tokens, self._began = 0, time.monotonic()
 
     def count(self, answer: ChatCompletion) -> None:
-        """Count an answer that was made now, for the tokens per second."""
+        """Count a new answer for the tokens per second."""
         self._tokens += answer.completion_tokens or 0
 
     def settle(self, walk: Walk, answer: ChatCompletion | None, reason: str = "") -> None:
-        """Give a walk the answer to its request, or note that there is none; the bar moves by what is done."""
+        """Add the answer to a walk's request, or record that there is none, and advance the bar."""
         turns, note = walk.open_turns, None
         if answer is not None:
             walk.add(answer)
@@ -115,22 +115,22 @@ class RegenerateRun:
         self._bar.update(turns - before, " | ".join(filter(None, (failed, note))) or None)
 
     def _note(self, answer: ChatCompletion) -> str:
-        """Tokens a second, and how the newest answer begins."""
+        """Return the tokens per second and the beginning of the latest answer."""
         rate = human_rate(self._tokens / max(time.monotonic() - self._began, 1e-9), "tokens")
         text = " ".join(str(answer.message.get("content") or "").split())
         return f"{rate} | {text[:_SHOWN_TEXT]}{'…' if len(text) > _SHOWN_TEXT else ''}"
 
 
 Backend = Callable[[RegenerateJob, RegenerateRun], None]
-"""Answers every request of the work that the log lacks, and adds the answers to it."""
+"""Answers every request of the job that is not in the log, and adds the answers to the log."""
 
 
 def server_backend(servers: Sequence[ChatServer], options: PoolOptions) -> Backend:
-    """Ask servers; see :class:`~vocabforge.corpus.regenerate.pool.ServerPool`."""
+    """Return a backend that queries servers; see :class:`~vocabforge.corpus.regenerate.pool.ServerPool`."""
 
     def run(work: RegenerateJob, run: RegenerateRun) -> None:
         walks = map(work.walk, work.conversations())
-        waiting: dict[str, list[Walk]] = {}  # equal prompts are asked once
+        waiting: dict[str, list[Walk]] = {}  # equal prompts are sent once
         refused, answered = 0, False
         with ServerPool(servers, options) as pool:
 
@@ -153,7 +153,7 @@ def server_backend(servers: Sequence[ChatServer], options: PoolOptions) -> Backe
                 if not pool.under_way:
                     if not taken:
                         break
-                    continue  # all of these were answered before: read on
+                    continue  # all of these are already answered
                 outcome = pool.next()
                 if outcome.answer is not None:
                     answered = True
@@ -176,7 +176,7 @@ def server_backend(servers: Sequence[ChatServer], options: PoolOptions) -> Backe
 
 
 def local_backend(target: LocalTarget, batch_size: int) -> Backend:
-    """Answer in this process, turn by turn through chunks of conversations, prompts of like length side by side."""
+    """Return a backend in this process that answers turn by turn and batches prompts of similar length."""
 
     def run(work: RegenerateJob, run: RegenerateRun) -> None:
         walks = map(work.walk, work.conversations())
@@ -188,8 +188,8 @@ def local_backend(target: LocalTarget, batch_size: int) -> Backend:
 
 
 def _next_turn(target: LocalTarget, walks: Sequence[Walk], run: RegenerateRun) -> list[Walk]:
-    """Answer the next request of every walk; returns the walks that may have another one."""
-    waiting: dict[str, list[Walk]] = {}  # equal prompts are asked once
+    """Answer the next request of every walk; return the walks that may have another request."""
+    waiting: dict[str, list[Walk]] = {}  # equal prompts are answered once
     asked: dict[str, Prompt] = {}
     for walk in walks:
         if (request := walk.request()) is not None:

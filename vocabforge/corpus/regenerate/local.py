@@ -1,4 +1,4 @@
-"""A local target that answers in this process, through a decoder that continues token ids."""
+"""Local target that answers in this process, with a decoder that continues token ids."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ..tokenizer.tokenizer import TextTokenizer
 from .rows import ChatCompletion, ChatRequest, GenerationSettings
 
 Continue = Callable[[Sequence[tuple[list[int], int]]], Iterator[tuple[int, list[int]]]]
-"""Continues prompts, given as token ids and a seed each; yields the prompt's number and the new ids, the end token
-included, in the order in which the answers end."""
+"""Continues prompts, given as token ids and a seed each; yields the prompt's index and the new ids, including
+the end token, in order of completion."""
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """A request as the target reads it; ``reason`` says why it cannot be answered, None when it can."""
+    """Request as token ids; ``reason`` is why it cannot be answered, or None."""
 
     request: ChatRequest
     ids: list[int]
@@ -25,11 +25,11 @@ class Prompt:
 
 
 class LocalTarget:
-    """A causal LM that answers requests side by side.
+    """Causal LM that answers requests in batches.
 
     Args:
-        continue_ids: the decoder. What it gives for a request depends on no other request.
-        context: most tokens of prompt and answer together.
+        continue_ids: the decoder; its result for a request does not depend on other requests.
+        context: maximum tokens of prompt and answer together.
 
     Raises:
         DataError: the tokenizer has no chat template or end token.
@@ -43,7 +43,7 @@ class LocalTarget:
         check_answers_end(tokenizer)
 
     def prompt(self, request: ChatRequest) -> Prompt:
-        """Token ids of a request; why it cannot be answered, where it cannot."""
+        """Return the token ids of a request, or the reason why it cannot be answered."""
         variables: dict[str, Any] = {**self._generation.template_arguments, **request.variables}
         if request.tools is not None:
             variables["tools"] = list(request.tools)
@@ -64,7 +64,7 @@ class LocalTarget:
         return Prompt(request, ids)
 
     def answer(self, prompts: Sequence[Prompt]) -> Iterator[tuple[Prompt, ChatCompletion]]:
-        """Yield prompts with their answers as these end."""
+        """Yield prompts with their answers in order of completion."""
         asked = [(prompt.ids, prompt.request.seed) for prompt in prompts]
         for number, new in self._continue(asked):
             yield prompts[number], self._answer(prompts[number], new)
@@ -85,7 +85,7 @@ def check_answers_end(tokenizer: TextTokenizer) -> None:
     """Check, before a model is loaded, that a tokenizer can render prompts and end answers.
 
     Raises:
-        DataError: it has no chat template or end token, or its template leaves out what is said.
+        DataError: it has no chat template or end token, or its template omits message contents.
     """
     if not tokenizer.eos_ids:
         raise DataError(

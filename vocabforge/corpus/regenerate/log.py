@@ -1,4 +1,4 @@
-"""The answers of a regenerate run, appended as they arrive."""
+"""Log of the answers of a regenerate run, appended as they arrive."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _FORMAT = 1
 
 
 class AnswerLog(RunJournal):
-    """Finished answers by the key of their request, which is a hex hash; ``settings`` must be equal to use them again.
+    """Finished answers by the hex hash of their request; reusing them requires equal ``settings``.
 
     Raises:
-        UsageError: the folder holds answers to other settings or inputs, or another run writes to it.
+        UsageError: the folder has answers for other settings or inputs, or another run is writing to it.
     """
 
     header, rows_file, others = "settings.json", "answers.jsonl", (RESPONSES,)
@@ -30,11 +30,11 @@ class AnswerLog(RunJournal):
         self.places.setdefault(bytes.fromhex(row["key"]), place)
 
     def get(self, key: str) -> ChatCompletion | None:
-        """The answer to a request, None while there is none."""
+        """Return the answer to a request, or None if there is none yet."""
         return _answer(self.row(bytes.fromhex(key))) if bytes.fromhex(key) in self else None
 
     def add(self, key: str, answer: ChatCompletion) -> None:
-        """Append an answer, unless the request has one."""
+        """Append an answer, unless the request already has one."""
         if bytes.fromhex(key) not in self:
             self.put(bytes.fromhex(key), json_line({"key": key, "message": answer.message, **answer.facts()}))
 

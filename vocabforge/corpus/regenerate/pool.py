@@ -1,4 +1,4 @@
-"""Requests spread over several servers: bounded for each, tried again with back-off, dead servers left out."""
+"""Distribute requests over several servers: limits per server, retries, exclusion of dead servers."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from .server import ChatServer, Refused, TryAgain, Unusable
 
 @dataclass(frozen=True)
 class PoolOptions:
-    """How hard servers are pressed.
+    """Limits for the load on servers.
 
     Attributes:
-        concurrency: requests under way at each server.
-        retries: further attempts after the first, at one server.
-        first_wait: seconds before the second attempt; each further one waits twice as long, and a little
-            more or less, so that requests do not come back all at once.
-        longest_wait: seconds before an attempt at most, unless the server asks for more.
+        concurrency: concurrent requests per server.
+        retries: further attempts at a server after the first.
+        first_wait: seconds before the second attempt; the wait doubles with each attempt, with jitter to
+            spread retries.
+        longest_wait: maximum seconds before an attempt, unless the server requests more.
     """
 
     concurrency: int = 32
@@ -36,7 +36,7 @@ class PoolOptions:
 
 @dataclass(frozen=True)
 class RequestOutcome:
-    """What became of a request: an answer, or why there is none."""
+    """Outcome of a request: an answer, or the reason why there is none."""
 
     request: ChatRequest
     answer: ChatCompletion | None
@@ -46,9 +46,9 @@ class RequestOutcome:
 class ServerPool:
     """Worker threads that send requests to servers.
 
-    A request that fails all attempts at one server goes to the others, and is given up when it has failed at all.
-    A server is left out when it answers nothing any more, not even its list of models, or has answered no
-    request while another one has.
+    A request that fails all attempts at one server is sent to the others, and is abandoned once it has failed
+    at all. A server is excluded if it no longer responds, not even with its list of models, or if it has
+    answered no request while another server has.
     """
 
     def __init__(self, servers: Sequence[ChatServer], options: PoolOptions) -> None:
@@ -56,19 +56,19 @@ class ServerPool:
         self._slots = {server.url: threading.Semaphore(options.concurrency) for server in servers}
         self._load: Counter[str] = Counter()
         self._answered: set[str] = set()
-        self._out: dict[str, str] = {}  # why servers were left out
+        self._out: dict[str, str] = {}  # reasons for excluded servers
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._results: queue.SimpleQueue[RequestOutcome | VocabForgeError] = queue.SimpleQueue()
         self.under_way = 0
-        # Its threads are daemons: an interrupted command does not wait for answers that take minutes.
+        # Daemon threads: an interrupted command does not wait for answers that take minutes.
         self._pool = ThreadPool(len(servers) * options.concurrency)
 
     def __enter__(self) -> ServerPool:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Give up requests under way; threads end by themselves."""
+        """Abandon requests in progress; threads end by themselves."""
         self._stopped.set()
         self._pool.terminate()
         for server in self._servers:
@@ -76,16 +76,16 @@ class ServerPool:
 
     @property
     def room(self) -> int:
-        """Requests that can be submitted before workers have more than enough."""
+        """Number of further requests to submit, enough to keep all workers busy."""
         return 2 * len(self._living()) * self._options.concurrency - self.under_way
 
     def submit(self, request: ChatRequest) -> None:
-        """Add a request."""
+        """Submit a request."""
         self.under_way += 1
         self._pool.apply_async(self._ask, (request,), callback=self._results.put)
 
     def next(self) -> RequestOutcome:
-        """Wait for a request to be over.
+        """Wait for a request to finish.
 
         Raises:
             VocabForgeError: no server is left.
@@ -116,7 +116,7 @@ class ServerPool:
                 silent = server.url not in self._answered and bool(self._answered)
                 if not self._stopped.is_set() and (silent or not server.alive()):
                     self._drop(server, reason)
-            except Exception as error:  # noqa: BLE001 (a thread that dies in silence would hang the run)
+            except Exception as error:  # noqa: BLE001 (a thread that dies silently would hang the run)
                 reason = f"{type(error).__name__}: {error}"
             finally:
                 with self._lock:
@@ -126,11 +126,11 @@ class ServerPool:
         return VocabForgeError(
             "no server is left to ask",
             got="; ".join(f"{server.url}: {self._out[server.url]}" for server in self._servers),
-            remedy="mend or restart a server and run the same command again; finished answers are kept",
+            remedy="fix or restart a server and run the same command again; finished answers are kept",
         )
 
     def _take(self, tried: set[str]) -> ChatServer | None:
-        """The living server with the fewest requests; None if the request has failed at all of them."""
+        """Return the living server with the fewest requests, or None if the request has failed at all."""
         with self._lock:
             left = [server for server in self._living() if server.url not in tried]
             if not left or self._stopped.is_set():

@@ -1,4 +1,4 @@
-"""From conversations to requests and back: which turns the target answers anew, and what a finished row holds."""
+"""Convert conversations to requests and back: turns to regenerate, contents of a finished row."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ from ...core.errors import DataError
 from ..chat.conversation import INTERNAL, Message, check_nesting, load_nested, read_tools
 from ..sources.document import Document
 
-_SEED_SPACE = 2**31  # servers differ in what they take; all take 31 bits
+_SEED_SPACE = 2**31  # servers accept different ranges; all accept 31 bits
 _ASKS = ("user", "tool")
 
 
 @dataclass(frozen=True)
 class GenerationSettings:
-    """Everything that decides an answer.
+    """Settings that determine an answer.
 
     Attributes:
-        backend: what answers (kind, and for a local target its fingerprint, batch size and dtype).
+        backend: description of the backend (kind, and for a local target its fingerprint, batch size and
+            dtype).
         temperature: 0 is greedy.
-        seed: of the run; each request's own seed follows from it and the request's content.
-        send_reasoning: give the target the thinking of earlier turns to read.
-        template_arguments: further names for the chat template (``enable_thinking``, ...).
-        body: further keys of a server's request.
+        seed: seed of the run; each request's seed is derived from it and the request's content.
+        send_reasoning: include the thinking of earlier turns in requests.
+        template_arguments: additional variables for the chat template (``enable_thinking``, ...).
+        body: additional keys of a server's request.
     """
 
     backend: Mapping[str, Any]
@@ -41,7 +42,7 @@ class GenerationSettings:
     body: Mapping[str, Any] = field(default_factory=dict)
 
     def facts(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the settings as JSON values."""
         names = self.__dataclass_fields__
         plain: dict[str, Any] = json.loads(json.dumps({name: getattr(self, name) for name in names}))
         return plain
@@ -49,8 +50,11 @@ class GenerationSettings:
 
 @dataclass(frozen=True)
 class PromptConversation:
-    """A conversation of the data set: its turns, its tools, where it stands (``file:line``), and the row's own names
-    for the chat template.
+    """Conversation of the data set.
+
+    Attributes:
+        source: its location, ``file:line``.
+        variables: the row's variables for the chat template.
     """
 
     messages: Sequence[Message]
@@ -61,7 +65,7 @@ class PromptConversation:
 
 @dataclass(frozen=True)
 class ChatRequest:
-    """What one answer is a function of; ``key`` is a hex hash of all else and :class:`GenerationSettings`."""
+    """Input of one answer; ``key`` is a hex hash of the other fields and :class:`GenerationSettings`."""
 
     key: str
     messages: tuple[Message, ...]
@@ -75,8 +79,8 @@ class ChatCompletion:
     """One turn of the target.
 
     Attributes:
-        finish_reason: ``stop``, ``length``, ``tool_calls`` or what else the server says.
-        response_ids: token ids as generated, the end token included; None from servers.
+        finish_reason: ``stop``, ``length``, ``tool_calls`` or another value of the server.
+        response_ids: generated token ids, including the end token; None from servers.
     """
 
     message: Message
@@ -88,16 +92,16 @@ class ChatCompletion:
 
     @property
     def truncated(self) -> bool:
-        """Whether ``max_tokens`` cut it."""
+        """Whether the answer was truncated at ``max_tokens``."""
         return self.finish_reason == "length"
 
     @property
     def empty(self) -> bool:
-        """Whether it has neither text nor tool calls."""
+        """Whether the answer has neither text nor tool calls."""
         return not str(self.message.get("content") or "").strip() and not self.message.get("tool_calls")
 
     def facts(self) -> dict[str, Any]:
-        """The answer without its message."""
+        """Return the answer without its message."""
         facts: dict[str, Any] = {"finish_reason": self.finish_reason, "seed": self.seed}
         for name in ("prompt_tokens", "completion_tokens"):
             if getattr(self, name) is not None:
@@ -108,7 +112,7 @@ class ChatCompletion:
 
 
 def conversation_of(document: Document) -> PromptConversation:
-    """The conversation of a document; a plain text is one user turn.
+    """Return the conversation of a document; a plain text is one user turn.
 
     Raises:
         DataError: its tool list is malformed.
@@ -121,10 +125,11 @@ def conversation_of(document: Document) -> PromptConversation:
 
 
 class Walk:
-    """One conversation on its way: every assistant turn is asked for anew, later turns see the new answers.
+    """Conversation in progress: every assistant turn is regenerated, and later turns follow the new answers.
 
-    Turns of the assistant before any question are kept, those in a row are one answer, a last question is answered.
-    The walk ends early when an answer calls other tools than the data set's: the recorded results belong to no call.
+    Assistant turns before the first question are kept, consecutive ones count as one answer, and a final
+    question is answered. The walk ends early if an answer calls other tools than the data set's, because the
+    recorded results would not match.
     """
 
     def __init__(
@@ -147,7 +152,7 @@ class Walk:
 
     @property
     def open_turns(self) -> int:
-        """Answers still to come, if nothing ends the walk early."""
+        """Number of answers still to come, if nothing ends the walk early."""
         if self.ended is not None:
             return 0
         turns, asked = 0, self._asked
@@ -160,7 +165,7 @@ class Walk:
         return min(turns, 1) if self._first_only else turns
 
     def request(self) -> ChatRequest | None:
-        """What to ask next, None when the conversation is whole or has ended."""
+        """Return the next request, or None if the conversation is complete or has ended."""
         if self.ended is not None or not self._asked:
             return None
         hidden = INTERNAL if self._generation.send_reasoning else INTERNAL | {"reasoning_content"}
@@ -171,8 +176,8 @@ class Walk:
         return make_request(messages, self.conversation.tools, self._generation, self.conversation.variables)
 
     def add(self, answer: ChatCompletion) -> None:
-        """Take the answer to :meth:`request` and read on to the next question."""
-        # Whoever learns from the row must know that the target did not end this answer.
+        """Add the answer to :meth:`request` and advance to the next question."""
+        # Training must be able to detect that the target did not end this answer.
         self.messages.append({**answer.message, **({"cut": True} if answer.truncated else {})})
         self.answers.append(answer)
         self._asked = False
@@ -229,7 +234,7 @@ def make_request(
     generation: GenerationSettings,
     variables: Mapping[str, Any] | None = None,
 ) -> ChatRequest:
-    """The request of these messages: its key and its seed depend on content alone."""
+    """Return the request for these messages; its key and seed depend only on content."""
     own = dict(variables or {})
     prompt = canonical({"messages": messages, "tools": tools, **({"variables": own} if own else {})})
     key = hashlib.sha256(prompt + b"\0" + canonical(generation.facts())).hexdigest()
@@ -238,7 +243,7 @@ def make_request(
 
 
 def json_line(value: Any) -> bytes:
-    """One line of JSON in UTF-8; half characters (lone surrogates) stay escaped."""
+    """Return one line of JSON in UTF-8; lone surrogates stay escaped."""
     try:
         return json.dumps(value, ensure_ascii=False).encode("utf-8") + b"\n"
     except UnicodeEncodeError:
@@ -246,7 +251,7 @@ def json_line(value: Any) -> bytes:
 
 
 def output_row(walk: Walk, generation: GenerationSettings) -> dict[str, Any]:
-    """A finished row: OpenAI ``messages`` and how they came about."""
+    """Return a finished row: OpenAI ``messages`` and how they were generated."""
     hidden = INTERNAL - {"cut", "loss_weight"}
     messages = [{k: v for k, v in message.items() if k not in hidden} for message in walk.messages]
     row: dict[str, Any] = {"messages": messages}
@@ -264,26 +269,26 @@ def output_row(walk: Walk, generation: GenerationSettings) -> dict[str, Any]:
 
 
 def conversation_digest(conversation: PromptConversation) -> bytes:
-    """Hash of a conversation's content, wherever it stands."""
+    """Return a hash of a conversation's content, without its location."""
     own = [conversation.variables] if conversation.variables else []
     return hashlib.sha256(canonical([conversation.messages, conversation.tools, *own])).digest()
 
 
 def check_message(message: Any) -> None:
-    """Refuse what is not an assistant's message of the form that regenerate writes.
+    """Check that a value is an assistant message in the format of regenerate.
 
     Raises:
-        DataError: no message, or its tool calls are malformed.
+        DataError: not a message, or its tool calls are malformed.
     """
     if not isinstance(message, Mapping) or not isinstance(message.get("content"), str):
         raise DataError(
-            "its answer is no message",
+            "its answer is not a message",
             got=type(message).__name__,
             expected="an object whose content is a text",
         )
     if message.get("role") != "assistant" or not isinstance(message.get("reasoning_content", ""), str):
         raise DataError(
-            "its answer is no message of the assistant",
+            "its answer is not a message of the assistant",
             got=f"role {message.get('role')!r}",
             expected="role assistant, and reasoning_content a text or absent",
         )
@@ -300,28 +305,28 @@ def check_message(message: Any) -> None:
                 expected="a list of objects function, each with a name and perhaps arguments",
             )
         if isinstance(arguments, str):
-            with contextlib.suppress(ValueError):  # what is no JSON is the target's own mistake, and stays
+            with contextlib.suppress(ValueError):  # invalid JSON is the target's own mistake and is kept
                 load_nested(arguments, "a tool call of its answer")
 
 
 def token_count(value: Any) -> int | None:
-    """A number of tokens as a server says it, None for what cannot be one."""
+    """Return a token count from a server, or None if it is invalid."""
     whole = isinstance(value, int) and not isinstance(value, bool)
     return int(value) if whole and value >= 0 else None
 
 
 def canonical(value: Any) -> bytes:
-    """JSON with sorted keys, in ASCII: equal values give equal bytes."""
+    """Return JSON with sorted keys, in ASCII: equal values give equal bytes."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), default=str).encode("ascii")
 
 
 def content_digest(value: Any) -> str:
-    """SHA-256 in hex of :func:`canonical`."""
+    """Return the hex SHA-256 of :func:`canonical`."""
     return hashlib.sha256(canonical(value)).hexdigest()
 
 
 def same_calls(first: Any, second: Any) -> bool:
-    """Whether two lists of tool calls have equal names and arguments; one that cannot be read equals none."""
+    """Return whether two lists of tool calls have equal names and arguments; an invalid call matches none."""
     try:
         return [_call(one) for one in first] == [_call(one) for one in second]
     except (RecursionError, TypeError, ValueError, DataError):
@@ -329,7 +334,7 @@ def same_calls(first: Any, second: Any) -> bool:
 
 
 def _call(call: Any) -> tuple[str, Any]:
-    """Name and arguments of a tool call; arguments as text are parsed, since spacing means nothing."""
+    """Return name and arguments of a tool call; arguments as text are parsed to ignore spacing."""
     function = call.get("function", call) if isinstance(call, Mapping) else {}
     function = function if isinstance(function, Mapping) else {}
     arguments = function.get("arguments")

@@ -1,4 +1,4 @@
-"""The target's own responses to the prompts of a data set: read, ask, keep every answer, write the artefact."""
+"""Regenerate a data set with the target's own responses; every answer is logged."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ COUNTS = (
     "answers_empty",
     "completion_tokens",
 )
-"""What the manifest counts; answers are those of all rows, written or dropped."""
+"""Counts in the manifest; answers include those of dropped rows."""
 
 
 def regenerate(
     work: RegenerateJob, backend: Backend, output: Path, *, overwrite: bool = False, fresh: bool = False
 ) -> dict[str, Any]:
-    """Answer every prompt and write the artefact ``output``; the same call again goes on where it was killed.
+    """Answer every prompt and write the artefact ``output``; the same call resumes an interrupted run.
 
     Returns:
         The manifest's meta: settings, sources, counts.
 
     Raises:
         UsageError: the output cannot be written, or an unfinished run there had other settings or inputs.
-        VocabForgeError: no server is left, or requests found no answer and ``drop_failed`` is off.
+        VocabForgeError: no server is left, or requests failed and ``drop_failed`` is off.
     """
     check_output(output, overwrite=overwrite)
     problems = Problems(strict=work.sources.strict)
@@ -55,7 +55,7 @@ def regenerate(
             "the input holds no prompt to answer",
             got=problems.summary() or f"{sum(source['rows'] for source in sources.values()):,} rows",
             expected="conversations, or prompts named by --prompt-field",
-            remedy="check the input, and --prompt-field where prompts are texts",
+            remedy="check the input, and --prompt-field if prompts are texts",
         )
     settings = {"generation": work.generation.facts(), "inputs": sources}
     with AnswerLog(output.with_name(f"{output.name}.partial"), settings, fresh=fresh) as log:
@@ -79,7 +79,7 @@ def regenerate(
 
 
 def scan(work: RegenerateJob, problems: Problems) -> tuple[dict[str, dict[str, Any]], int]:
-    """Rows and content hash of each source, by place and file name, and the number of answers at most."""
+    """Return rows and content hash of each source by index and name, and the maximum number of answers."""
     sources: dict[str, dict[str, Any]] = {}
     digests: dict[str, Any] = {}
     total = 0

@@ -1,4 +1,4 @@
-"""One OpenAI-compatible server: how it is asked, and what its answers and refusals mean."""
+"""Client for one OpenAI-compatible server: requests, answers and the classification of errors."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ...core.errors import DataError, UsageError, VocabForgeError
 from ..chat.conversation import Message
 from .rows import ChatCompletion, ChatRequest, GenerationSettings, check_message, json_line, token_count
 
-_AGAIN = {408, 409, 425, 429}  # and every 5xx: worth another attempt
+_AGAIN = {408, 409, 425, 429}  # and every 5xx: retried
 _BAD_REQUEST = {400, 413, 422}
 _CONNECT_S = 10.0
 _LONGEST_WAIT_S = 300.0
 
 
 class TryAgain(Exception):
-    """The server is busy, away or confused; ``wait`` is what it asked for in seconds, if it did."""
+    """The server is busy, unreachable or inconsistent; ``wait`` is its requested delay in seconds, if any."""
 
     def __init__(self, reason: str, wait: float | None = None) -> None:
         super().__init__(reason)
@@ -29,7 +29,7 @@ class TryAgain(Exception):
 
 
 class TooSlow(TryAgain):
-    """No byte came within the time-out."""
+    """No byte arrived within the time-out."""
 
 
 class Refused(Exception):
@@ -37,11 +37,11 @@ class Refused(Exception):
 
 
 class Unusable(Exception):
-    """The server will answer no request of ours (key, path or model is wrong)."""
+    """The server will never answer any request (wrong key, path or model)."""
 
 
 def http_library() -> Any:
-    """The HTTP client that huggingface_hub brings: httpx2, on Python 3.10 its elder httpx (the same interface).
+    """Import the HTTP client of huggingface_hub: httpx2, or httpx (same interface) on Python 3.10.
 
     Raises:
         VocabForgeError: neither is installed.
@@ -55,10 +55,10 @@ def http_library() -> Any:
 
 
 def base_url(text: str) -> str:
-    """``http://host:8000`` -> ``http://host:8000/v1``; a path that is given stays.
+    """Complete an address: ``http://host:8000`` -> ``http://host:8000/v1``; a given path is kept.
 
     Raises:
-        UsageError: no http(s) address, or one with a key in it.
+        UsageError: not an http(s) address, or it contains a key.
     """
     parts = urlsplit(text)
     if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -74,10 +74,10 @@ def base_url(text: str) -> str:
 
 
 def api_key(variable: str | None) -> str | None:
-    """The key in an environment variable; None without a variable.
+    """Return the key in an environment variable; None without a variable.
 
     Raises:
-        UsageError: it is not set.
+        UsageError: the variable is not set.
     """
     if variable is None:
         return None
@@ -92,7 +92,7 @@ def api_key(variable: str | None) -> str | None:
 
 
 class Server:
-    """Requests to one server; ``key`` is shown nowhere, ``timeout`` counts seconds without a byte."""
+    """Requests to one server; ``key`` is never shown, ``timeout`` is in seconds without a byte."""
 
     def __init__(self, url: str, *, key: str | None, timeout: float) -> None:
         self.url, self._key, self._timeout = url, key, timeout
@@ -106,20 +106,20 @@ class Server:
         )
 
     def close(self) -> None:
-        """Close connections; requests under way fail."""
+        """Close connections; requests in progress fail."""
         self._client.close()
 
     def models(self) -> list[str] | None:
-        """Names of the models that it serves; None when it does not tell.
+        """Return the names of the served models, or None if the server does not list them.
 
         Raises:
-            TryAgain, Unusable: the server is away, or the key is wrong.
+            TryAgain, Unusable: the server is unreachable, or the key is wrong.
         """
         entries = self.model_entries()
         return None if entries is None else [str(entry["id"]) for entry in entries]
 
     def model_entries(self) -> list[dict[str, Any]] | None:
-        """The entries of its list of models, each with an ``id``. Raises as :meth:`models`."""
+        """Return the entries of the list of models, each with an ``id``; raises like :meth:`models`."""
         try:
             reply = json.loads(self.exchange("GET", f"{self.url}/models", None))
             return [{**entry, "id": entry["id"]} for entry in reply["data"]]
@@ -131,7 +131,7 @@ class Server:
             return None
 
     def alive(self) -> bool:
-        """Whether it answers anything at all."""
+        """Return whether the server responds at all."""
         try:
             self.models()
         except TryAgain:
@@ -141,10 +141,10 @@ class Server:
         return True
 
     def exchange(self, method: str, url: str, body: bytes | None) -> bytes:
-        """The content of a reply.
+        """Return the content of a reply.
 
         Raises:
-            TryAgain, Refused, Unusable: what to make of having none.
+            TryAgain, Refused, Unusable: the request failed; see these classes for whether to retry.
         """
         with self._named_errors():
             reply = self._client.request(method, url, content=body)
@@ -152,8 +152,10 @@ class Server:
         return bytes(reply.content)
 
     def events(self, url: str, body: bytes) -> Iterator[dict[str, Any]]:
-        """The objects of a reply that is streamed as server-sent events, each as it comes. Raises as :meth:`exchange`,
-        and TryAgain when the stream ends early."""
+        """Yield the objects of a reply streamed as server-sent events, as they arrive.
+
+        Raises like :meth:`exchange`, and TryAgain if the stream ends early.
+        """
         with self._named_errors(), self._client.stream("POST", url, content=body) as reply:
             if reply.status_code != 200:
                 reply.read()
@@ -170,7 +172,7 @@ class Server:
                     raise TryAgain(f"its answer is not JSON: {self._quote(text.encode())}") from error
                 if not isinstance(event, dict):
                     raise TryAgain(f"its answer is no object: {self._quote(text.encode())}")
-                if event.get("error"):  # an error in the middle of an answer has no status of its own
+                if event.get("error"):  # an error within a stream has no status code
                     raise TryAgain(self._quote(text.encode()))
                 yield event
         raise TryAgain("its answer ended in the middle")
@@ -193,7 +195,7 @@ class Server:
         raise Refused(said) if reply.status_code in _BAD_REQUEST else Unusable(said)
 
     def _quote(self, content: bytes) -> str:
-        """The start of what a server said; some repeat the key they were given."""
+        """Return the start of a server's reply, without the key, which some servers repeat."""
         return self._hide(" ".join(content[:2000].decode("utf-8", "replace").split()))[:200]
 
     def _hide(self, text: str) -> str:
@@ -201,30 +203,30 @@ class Server:
 
 
 class ChatServer(Server):
-    """A server's chat completions."""
+    """Chat completions of a server."""
 
     def __init__(self, url: str, generation: GenerationSettings, *, key: str | None, timeout: float) -> None:
         super().__init__(url, key=key, timeout=timeout)
         self._generation = generation
 
     def complete(self, request: ChatRequest) -> ChatCompletion:
-        """The target's answer.
+        """Return the target's answer.
 
         Raises:
-            TryAgain, Refused, Unusable: what to make of having none.
+            TryAgain, Refused, Unusable: see :meth:`exchange`.
         """
         body = json_line(request_body(request, self._generation))
         reply = self.exchange("POST", f"{self.url}/chat/completions", body)
         try:
             return read_answer(json.loads(reply), request.seed)
-        except (ValueError, RecursionError) as error:  # nested without end, which no answer is
+        except (ValueError, RecursionError) as error:  # RecursionError: nested too deeply
             raise TryAgain(f"its answer is not JSON: {self._quote(reply)}") from error
         except DataError as error:
             raise TryAgain(f"{error.message}: {self._quote(reply)}") from error
 
 
 def request_body(request: ChatRequest, generation: GenerationSettings) -> dict[str, Any]:
-    """The JSON of a chat completion; entries of ``generation.body`` come last, None removes a key."""
+    """Return the JSON of a chat completion; entries of ``generation.body`` override, None removes a key."""
     body: dict[str, Any] = {
         "model": generation.model,
         "messages": wire_messages(request.messages),
@@ -242,11 +244,11 @@ def request_body(request: ChatRequest, generation: GenerationSettings) -> dict[s
 
 
 SENT = ("role", "content", "reasoning_content", "tool_calls", "tool_call_id", "name")
-"""Keys of messages that servers take."""
+"""Keys of messages that servers accept."""
 
 
 def wire_messages(messages: Sequence[Message]) -> list[Message]:
-    """Messages as servers insist on them: tool calls with ids and with arguments as text."""
+    """Return messages in the form that servers require: tool calls with ids and with arguments as text."""
     sent: list[Message] = []
     waiting: list[str] = []
     number = 0
@@ -277,10 +279,10 @@ def _wire_call(call: Any, name: str) -> dict[str, Any]:
 
 
 def read_answer(reply: Any, seed: int) -> ChatCompletion:
-    """The answer in a chat completion.
+    """Return the answer in a chat completion.
 
     Raises:
-        DataError: it is not of the form of one.
+        DataError: the reply is not a chat completion.
     """
     try:
         choice = reply["choices"][0]
@@ -291,20 +293,20 @@ def read_answer(reply: Any, seed: int) -> ChatCompletion:
         raise DataError(
             "its answer is no chat completion",
             got=repr(error),
-            expected="choices, and in the first one a message",
+            expected="choices, with a message in the first",
         ) from error
     if not isinstance(usage, dict) or not (content is None or isinstance(content, str)):
         raise DataError(
             "its answer is no chat completion",
-            expected="a content that is a text or null, a usage that is an object",
+            expected="content as text or null, usage as an object",
         )
     message: Message = {"role": "assistant", "content": content or ""}
-    reasoning = said.get("reasoning_content") or said.get("reasoning")  # newer servers leave the suffix out
+    reasoning = said.get("reasoning_content") or said.get("reasoning")  # newer servers omit the suffix
     if isinstance(reasoning, str):
         message["reasoning_content"] = reasoning
     if calls := said.get("tool_calls"):
         check_message({**message, "tool_calls": calls})
-        # The place in the stream is no part of a message.
+        # The index in the stream is not part of a message.
         message["tool_calls"] = [{k: v for k, v in call.items() if k != "index"} for call in calls]
     return ChatCompletion(
         message=message,
@@ -316,7 +318,7 @@ def read_answer(reply: Any, seed: int) -> ChatCompletion:
 
 
 def _wait(text: str | None) -> float | None:
-    """Seconds of a Retry-After header; its other form, a date, is not waited for."""
+    """Return the seconds of a Retry-After header; its date form is ignored."""
     try:
         return min(max(float(text or ""), 0.0), _LONGEST_WAIT_S)
     except ValueError:

@@ -1,1 +1,1 @@
-"""Where texts come from: files, Parquet, JSON lines, the Hub; how they are divided."""
+"""Sources of texts (files, Parquet, JSON lines, the Hub) and their division into shards."""

@@ -1,7 +1,7 @@
-"""Values of Arrow tables as the JSON that they were made from.
+"""Convert Arrow values back to the JSON that they were made from.
 
-A struct column has one type for all rows, so that keys that a row lacks become null: such padding is taken out again.
-Nulls that were written survive where the type tells them apart: in columns of JSON (``arrow.json``, Hugging Face's
+A struct column has one type for all rows, so keys that a row lacks become null. This padding is removed.
+Original nulls are kept if the type identifies them: in JSON columns (``arrow.json``, Hugging Face's
 ``Json``), and in fields that are null in every row.
 """
 
@@ -24,11 +24,12 @@ _ROWS = 1024
 
 
 def choose_columns(schema: Any, text_field: str | None, what: str, source: object) -> list[str]:
-    """The columns that a row needs: one of plain text alone where ``text_field`` names it; else all but the heavy ones
-    (bytes, lists of numbers).
+    """Return the columns to read: only ``text_field`` if it is plain text, else all but heavy columns.
+
+    Heavy columns hold bytes or lists of numbers.
 
     Raises:
-        DataError: no such column, or none that holds text.
+        DataError: no such column, or no column with text.
     """
     if text_field is not None and text_field not in schema.names:
         raise missing_column(what, schema.names, text_field, source)
@@ -40,7 +41,7 @@ def choose_columns(schema: Any, text_field: str | None, what: str, source: objec
 
 
 class RowReader:
-    """Documents of record batches that hold some columns of a table."""
+    """Reader of documents from record batches with selected columns of a table."""
 
     def __init__(self, schema: Any, columns: Sequence[str], path: Path, context: ReadContext) -> None:
         converters = {name: converter(schema.field(name)) for name in columns}
@@ -51,7 +52,7 @@ class RowReader:
         self._sampler = Sampler.of_file(context.options, path)
 
     def documents(self, batch: Any, before: int) -> Iterator[Document]:
-        """The documents of a batch whose first row is the one behind row ``before``."""
+        """Yield the documents of a batch; ``before`` is the number of rows before it."""
         problems = self._context.problems
         for number, row in enumerate(_rows(batch), start=before + 1):
             if not self._sampler.keeps(number):
@@ -73,7 +74,7 @@ class RowReader:
 
 
 def _rows(batch: Any) -> list[dict[str, Any] | None]:
-    """The rows, None for one whose text is not UTF-8 (Arrow does not check it when reading)."""
+    """Return the rows, None for a row whose text is not UTF-8 (Arrow does not validate it when reading)."""
     try:
         return batch.to_pylist()
     except UnicodeDecodeError:
@@ -83,10 +84,10 @@ def _rows(batch: Any) -> list[dict[str, Any] | None]:
 
 
 def arrow_documents(path: Path, context: ReadContext) -> Iterator[Document]:
-    """Documents of an Arrow IPC file or stream, as ``save_to_disk`` of ``datasets`` writes it.
+    """Yield the documents of an Arrow IPC file or stream, as written by ``save_to_disk`` of ``datasets``.
 
     Raises:
-        DataError: damaged, or without a column of text.
+        DataError: the file is damaged, or has no column of text.
     """
     arrow = import_extra("pyarrow", "reading Arrow files", path)
     ipc = import_extra("pyarrow.ipc", "reading Arrow files", path)
@@ -108,7 +109,7 @@ def arrow_documents(path: Path, context: ReadContext) -> Iterator[Document]:
     except (arrow.ArrowException, OSError) as error:
         if getattr(error, "errno", None) is not None:
             raise unreadable(path, error) from error
-        raise DataError(  # Arrow reports truncated files as an OSError without a number
+        raise DataError(  # Arrow reports truncated files as an OSError without errno
             "the Arrow file is damaged or not Arrow",
             got=" ".join(str(error).split())[:300],
             source=path,
@@ -119,7 +120,7 @@ def arrow_documents(path: Path, context: ReadContext) -> Iterator[Document]:
 
 
 def is_text(kind: Any) -> bool:
-    """Whether a column of this type is of plain text."""
+    """Return whether a column type is plain text."""
     from pyarrow import types
 
     inner = kind.value_type if types.is_dictionary(kind) else kind
@@ -127,7 +128,7 @@ def is_text(kind: Any) -> bool:
 
 
 def is_json(field: Any) -> bool:
-    """Whether a field holds JSON text as an extension type, whether or not pyarrow knows the type."""
+    """Return whether a field is JSON text as an extension type, even if pyarrow does not support the type."""
     if getattr(field.type, "extension_name", None) == _JSON:
         return True
     metadata = field.metadata or {}
@@ -151,14 +152,14 @@ def _is_list(kind: Any) -> bool:
 
 
 def holds_text(kind: Any) -> bool:
-    """Whether there is text or JSON anywhere in a type."""
+    """Return whether a type contains text or JSON at any level."""
     if is_text(kind) or getattr(kind, "extension_name", None) == _JSON:
         return True
     return any(is_json(field) or holds_text(field.type) for field in _children(kind))
 
 
 def _is_heavy(kind: Any) -> bool:
-    """Bytes, or lists of numbers: pictures, sounds, embeddings, token ids."""
+    """Return whether a type is bytes or lists of numbers, such as images, audio, embeddings, token ids."""
     from pyarrow import types
 
     if types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind):
@@ -169,7 +170,7 @@ def _is_heavy(kind: Any) -> bool:
 
 
 def converter(field: Any) -> Convert | None:
-    """What makes a column's values those that were written; None where they are already."""
+    """Return a function that restores a column's original values, or None if no conversion is needed."""
     from pyarrow import types
 
     kind = field.type
@@ -199,7 +200,7 @@ def _unpadded(value: Mapping[str, Any], inner: Mapping[str, Convert | None], pad
 
 
 def without_padding(value: Any, feature: Any = None) -> Any:
-    """A value of a Hugging Face data set, without the nulls of keys that its row lacks; ``feature`` is its type."""
+    """Return a value of a Hugging Face data set without nulls for missing keys; ``feature`` is its type."""
     if type(feature).__name__ == "Json":
         return value
     inner = getattr(feature, "feature", None)

@@ -1,4 +1,4 @@
-"""Files in, bytes and lines out: plain or compressed, whole or from byte to byte, in bounded memory."""
+"""Read bytes and lines from plain or compressed files or byte ranges, in bounded memory."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from ...core.console import say
 from ...core.errors import DataError
 from .inputs import import_extra, split_suffix
 
-_PACKED_BYTES = 1 << 14  # a block of .zst that is unpacked at once
+_PACKED_BYTES = 1 << 14  # bytes of a .zst file to decompress at once
 BLOCK_BYTES = 1 << 20
 DOCUMENT_LIMIT = 64 << 20
-"""Longest line, row, paragraph or stretch of text without a cut that is held, in bytes."""
+"""Maximum size of a line, row, paragraph or text between two cuts, in bytes."""
 BOM = b"\xef\xbb\xbf"
-_LOOKED_AT = 64 << 10  # bytes at the start that show what a file holds
-# No text begins with these: they are not UTF-8.
+_LOOKED_AT = 64 << 10  # bytes at the start of a file that are inspected
+# These are not valid UTF-8, so no text begins with them.
 _PACKED = {b"\x1f\x8b": ".gz", b"\xfd7zXZ\x00": ".xz", b"\x28\xb5\x2f\xfd": ".zst"}
 
 OnBytes = Callable[[int], None]
 
 
 NOT_READ = "not read: "
-"""Begins the kinds of :class:`Problems` that count keys of used rows; ``KEY in turns`` or ``KEY in rows`` follows."""
+"""Prefix of :class:`Problems` kinds for unread keys, followed by ``KEY in turns`` or ``KEY in rows``."""
 
 
 @dataclass
 class Problems:
-    """Counts what was skipped and what of the used rows nothing read; says the first ``shown`` skipped on stderr.
+    """Counter of skipped inputs and of unread keys in used rows; prints the first ``shown`` skips to stderr.
 
-    With ``strict`` the first of either kind raises.
+    With ``strict``, the first problem of either type raises.
     """
 
     strict: bool = False
@@ -46,11 +46,11 @@ class Problems:
 
     @property
     def total(self) -> int:
-        """Number of rows, lines and files that were skipped."""
+        """Number of skipped rows, lines and files."""
         return sum(count for kind, count in self.kinds.items() if not kind.startswith(NOT_READ))
 
     def take(self, error: DataError, source: Path, line: int | str) -> None:
-        """Record what is wrong with one row.
+        """Record the error of one row.
 
         Raises:
             DataError: ``strict`` is on.
@@ -60,7 +60,7 @@ class Problems:
     def add(
         self, kind: str, source: Path, line: int | str, detail: object = None, expected: object = None
     ) -> None:
-        """Record one problem; ``line`` is a number, or the place in words.
+        """Record one problem; ``line`` is a number or a description of the place.
 
         Raises:
             DataError: ``strict`` is on.
@@ -72,7 +72,7 @@ class Problems:
                 got=detail,
                 expected=expected,
                 source=where,
-                remedy="mend the input, or leave --strict out to skip such lines",
+                remedy="fix the input, or omit --strict to skip such lines",
             )
         self.kinds[kind] += 1
         if len(self.first) < self.shown:
@@ -82,7 +82,7 @@ class Problems:
             say("Skipped more lines; only their number is reported.")
 
     def unread(self, found: Mapping[str, int], source: Path, line: int | str) -> None:
-        """Record what of a row that is used was not read: numbers by ``KEY in turns`` or ``KEY in rows``.
+        """Record unread keys of a used row: counts by ``KEY in turns`` or ``KEY in rows``.
 
         Raises:
             DataError: ``strict`` is on.
@@ -92,17 +92,17 @@ class Problems:
                 "the row has keys that are not read",
                 got=", ".join(key.rpartition(" in ")[0] for key in found),
                 source=f"{source}:{line}",
-                remedy="take them out, or leave --strict out to count them and go on",
+                remedy="remove them, or omit --strict to ignore and count them",
             )
         self.kinds.update({f"{NOT_READ}{key}": count for key, count in found.items()})
 
     def summary(self) -> str | None:
-        """Lines with the number of each kind, None when all was well."""
+        """Return lines with the count of each kind, or None without problems."""
         return summarize_problems(self.kinds)
 
 
 def summarize_problems(kinds: Mapping[str, int]) -> str | None:
-    """What :meth:`Problems.summary` says of these numbers."""
+    """Return the text of :meth:`Problems.summary` for these counts."""
     ordered = Counter(kinds).most_common()
     skipped = [f"{count:,} x {kind}" for kind, count in ordered if not kind.startswith(NOT_READ)]
     left = []
@@ -116,10 +116,10 @@ def summarize_problems(kinds: Mapping[str, int]) -> str | None:
 
 
 def file_size(path: Path) -> int:
-    """Stored bytes of a file.
+    """Return the stored size of a file in bytes.
 
     Raises:
-        DataError: it is gone, or not to be looked at.
+        DataError: the file is missing or inaccessible.
     """
     try:
         return path.stat().st_size
@@ -128,10 +128,10 @@ def file_size(path: Path) -> int:
 
 
 def no_text(path: Path) -> str | None:
-    """Why a file is no UTF-8 text, as its start shows; None if it may be.
+    """Return why the start of a file is not UTF-8 text, or None if it may be.
 
     Raises:
-        DataError: as of :meth:`ByteSpan.blocks`.
+        DataError: see :meth:`ByteSpan.blocks`.
     """
     start = next((block for _, block in ByteSpan(path).blocks()), b"")[:_LOOKED_AT]
     if start.startswith((b"\xff\xfe", b"\xfe\xff")):
@@ -153,7 +153,7 @@ def _is_utf8(line: bytes) -> bool:
 
 
 def unreadable(path: Path, error: OSError) -> DataError:
-    """The error for a file that the system does not let us read."""
+    """Return the error for a file that the system cannot read."""
     return DataError(
         "the input cannot be read",
         got=error.strerror or error,
@@ -168,27 +168,28 @@ class _Readable(Protocol):
 
 @dataclass(frozen=True)
 class ByteSpan:
-    """The bytes [start, stop) of a file; ``start`` is above 0 only in uncompressed ones, ``stop`` None for the end."""
+    """Bytes [start, stop) of a file; ``start`` is 0 if it is compressed, ``stop`` is None for the end."""
 
     path: Path
     start: int = 0
     stop: int | None = None
 
     def where(self, number: int) -> int | str:
-        """How a line is called: its number from 1, counted behind the byte where the span starts."""
+        """Return the label of a line: its number from 1, relative to ``start`` if that is not 0."""
         return number if self.start == 0 else f"byte {self.start}+line {number}"
 
     def blocks(self, on_bytes: OnBytes | None = None) -> Iterator[tuple[int, bytes]]:
-        """(offset in the content, bytes) of consecutive blocks; a byte order mark at the start is dropped.
+        """Yield (offset in the content, bytes) of consecutive blocks, without a leading byte order mark.
 
         Raises:
-            DataError: unreadable, damaged, cut short, shorter than ``stop``, or compressed under a plain name.
+            DataError: the file is unreadable, damaged, truncated, shorter than ``stop``, or compressed
+                without the suffix for it.
         """
         for at, block in self._read(on_bytes, unpacked=True):
             suffix = next((_PACKED[magic] for magic in _PACKED if at == 0 and block.startswith(magic)), None)
             if suffix is not None:
                 raise DataError(
-                    "the file is compressed, but its name does not say so",
+                    "the file is compressed, but its name lacks the suffix",
                     got=f"{suffix[1:]} data",
                     source=self.path,
                     remedy=f"rename it to {self.path.name}{suffix}",
@@ -197,7 +198,7 @@ class ByteSpan:
             yield at + len(block) - len(bare), bare
 
     def stored_blocks(self) -> Iterator[bytes]:
-        """The stored bytes as they are, compressed or not; errors as of :meth:`blocks`."""
+        """Return blocks of the stored bytes, compressed or not; raises like :meth:`blocks`."""
         return (block for _, block in self._read(None, unpacked=False))
 
     def _read(self, on_bytes: OnBytes | None, *, unpacked: bool) -> Iterator[tuple[int, bytes]]:
@@ -222,13 +223,13 @@ class ByteSpan:
             raise DataError(
                 "the input has become shorter",
                 got=f"{at:,} bytes",
-                expected=f"at least {self.stop:,} bytes, as when the work was divided",
+                expected=f"at least {self.stop:,} bytes, as at the start of the run",
                 source=self.path,
-                remedy="run again when nothing writes to it",
+                remedy="run again when no other process writes to the file",
             )
 
     def _raw(self, handle: _Readable) -> Iterator[bytes]:
-        """Blocks; the first is long enough to show a byte order mark."""
+        """Yield blocks; the first is long enough to contain a byte order mark."""
         left = None if self.stop is None else self.stop - self.start
         held = b""
         first = True
@@ -250,7 +251,7 @@ class ByteSpan:
 def _counted(
     blocks: Iterator[bytes], stored: IO[bytes], seen: int, on_bytes: OnBytes | None
 ) -> Iterator[bytes]:
-    for block in chain(blocks, [b""]):  # the end of a compressed file is read behind its last block
+    for block in chain(blocks, [b""]):  # the end of a compressed file is read after its last block
         if on_bytes is not None and (now := stored.tell()) != seen:
             on_bytes(now - seen)
             seen = now
@@ -268,9 +269,9 @@ def _unpacked(path: Path, stored: IO[bytes]) -> _Readable:
 
 
 class ZstFile:
-    """The content of a ``.zst`` file of one or more frames, read forward; EOFError if damaged or cut short.
+    """Forward reader of a ``.zst`` file of one or more frames; raises EOFError if it is damaged or truncated.
 
-    The library's own reader ends in silence when a frame is cut short, so each frame has its own decompressor.
+    The library's reader ends silently at a truncated frame, so each frame has its own decompressor.
     """
 
     def __init__(self, path: Path, stored: IO[bytes]) -> None:
@@ -279,7 +280,7 @@ class ZstFile:
         self._frame: Any = None
 
     def read(self, size: int) -> bytes:
-        """At most ``size`` bytes of content, none at the end."""
+        """Return at most ``size`` bytes of content, empty at the end."""
         while not self._held:
             if not (data := self._stored.read(_PACKED_BYTES)):
                 if self._frame is not None:
@@ -305,9 +306,9 @@ class ZstFile:
 def byte_lines(
     span: ByteSpan, problems: Problems, on_bytes: OnBytes | None = None
 ) -> Iterator[tuple[int, int, bytes]]:
-    """(offset, number from 1, line with its newline), cut at ``\\n`` only.
+    """Yield (offset, number from 1, line with its newline), split at ``\\n`` only.
 
-    A line longer than ``DOCUMENT_LIMIT`` is recorded in ``problems`` and left out.
+    A line longer than ``DOCUMENT_LIMIT`` is recorded in ``problems`` and skipped.
     """
     number = 0
     held: list[bytes] = []  # an unfinished line
@@ -341,14 +342,14 @@ def _too_long(span: ByteSpan, number: int, problems: Problems) -> None:
 def text_lines(
     span: ByteSpan, problems: Problems, on_bytes: OnBytes | None = None
 ) -> Iterator[tuple[int, int, str]]:
-    """:func:`byte_lines` as text; a line that is not UTF-8 is recorded in ``problems`` and left out."""
+    """Yield :func:`byte_lines` as text; a line that is not UTF-8 is recorded in ``problems`` and skipped."""
     for offset, number, line in byte_lines(span, problems, on_bytes):
         if (text := decode_line(line, span, number, problems)) is not None:
             yield offset, number, text
 
 
 def decode_line(line: bytes, span: ByteSpan, number: int, problems: Problems) -> str | None:
-    """A line as text, None after it was recorded as not UTF-8."""
+    """Return a line as text, or None after recording that it is not UTF-8."""
     try:
         return line.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -1,4 +1,4 @@
-"""Documents, and how they are cut and drawn from files."""
+"""Documents, and options for splitting and sampling files."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ TextUnit = Literal["file", "line", "paragraph"]
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """How files are cut into documents, and which of them are kept.
+    """Options for splitting files into documents and sampling them.
 
     Attributes:
-        text_field: JSON field (Parquet column) of the text or the conversation; None finds the usual ones.
-        text_unit: a text file is one document, or one a line, or one a paragraph (blank lines part them).
-        separator: documents of a text file are parted by this literal instead, newlines around it dropped.
-        strict: the first unreadable line is an error instead of being counted and skipped.
-        sample: each document is kept with this probability, None for all. The draw depends on nothing but ``seed``,
-            the file's name and size and the document's place in it.
+        text_field: JSON field (Parquet column) of the text or conversation; None tries the usual fields.
+        text_unit: documents in a text file: the whole file, lines, or paragraphs (separated by blank lines).
+        separator: literal that separates documents, instead of ``text_unit``; newlines around it are dropped.
+        strict: raise at the first unreadable line instead of counting and skipping it.
+        sample: probability of keeping each document, None for all. The draw depends only on ``seed``, the
+            file's name and size, and the document's place in the file.
     """
 
     text_field: str | None = None
@@ -54,14 +54,15 @@ class SourceOptions:
 
 @dataclass(frozen=True)
 class Document:
-    """One text or one conversation (a row can hold both), and where it stands.
+    """Text or conversation (a row can hold both) with its location.
 
     Attributes:
         text: the text, or a piece of it.
-        line: line, row, or, behind the start of a split file, place in words; of a piece, its document's.
-        begins: False for a piece that continues the document before it, behind a safe cut.
-        tools: the row's tool list as it stands there.
-        variables: the row's own names for the chat template.
+        line: number of the line or row, or a description of the place in a later part of a split file; a
+            piece has that of its document.
+        begins: False for a piece that continues the previous document after a safe cut.
+        tools: the row's tool list, unchanged.
+        variables: the row's variables for the chat template.
     """
 
     text: str | None
@@ -73,14 +74,15 @@ class Document:
     variables: Mapping[str, Any] = field(default_factory=dict)
 
     def plain_text(self) -> str:
-        """The text; for a conversation its contents, one under the other."""
+        """Return the text, or the contents of a conversation joined by newlines."""
         if self.text is not None:
             return self.text
         return "\n".join(str(message["content"]) for message in self.messages or ())
 
     def beside_contents(self, *, answers: bool = True) -> Counter[str]:
-        """What the conversation holds beside the contents of its turns: ``KEY in turns``, and of the row ``KEY in
-        rows``; without ``answers`` turns of the assistant do not count.
+        """Count keys other than the contents of turns, as ``KEY in turns`` and ``KEY in rows``.
+
+        Without ``answers``, turns of the assistant are ignored.
         """
         found = Counter(
             f"{key_name(message, key)} in turns"
@@ -98,8 +100,10 @@ class Document:
 
 @dataclass(frozen=True)
 class ReadContext:
-    """What every reader is given beside the file: ``cut`` lets a text file that is one document be read in pieces;
-    without it texts above ``whole_limit`` bytes are refused.
+    """Common arguments of all readers.
+
+    With ``cut``, a text file that is one document can be read in pieces; without it, texts above
+    ``whole_limit`` bytes are rejected.
     """
 
     options: SourceOptions
@@ -110,7 +114,7 @@ class ReadContext:
 
 
 class Sampler:
-    """Draws documents of one source by a hash of seed, source (name and stored bytes) and place."""
+    """Sampler of documents of one source, by a hash of seed, source (name and stored bytes) and place."""
 
     def __init__(self, options: SourceOptions, name: str, size: int) -> None:
         self._share = options.sample
@@ -119,11 +123,11 @@ class Sampler:
 
     @classmethod
     def of_file(cls, options: SourceOptions, path: Path) -> Sampler:
-        """The sampler of a file (whose size is asked for only when it matters)."""
+        """Return the sampler of a file; the file size is read only if sampling is on."""
         return cls(options, path.name, file_size(path) if options.sample is not None else 0)
 
     def keeps(self, place: int | str) -> bool:
-        """Whether the document at this place (byte, row, or number within its source) is kept."""
+        """Return whether the document at this place (byte, row, or number within its source) is kept."""
         if self._share is None:
             return True
         digest = self._hash.copy()

@@ -1,4 +1,4 @@
-"""Data sets of the Hugging Face Hub, streamed; their code is never run."""
+"""Stream Hugging Face Hub data sets; their code is never run."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from .rows import CONVERSATION_KEYS, missing_column, row_document
 
 
 def hub_shards(source: str) -> int:
-    """Number of shards of a data set's split (mostly: its files).
+    """Return the number of shards (usually files) of a data set's split.
 
     Raises:
-        DataError: it cannot be reached, or has no such configuration or split.
+        DataError: the data set is unreachable, or has no such configuration or split.
         VocabForgeError: datasets is not installed.
     """
     with _errors(source):
@@ -33,7 +33,7 @@ def hub_shards(source: str) -> int:
 def hub_documents(
     source: str, context: ReadContext, start: int = 0, stop: int | None = None
 ) -> Iterator[Document]:
-    """Documents of the rows of shards [start, stop), by default of all.
+    """Yield the documents in the rows of shards [start, stop), by default of all shards.
 
     Raises:
         DataError: see :func:`hub_shards`; also when the connection breaks.
@@ -59,7 +59,7 @@ def hub_documents(
 
 
 def hub_digest(source: str, start: int, stop: int | None) -> str:
-    """SHA-256 over name, shard and the revision of the data set's files (of local files, their content)."""
+    """Return the SHA-256 of name, shards and the revision of the files (for local files, their content)."""
     name = parse_hub(source)
     with _errors(source):
         number = int(_stream(name).num_shards)
@@ -78,7 +78,7 @@ def _stream(name: HubName) -> Any:
 
 @functools.lru_cache(maxsize=8)
 def _files(name: HubName) -> list[Any]:
-    """For each data file of the split: what pins its content."""
+    """Return data that identifies the content of each file of the split."""
     datasets = import_extra("datasets", "reading Hub data sets", f"hub:{name.name}")
     builder = datasets.load_dataset_builder(name.name, name.config, revision=name.revision)
     files = (builder.config.data_files or {}).get(name.split)
@@ -92,8 +92,9 @@ def _files(name: HubName) -> list[Any]:
 
 
 def _with_text(data: Any, source: str, text_field: str | None) -> tuple[Any, dict[str, int]]:
-    """The data set with only the columns that can be needed, so that no image or sound is decoded; what was left out,
-    as ``KEY in rows``.
+    """Return the data set with only the needed columns, and the dropped columns as ``KEY in rows``.
+
+    Dropping columns avoids decoding images and audio.
     """
     features = data.features
     if features is None:
@@ -109,7 +110,7 @@ def _with_text(data: Any, source: str, text_field: str | None) -> tuple[Any, dic
 
 
 def _is_heavy(feature: Any) -> bool:
-    """Pictures, sounds, bytes, lists of numbers."""
+    """Return whether a feature is an image, audio, bytes or lists of numbers."""
     if isinstance(feature, dict):
         return any(map(_is_heavy, feature.values())) and not _holds_text(feature)
     inner = (
@@ -140,12 +141,12 @@ def _errors(source: str) -> Iterator[None]:
             got=f"{type(error).__name__}: {' '.join(str(error).split())[:300]}",
             source=source,
             remedy="check name, configuration, split and network; "
-            "or give a local copy: its Parquet or JSONL files, or hub:FOLDER",
+            "or pass a local copy: its Parquet or JSONL files, or hub:FOLDER",
         ) from error
 
 
 def _failures() -> tuple[type[Exception], ...]:
-    """Exceptions of ``datasets`` and of the libraries that fetch for it, where these are loaded."""
+    """Return the exceptions of ``datasets`` and of its HTTP libraries, if these are loaded."""
     named = (("datasets.exceptions", "DatasetsError"), ("aiohttp", "ClientError"), ("httpx", "HTTPError"))
     loaded = (getattr(sys.modules.get(module), name, OSError) for module, name in named)
     return (OSError, ValueError, KeyError, RuntimeError, EOFError, *loaded)

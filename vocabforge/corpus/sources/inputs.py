@@ -1,4 +1,4 @@
-"""What can be given as an input: files by their names' endings, folders, globs, Hub data sets."""
+"""Supported inputs: files by suffix, folders, globs, Hub data sets."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SAVED = ("dataset_info.json", "state.json")
 
 @dataclass(frozen=True)
 class HubName:
-    """A data set of the Hub (``owner/name``), or a local folder in a layout that ``datasets`` reads."""
+    """Name of a Hub data set (``owner/name``), or of a local folder that ``datasets`` can load."""
 
     name: str
     config: str | None = None
@@ -40,21 +40,22 @@ class HubName:
 
 
 def is_hub(path: Path | str) -> bool:
-    """Whether an input is written as a Hub data set."""
+    """Return whether an input is written as a Hub data set."""
     return str(path).startswith(_HUB)
 
 
 def parse_hub(path: Path | str) -> HubName:
-    """``hub:NAME``, ``hub:NAME:CONFIG`` or ``hub:NAME:CONFIG:SPLIT`` (an empty CONFIG means none); each NAME may be
-    ``NAME@REVISION``.
+    """Parse ``hub:NAME``, ``hub:NAME:CONFIG`` or ``hub:NAME:CONFIG:SPLIT``.
+
+    An empty CONFIG means none; NAME may be ``NAME@REVISION``.
 
     Raises:
-        UsageError: no name, or more parts than these.
+        UsageError: the name is missing, or there are too many parts.
     """
     name, *rest = str(path)[len(_HUB) :].split(":")
     if not name or len(rest) > 2:
         raise UsageError(
-            "a Hub data set is not written like this",
+            "the name of a Hub data set is malformed",
             got=path,
             expected="hub:NAME, hub:NAME:CONFIG or hub:NAME:CONFIG:SPLIT; NAME@REVISION pins it",
         )
@@ -67,11 +68,11 @@ def parse_hub(path: Path | str) -> HubName:
 
 @dataclass(frozen=True)
 class DataOrigin:
-    """What others may be told of an input.
+    """Origin of an input, safe to publish.
 
     Attributes:
-        name: its short name, its name on the Hub, or the file's name without its folders.
-        repository: on the Hub; None: it is not from there.
+        name: short name, Hub name, or file name without folders.
+        repository: repository on the Hub, None if the input is not from the Hub.
         licence: see ``KnownDataset``.
     """
 
@@ -81,7 +82,7 @@ class DataOrigin:
 
 
 def origin_of(source: Path | str) -> DataOrigin:
-    """Where an input is from, by what was given or by what ``expand_paths`` made of it."""
+    """Return the origin of an input, given by the user or returned by ``expand_paths``."""
     for name in DATASETS.usable():
         row = DATASETS[name]
         if str(source) in (name, row.source):
@@ -91,7 +92,7 @@ def origin_of(source: Path | str) -> DataOrigin:
     return DataOrigin(Path(str(source)).name)
 
 
-@functools.cache  # said once
+@functools.cache  # printed once
 def _known_source(name: str) -> str:
     row = DATASETS[name]
     licence = row.licence or "its card states none"
@@ -100,7 +101,7 @@ def _known_source(name: str) -> str:
 
 
 def split_suffix(path: Path) -> tuple[str, str]:
-    """(kind of content, kind of compression) by the file's name, each ``""`` when not supported."""
+    """Return the (content, compression) suffixes of a file name, each ``""`` if not supported."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
     packed = suffixes.pop() if suffixes and suffixes[-1] in PACKED_SUFFIXES else ""
     content = suffixes[-1] if suffixes else ""
@@ -109,7 +110,7 @@ def split_suffix(path: Path) -> tuple[str, str]:
 
 
 def kind_of(path: Path | str) -> SourceKind:
-    """How a supported input is read."""
+    """Return the kind of a supported input, which selects its reader."""
     if is_hub(path):
         return "hub"
     content, _ = split_suffix(Path(path))
@@ -123,13 +124,13 @@ def kind_of(path: Path | str) -> SourceKind:
 
 
 def expand_paths(paths: Iterable[Path | str]) -> list[Path]:
-    """The files among ``paths``, each once; folders and globs are searched through, sorted by name.
+    """Return the distinct files in ``paths``; files in folders and globs are sorted by name.
 
-    A name of :data:`DATASETS` that is no file here becomes its ``hub:`` name, and its licence is said.
+    A name in :data:`DATASETS` that is not a local file becomes its ``hub:`` name, and its licence is printed.
 
     Raises:
-        DataError: a path is missing or of an unsupported kind, a folder or a glob gives no supported file.
-        UsageError: no path at all, or a Hub data set written wrongly.
+        DataError: a path is missing or unsupported, or a folder or glob contains no supported file.
+        UsageError: no path at all, or a malformed Hub data set.
     """
     found: dict[str, Path] = {}
     for path in paths:
@@ -159,7 +160,7 @@ def _files(path: Path) -> list[Path]:
             "this kind of file is not supported",
             got=path,
             expected=SUPPORTED,
-            remedy="unpack or rename it, so that its name says what it holds",
+            remedy="unpack it, or rename it to a suffix that matches its content",
         )
     if glob.has_magic(str(path)):
         return _matches(path)
@@ -175,19 +176,19 @@ def _inside(folder: Path) -> list[Path]:
 
 
 def _is_source(file: Path) -> bool:
-    named = not file.name.startswith(".") and file.name != MANIFEST  # that of an artefact is no text
+    named = not file.name.startswith(".") and file.name != MANIFEST  # an artefact's manifest is not text
     return named and file.is_file() and bool(split_suffix(file)[0]) and not _describes(file)
 
 
 def _describes(file: Path) -> bool:
-    """Whether a file of a folder that ``save_to_disk`` of ``datasets`` wrote holds no rows of the data set."""
+    """Return whether a file written by ``save_to_disk`` of ``datasets`` holds no rows (metadata, caches)."""
     if file.name in ("dataset_dict.json", *_SAVED):
         return file.name == "dataset_dict.json" or all((file.parent / name).is_file() for name in _SAVED)
     return file.suffix == ".arrow" and file.name.startswith(("cache-", "indices"))
 
 
 def _matches(pattern: Path) -> list[Path]:
-    """Supported files that a glob names, and those in folders that it names; others are passed over."""
+    """Return the supported files that match a glob or are in matching folders; other files are ignored."""
     files: list[Path] = []
     for match in sorted(map(Path, glob.glob(str(pattern), recursive=True))):
         files += _inside(match) if match.is_dir() else [match] if _is_source(match) else []
@@ -205,7 +206,7 @@ def import_extra(package: str, what: str, source: object) -> Any:
     """Import a package of the extra ``data``.
 
     Raises:
-        VocabForgeError: it is not installed, or broken.
+        VocabForgeError: the package is not installed, or broken.
     """
     try:
         return importlib.import_module(package)

@@ -1,4 +1,4 @@
-"""JSON files: one row a line, or a list of rows."""
+"""JSON files: one row per line, or a list of rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .rows import row_document
 
 
 def line_documents(span: ByteSpan, context: ReadContext) -> Iterator[Document]:
-    """A document for each line that holds a row."""
+    """Yield a document for each line with a row."""
     sampler = Sampler.of_file(context.options, span.path)
     problems = context.problems
     for offset, number, line in reading.byte_lines(span, problems, context.on_bytes):
@@ -34,7 +34,7 @@ def line_documents(span: ByteSpan, context: ReadContext) -> Iterator[Document]:
 
 
 def json_documents(path: Path, context: ReadContext) -> Iterator[Document]:
-    """A ``.json`` file: a list of rows, one row, or (a common misnomer) one row a line.
+    """Yield the documents of a ``.json`` file: a list of rows, one row, or (a misnomer) one row per line.
 
     Raises:
         DataError: not UTF-8, or not JSON.
@@ -52,7 +52,7 @@ def json_documents(path: Path, context: ReadContext) -> Iterator[Document]:
 
 
 def _is_lines(path: Path) -> bool:
-    """Whether the first line is a whole JSON object and more follows."""
+    """Return whether the first line is a complete JSON object and more lines follow."""
     lines = (line for _, _, line in reading.byte_lines(ByteSpan(path), Problems(shown=0)) if line.strip())
     first, second = next(lines, b""), next(lines, b"")
     try:
@@ -65,7 +65,7 @@ def _value(path: Path, on_bytes: OnBytes | None) -> Any:
     content = b"".join(block for _, block in ByteSpan(path).blocks(on_bytes))
     try:
         return json.loads(content.decode("utf-8"))
-    except (ValueError, RecursionError) as error:  # also numbers of thousands of digits, deep brackets
+    except (ValueError, RecursionError) as error:  # includes huge numbers and deep nesting
         raise DataError(
             "the JSON file is not valid",
             got=error if content.strip() else "an empty file",

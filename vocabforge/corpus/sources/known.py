@@ -1,4 +1,4 @@
-"""Data sets of the Hugging Face Hub by short names, with their licences."""
+"""Short names and licences of Hugging Face Hub data sets."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from ...core.registry import ExtensionTable
 
 
 class KnownDataset(NamedTuple):
-    """A data set of the Hub.
+    """Data set of the Hub.
 
     Attributes:
-        source: as an input, ``hub:NAME[@REVISION][:CONFIG[:SPLIT]]``. Without a revision the Hub gives its newest.
-        licence: as the data set's card states it (an SPDX name in lower case); None: it states none.
+        source: input name, ``hub:NAME[@REVISION][:CONFIG[:SPLIT]]``; without a revision, the latest is used.
+        licence: licence on the data set's card (an SPDX name in lower case), None if the card states none.
     """
 
     source: str
     licence: str | None
 
 
-# The names of SpecForge and speculators. Rows are read by their usual fields (rows.py): messages (ultrachat),
+# Names as in SpecForge and speculators. Rows are read by their usual fields (rows.py): messages (ultrachat),
 # conversations (sharegpt, perfectblend, magpie, openhermes), question and answer, instruction and response.
 DATASETS = ExtensionTable(
     "vocabforge.datasets",

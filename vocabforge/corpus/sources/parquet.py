@@ -1,4 +1,4 @@
-"""Parquet files: rows in small batches, so that a row group of any size is read in bounded memory."""
+"""Parquet files, read in small batches so that memory is bounded for row groups of any size."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _READ_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class RowGroups:
-    """Rows and stored bytes of each row group of a Parquet file; the last one's include the footer."""
+    """Rows and stored bytes of each row group of a Parquet file; the last group includes the footer."""
 
     rows: list[int]
     stored: list[int]
 
 
 def row_groups(path: Path) -> RowGroups:
-    """Read the footer.
+    """Read the sizes of row groups from the footer.
 
     Raises:
         DataError: the file is unreadable or damaged.
@@ -47,12 +47,12 @@ def row_groups(path: Path) -> RowGroups:
 def parquet_documents(
     path: Path, context: ReadContext, start: int = 0, stop: int | None = None
 ) -> Iterator[Document]:
-    """Documents of the rows of row groups [start, stop), numbered from 1 through the whole file.
+    """Yield the documents of row groups [start, stop); rows are numbered from 1 through the whole file.
 
     Only the columns of :func:`~vocabforge.corpus.sources.arrow.choose_columns` are read.
 
     Raises:
-        DataError: damaged, or without such a column.
+        DataError: the file is damaged, or has no such column.
     """
     footer = row_groups(path)
     with opened_parquet(path) as file:
@@ -68,7 +68,7 @@ def parquet_documents(
 
 
 def groups_digest(path: Path, start: int, stop: int | None) -> str:
-    """SHA-256 of the stored bytes of row groups [start, stop) and of the schema."""
+    """Return the SHA-256 of the schema and of the stored bytes of row groups [start, stop)."""
     digest = hashlib.sha256()
     with opened_parquet(path) as file, open(path, "rb") as stored:
         facts = file.metadata
@@ -89,7 +89,7 @@ def groups_digest(path: Path, start: int, stop: int | None) -> str:
 
 @contextlib.contextmanager
 def opened_parquet(path: Path) -> Iterator[Any]:
-    """A ``pyarrow.parquet.ParquetFile``; its errors, within the block as well, become DataError."""
+    """Open a ``pyarrow.parquet.ParquetFile``; its errors, also within the block, become DataError."""
     parquet = import_extra("pyarrow.parquet", "reading Parquet", path)
     arrow = import_extra("pyarrow", "reading Parquet", path)
     try:
@@ -97,12 +97,12 @@ def opened_parquet(path: Path) -> Iterator[Any]:
             yield file
     except arrow.ArrowException as error:
         raise damaged_parquet(path, error) from error
-    except OSError as error:  # Arrow reports damaged pages so, without an error number
+    except OSError as error:  # Arrow reports damaged pages as an OSError without errno
         raise (damaged_parquet(path, error) if error.errno is None else unreadable(path, error)) from error
 
 
 def damaged_parquet(path: Path, error: Exception) -> DataError:
-    """The error for a file that Arrow cannot read."""
+    """Return the error for a file that Arrow cannot read."""
     return DataError(
         "the Parquet file is damaged or not Parquet",
         got=" ".join(str(error).split())[:300],

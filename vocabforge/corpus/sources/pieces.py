@@ -1,4 +1,4 @@
-"""A text file as one document: whole, or in consecutive pieces cut where no token can change."""
+"""Text files as one document: whole, or in consecutive pieces between safe cuts."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ LONG_LINE = 16 << 20  # bytes
 
 
 def file_documents(span: ByteSpan, context: ReadContext) -> Iterator[Document]:
-    """The document of a text file, or of a part of it that begins and ends at a safe cut.
+    """Yield the document of a text file, or of a part that begins and ends at a safe cut.
 
-    With ``context.cut`` it comes as pieces of about ``PIECE_CHARACTERS``. A blank file has no document.
+    With ``context.cut``, the document is split into pieces of about ``PIECE_CHARACTERS``. Blank files are
+    skipped.
 
     Raises:
-        DataError: the text is too long to be read whole and gives no place to cut it.
+        DataError: the text is too long to read whole and has no safe cut.
     """
     if not Sampler.of_file(context.options, span.path).keeps("file"):
         for _ in span.blocks(context.on_bytes):
@@ -46,7 +47,7 @@ def file_documents(span: ByteSpan, context: ReadContext) -> Iterator[Document]:
 
 
 def is_blank(path: Path) -> bool:
-    """Whether a text file holds nothing but white space."""
+    """Return whether a text file contains only white space."""
     return all(not text.strip() for text in text_blocks(ByteSpan(path), Problems(shown=0)))
 
 
@@ -63,9 +64,9 @@ def _whole(texts: Iterator[str], path: Path, limit: int | None) -> str:
 
 
 def _pieces(texts: Iterator[str], cut: CutRule, path: Path) -> Iterator[str]:
-    """Pieces that end at the first allowed place behind ``PIECE_CHARACTERS``, or at the text's end.
+    """Yield pieces that end at the first allowed cut after ``PIECE_CHARACTERS``, or at the end of the text.
 
-    A place counts only with ``cut.margin`` characters read behind it: what follows decides too.
+    A cut is valid only after reading the ``cut.margin`` characters that follow it.
     """
     held: list[str] = []
     size = searched = 0
@@ -105,9 +106,9 @@ def _no_place(path: Path, limit: int) -> DataError:
 
 
 def text_blocks(span: ByteSpan, problems: Problems, on_bytes: OnBytes | None = None) -> Iterator[str]:
-    """The text of a file in parts; a line that is not UTF-8 is left out and recorded.
+    """Yield the text of a file in blocks; a line that is not UTF-8 is skipped and recorded.
 
-    A line longer than ``LONG_LINE`` comes in parts that are treated as lines.
+    A line longer than ``LONG_LINE`` is split into parts that are treated as lines.
     """
     held: list[bytes] = []  # an unfinished line
     size = number = 0
@@ -122,7 +123,7 @@ def text_blocks(span: ByteSpan, problems: Problems, on_bytes: OnBytes | None = N
         size += len(block) - end
         if size > LONG_LINE:
             part = b"".join(held)
-            last = len(part) - 1  # the last character may be cut
+            last = len(part) - 1  # the last character may be incomplete
             while last > len(part) - 4 and part[last] & 0xC0 == 0x80:
                 last -= 1
             yield _decoded(part[:last], span, number, problems)
@@ -131,7 +132,7 @@ def text_blocks(span: ByteSpan, problems: Problems, on_bytes: OnBytes | None = N
 
 
 def _decoded(lines: bytes, span: ByteSpan, number: int, problems: Problems) -> str:
-    """Lines at once, one by one if something is wrong with them; ``number`` lines came before."""
+    """Decode lines together, or one by one if that fails; ``number`` lines precede them."""
     try:
         return lines.decode("utf-8")
     except UnicodeDecodeError:

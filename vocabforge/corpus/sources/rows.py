@@ -1,4 +1,4 @@
-"""From a row (of JSON, Parquet or a Hub data set) to a document: text, conversation, preference pair."""
+"""Convert rows (JSON, Parquet or Hub data sets) to documents: text, conversation, preference pair."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .document import Document, SourceOptions
 
 __all__ = ["CONVERSATION_KEYS", "missing_column", "row_document"]
 
-# What a row holds beside its turns.
+# Keys of a row other than its turns.
 _BESIDE = (
     "system",
     "system_prompt",
@@ -29,9 +29,9 @@ _BESIDE = (
 def row_document(
     row: Any, source: Path, place: int | str, options: SourceOptions, problems: Problems
 ) -> Document | None:
-    """The document of a row, or None after the problem was recorded (or the text is empty).
+    """Return the document of a row, or None after recording a problem (or if the text is empty).
 
-    Keys of a conversation's row that nothing reads are noted in ``problems``.
+    Unread keys of a row with a conversation are recorded in ``problems``.
     """
     if not isinstance(row, dict):
         problems.add("the row is not a JSON object", source, place, type(row).__name__)
@@ -67,9 +67,7 @@ def row_document(
 def _whole(
     text: str | None, found: Conversation | None, source: Path, place: int | str, problems: Problems
 ) -> bool:
-    """Whether there is a text or a conversation that a tokenizer can be given; JSON escapes can spell surrogates that
-    belong to no character.
-    """
+    """Return whether there is valid text or a conversation; JSON escapes can contain lone surrogates."""
     if found is None and not (text or "").strip():
         return False
     try:
@@ -83,11 +81,11 @@ def _whole(
 
 
 def missing_column(what: str, columns: Iterable[str], text_field: str | None, source: object) -> DataError:
-    """The error for a table without the column that was asked for, or without any column of text."""
+    """Return the error for a table without the requested column, or without any column of text."""
     return DataError(
         f"the {what} has no such column" if text_field else f"the {what} has no column of text",
         got=f"columns: {', '.join(columns) or 'none'}",
         expected=text_field,
         source=source,
-        remedy=f"name a column of this {what} by --text-field" if text_field else None,
+        remedy=f"name a column of this {what} with --text-field" if text_field else None,
     )

@@ -1,4 +1,7 @@
-"""A corpus in shards: divided without reading it, each part read and hashed apart, together exactly the whole."""
+"""Divide a corpus into shards without reading it whole.
+
+Shards are read and hashed separately; together they are exactly the corpus.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +26,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Shard:
-    """A part [start, stop) of one source: bytes (``text``, ``lines``), row groups (``parquet``) or shards (``hub``).
+    """Part [start, stop) of a source.
+
+    The unit is bytes (``text``, ``lines``), row groups (``parquet``) or shards (``hub``).
 
     Attributes:
-        stop: None for the source's end.
-        domain: name of its domain, ``""`` without.
-        stored_bytes: 0 where unknown (``hub``).
+        stop: None for the end of the source.
+        domain: name of the domain, ``""`` for none.
+        stored_bytes: 0 if unknown (``hub``).
     """
 
     source: str
@@ -47,11 +52,11 @@ def plan_shards(
     cut: CutRule | None,
     shard_bytes: int,
 ) -> list[Shard]:
-    """Divide inputs, in their order, then the files that only domains name; each file is read once.
+    """Divide inputs in order, then files listed only in domains; each file is read once.
 
-    Uncompressed text and JSONL files are divided near each multiple of ``shard_bytes``, at an exact byte found there
-    (text that is one document where ``cut`` allows it); Parquet files into runs of row groups; Hub data sets into their
-    own shards. Compressed and ``.json`` files, and text files parted by a separator, stay whole.
+    Uncompressed text and JSONL files are divided near each multiple of ``shard_bytes`` (text that is one
+    document, only at places that ``cut`` allows). Parquet files are divided into runs of row groups, Hub data
+    sets into their shards. Compressed and ``.json`` files, and text files with a separator, stay whole.
 
     Raises:
         DataError: an input is missing, unsupported or unreadable.
@@ -106,7 +111,7 @@ def _divide(
 
 
 def _runs(sizes: Sequence[int], limit: int) -> Iterator[tuple[int, int, int]]:
-    """(start, stop, size) of runs of consecutive row groups that stay within ``limit`` where they can."""
+    """Yield (start, stop, size) of runs of consecutive row groups, within ``limit`` if possible."""
     start = total = 0
     for index, size in enumerate(sizes):
         if index > start and total + size > limit:
@@ -125,13 +130,14 @@ def read_shard(
     problems: Problems | None = None,
     on_bytes: Callable[[int], None] | None = None,
 ) -> Iterator[Document]:
-    """Documents of a shard, in bounded memory; over all shards they are those of
-    :func:`~vocabforge.corpus.sources.sources.iter_documents`.
+    """Yield the documents of a shard in bounded memory.
 
-    A text file that is one document comes as pieces, ``begins`` False from the second on; joined they are its text.
+    All shards together yield the documents of :func:`~vocabforge.corpus.sources.sources.iter_documents`. A
+    text file that is one document is split into pieces, with ``begins`` False from the second on; joined,
+    they are its text.
 
     Raises:
-        DataError: see there; also a text of more than ``reading.DOCUMENT_LIMIT`` bytes without a place to cut it.
+        DataError: see ``iter_documents``; also a text above ``DOCUMENT_LIMIT`` bytes without a safe cut.
     """
     problems = Problems(strict=options.strict) if problems is None else problems
     context = ReadContext(options, problems, on_bytes, cut, reading.DOCUMENT_LIMIT)
@@ -139,7 +145,7 @@ def read_shard(
 
 
 def shard_digest(shard: Shard) -> str:
-    """SHA-256 of the shard's stored bytes; of a Hub data set over the revision of its files.
+    """Return the SHA-256 of a shard's stored bytes, or of the revision of its files for a Hub data set.
 
     Raises:
         DataError: the source cannot be read, or has become shorter.
@@ -162,12 +168,12 @@ _WINDOW = 64 << 10
 _SHORT_LINE = 64 << 10
 
 Finder = Callable[[IO[bytes], int, int], int | None]
-"""(file, nominal byte, size) -> byte at or behind it where the file may be divided; ``size`` when there is
-none up to the end, None when none was found nearby."""
+"""(file, nominal byte, size) -> first byte from there on where the file may be divided; ``size`` if there is
+no such byte up to the end, None if none was found nearby."""
 
 
 def split_points(path: Path, every: int, find: Finder) -> list[int]:
-    """Bytes, ascending, at which a file is divided near each multiple of ``every`` (0 and its end excluded).
+    """Return the ascending bytes that divide a file near each multiple of ``every`` (0 and the end excluded).
 
     Raises:
         DataError: the file cannot be read.
@@ -190,20 +196,20 @@ def split_points(path: Path, every: int, find: Finder) -> list[int]:
 
 
 def text_points(path: Path, every: int, options: SourceOptions, cut: CutRule | None) -> list[int]:
-    """:func:`split_points` of a text file, by its unit; none where no place is certain."""
+    """Return the :func:`split_points` of a text file by its unit, empty if no place is certain."""
     if options.separator is not None or file_size(path) <= every:
         return []
     if options.text_unit == "line":
         return split_points(path, every, after_newline)
     if options.text_unit == "paragraph":
         return split_points(path, every, after_blank_line)
-    if cut is None or is_blank(path):  # a part cannot know whether the whole file is blank
+    if cut is None or is_blank(path):  # a part cannot show that the whole file is blank
         return []
     return split_points(path, every, lambda handle, at, size: at_safe_cut(handle, at, size, cut))
 
 
 def after_newline(handle: IO[bytes], at: int, size: int) -> int:
-    """The first place at or behind ``at`` that has a newline before it."""
+    """Return the first position from ``at`` on that follows a newline."""
     handle.seek(at - 1)
     place = at - 1
     while block := handle.read(_WINDOW):
@@ -214,7 +220,7 @@ def after_newline(handle: IO[bytes], at: int, size: int) -> int:
 
 
 def after_blank_line(handle: IO[bytes], at: int, size: int) -> int:
-    """The first place at or behind ``at`` with a blank line before it, which parts paragraphs."""
+    """Return the first position from ``at`` on that follows a blank line, which separates paragraphs."""
     handle.seek(after_newline(handle, at, size))
     begins = True
     while line := handle.readline(_SHORT_LINE):
@@ -228,14 +234,14 @@ def after_blank_line(handle: IO[bytes], at: int, size: int) -> int:
 def _blank(line: bytes) -> bool:
     try:
         return not line.decode("utf-8").strip()
-    except UnicodeDecodeError:  # it will be left out, and parts nothing
+    except UnicodeDecodeError:  # the line will be skipped and separates nothing
         return False
 
 
 def at_safe_cut(handle: IO[bytes], at: int, size: int, cut: CutRule) -> int | None:
-    """The first place behind ``at`` where the text may be cut, in whole valid lines, seen in a window that grows.
+    """Return the first cut after ``at`` within whole valid lines, searched in a growing window.
 
-    None when the window shows none: the part becomes longer, not wrong.
+    None if the window has no cut: the part becomes longer but stays correct.
     """
     window = _WINDOW
     while window <= reading.DOCUMENT_LIMIT:
@@ -252,7 +258,7 @@ def at_safe_cut(handle: IO[bytes], at: int, size: int, cut: CutRule) -> int | No
 
 
 def _cut_within(text: str, cut: CutRule) -> int | None:
-    """Bytes before the first allowed place with ``cut.margin`` characters of the text on both sides."""
+    """Return the bytes before the first cut with ``cut.margin`` characters on both sides, or None."""
     place = cut.first(text, max(1, cut.margin))
     if place is None or place + cut.margin > len(text):
         return None
@@ -260,7 +266,7 @@ def _cut_within(text: str, cut: CutRule) -> int | None:
 
 
 def _valid_runs(data: bytes, offset: int, ends: bool) -> Iterator[tuple[int, str]]:
-    """(offset, text) of runs of whole valid lines; the first byte belongs to the line before."""
+    """Yield (offset, text) of runs of whole valid lines; the first byte belongs to the previous line."""
     start = data.find(b"\n") + 1
     if not start:
         return

@@ -1,4 +1,4 @@
-"""Documents from text, JSON, Parquet and Hub data sets; what cannot be read is counted and reported."""
+"""Documents from text, JSON, Parquet and Hub data sets; unreadable inputs are counted and reported."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ def iter_documents(
     problems: Problems | None = None,
     on_bytes: OnBytes | None = None,
 ) -> Iterator[Document]:
-    """All documents of inputs, in order, each whole, with at most one text file in memory.
+    """Yield all documents of the inputs in order, each whole, with at most one text file in memory.
 
     Args:
         paths: files, folders, globs, Hub data sets (``hub:NAME[:CONFIG[:SPLIT]]``).
-        on_bytes: called with each number of stored (compressed) bytes read; not for Hub data sets.
+        on_bytes: called with the number of stored (compressed) bytes after each read; not for Hub data sets.
 
     Raises:
-        DataError: a file is missing, vanishes, or is cut short; with ``strict`` the first unreadable line.
-        VocabForgeError: a package is missing that this kind of file needs.
+        DataError: a file is missing, disappears or is truncated; with ``strict``, also an unreadable line.
+        VocabForgeError: a package for this kind of file is not installed.
     """
     problems = Problems(strict=options.strict) if problems is None else problems
     context = ReadContext(options, problems, on_bytes)
@@ -48,9 +48,10 @@ def iter_documents(
 def documents_between(
     path: Path, kind: SourceKind, context: ReadContext, start: int = 0, stop: int | None = None
 ) -> Iterator[Document]:
-    """Documents of a source, or of the part [start, stop) of it that a shard names: bytes (``text``, ``lines``), row
-    groups (``parquet``) or shards (``hub``); ``json`` and ``arrow`` files are read whole. Raises as
-    :func:`iter_documents`.
+    """Return the documents of a source or of its part [start, stop); raises like :func:`iter_documents`.
+
+    The unit of ``start`` and ``stop`` is bytes (``text``, ``lines``), row groups (``parquet``) or shards
+    (``hub``); ``json`` and ``arrow`` files are read whole.
     """
     if kind in ("text", "lines") and path.is_file() and (why := no_text(path)) is not None:
         context.problems.add("the file is not UTF-8 text", path, 1, why)
@@ -75,14 +76,14 @@ def documents_between(
 
 
 def text_documents(span: ByteSpan, context: ReadContext) -> Iterator[Document]:
-    """Documents of a text file by ``text_unit`` or ``separator``; of white space alone there are none."""
+    """Yield the documents of a text file by ``text_unit`` or ``separator``; blank documents are skipped."""
     options, problems = context.options, context.problems
     if options.separator is None and options.text_unit == "file":
         yield from file_documents(span, context)
         return
     sampler = Sampler.of_file(options, span.path)
     lines = text_lines(span, problems, context.on_bytes)
-    pieces: Iterable[tuple[int, int, str]]  # (line, what decides the draw, text)
+    pieces: Iterable[tuple[int, int, str]]  # (line, place for sampling, text)
     if options.separator is not None:
         numbered = separated(((line, text) for _, line, text in lines), options.separator)
         pieces = ((line, number, text) for number, (line, text) in enumerate(numbered))
@@ -96,7 +97,7 @@ def text_documents(span: ByteSpan, context: ReadContext) -> Iterator[Document]:
 
 
 def _paragraphs(lines: Iterable[tuple[int, int, str]]) -> Iterator[tuple[int, int, str]]:
-    """(first line, its offset, text) of each run of lines that are not blank."""
+    """Yield (first line, its offset, text) of each run of non-blank lines."""
     for filled, run in itertools.groupby(lines, key=lambda one: bool(one[2].strip())):
         if filled:
             (offset, line, first), *rest = run
@@ -104,7 +105,10 @@ def _paragraphs(lines: Iterable[tuple[int, int, str]]) -> Iterator[tuple[int, in
 
 
 def separated(lines: Iterable[tuple[int, str]], separator: str) -> Iterator[tuple[int, str]]:
-    """(first line, text) of each piece between separators, which may run over line ends, without newlines around."""
+    """Yield (first line, text) of each piece between separators, without newlines around it.
+
+    Pieces and separators can span lines.
+    """
     keep = len(separator) - 1 if "\n" in separator else 0
     held: list[str] = []
     tail = ""  # may be the beginning of a separator

@@ -1,1 +1,1 @@
-"""Tokenizers, their fingerprints, and where a text may be cut."""
+"""Tokenizers, their fingerprints, and safe places to cut a text."""

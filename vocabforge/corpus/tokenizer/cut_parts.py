@@ -1,7 +1,7 @@
-"""What a tokenizer's normaliser, pre-tokeniser and added tokens allow at a place where a text is cut.
+"""Rules for where a tokenizer's normaliser, pre-tokeniser and added tokens allow a text to be cut.
 
-Every component is on a list with the reason why it may stand there; one that is not raises ``NotProven``.
-A place is written ``x|c``: ``x`` ends the left text, ``c`` begins the right one.
+Each supported component is listed with the reason why cuts are safe; any other component raises
+``NotProven``. A cut is written ``x|c``: ``x`` ends the left part, ``c`` begins the right part.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ O200K = (
 )
 TEKKEN = f"{_WORD}{_UPPER}*{_LOWER}+|{_WORD}{_UPPER}+{_LOWER}*" r"|\p{N}" + _SLASH
 _ASCII_WORD = r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+".replace('\\"', '"')
-# The published file holds carriage return and line feed themselves, not their escapes.
+# The published file contains literal carriage returns and line feeds, not their escapes.
 DEEPSEEK = (
     _ASCII_WORD
     + "|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+"
 )
 
-# In these a run of punctuation takes the newlines behind it.
+# In these patterns a run of punctuation includes the newlines after it.
 TAIL_PATTERNS = frozenset(
     {LLAMA3, QWEN2, QWEN35, O200K, TEKKEN, DEEPSEEK, DEEPSEEK.replace("\r", r"\r").replace("\n", r"\n")}
 )
-# What the DeepSeek tokenizers split by first.
+# The first splits of the DeepSeek tokenizers.
 DEEPSEEK_SPLITS = (r"\p{N}{1,3}", "[一-龥\u3040-ゟ゠-ヿ]+")
 # These match digits or East Asian letters only: never a space, a newline or a full stop.
 LOCAL_PATTERNS = frozenset({r"\p{N}", r"\d", "[0-9]", "[0-9][0-9][0-9]", *DEEPSEEK_SPLITS})
 
-# Inside a regular expression's class. East Asian letters: kana, ideographs, Hangul syllables.
+# Content of a character class. East Asian letters: kana, ideographs, Hangul syllables.
 EAST_ASIAN = "\u3041-\u3094\u30a1-\u30fa\u3400-\u4db5\u4e00-\u9fa5\uac00-\ud7a3"
-# Letters and digits, long assigned, alone in their grapheme. Each keeps a letter or digit at its end under
-# NFC and NFKC and is never removed or turned into space by a known normaliser.
-# Left out are letters such as DEVANAGARI QA, whose NFC ends in a mark, and L WITH MIDDLE DOT.
+# Letters and digits that were assigned long ago and form a grapheme alone. Under NFC and NFKC each still ends
+# with a letter or digit, and no known normaliser removes it or turns it into a space.
+# Excluded: letters such as DEVANAGARI QA, whose NFC ends in a mark, and L WITH MIDDLE DOT.
 PLAIN = (
     "0-9A-Za-zÀ-ÖØ-öø-\u013e\u0141-ſΑ-ΡΣ-Ωά-ώЀ-џԱ-Ֆա-ֆא-ת"
     "\u0621-\u063a\u0641-\u064a\u0904-\u0939\u0e01-\u0e30\u10d0-\u10f0" + EAST_ASIAN
 )
-# Never white space, for any library's idea of it; controls and format characters are left out as well.
+# Excluded from visible characters: white space by any library's definition, control and format characters.
 NOT_VISIBLE = (
     r"\x00-\x20\x7f-\xa0\xad\u1680\u180e\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ufeff\ufff0-\uffff"
 )
@@ -58,25 +58,25 @@ NOT_VISIBLE = (
 
 Part = Mapping[str, Any]
 
-# Kinds of places. SPACE: before a space. NEWLINE: before a newline. LINE: behind a newline, before a letter.
+# Kinds of cuts. SPACE: before a space. NEWLINE: before a newline. LINE: after a newline, before a letter.
 SPACE, NEWLINE, LINE = "space", "newline", "line"
 ALL_KINDS = frozenset({SPACE, NEWLINE, LINE})
 
 
 class NotProven(Exception):
-    """A component whose behaviour at a cut is not proven; the text names it."""
+    """Error for a component whose behaviour at a cut is not proven; the message names it."""
 
 
 @dataclass(frozen=True)
 class Normal:
-    """What the normaliser does at a cut.
+    """Behaviour of the normaliser at a cut.
 
     Attributes:
-        strict: the characters beside a cut must be plain letters or digits.
-        restarts: the start of a text is treated apart (a prefix is added, space is stripped).
-        strips: white space at the end of a text goes.
-        pads: puts spaces around East Asian letters.
-        images: what a space at a cut becomes.
+        strict: the characters around a cut must be plain letters or digits.
+        restarts: the start of a text is treated differently (a prefix is added, spaces are stripped).
+        strips: white space at the end of a text is removed.
+        pads: spaces are added around East Asian letters.
+        images: possible replacements of a space at a cut.
     """
 
     strict: bool
@@ -92,10 +92,10 @@ class Splits:
     """Places at which the pre-tokeniser always splits.
 
     Attributes:
-        kinds: of these kinds; empty if the model sees the text unsplit.
-        letter: before a newline the left character must be a letter or digit.
-        runs: a LINE place may stand behind several newlines.
-        unsplit: what the unsplit text's component replaces: space -> character.
+        kinds: kinds of these places; empty if the model receives the text unsplit.
+        letter: the character before a newline must be a letter or digit.
+        runs: a LINE place may follow several newlines.
+        unsplit: replacements of a space or newline in unsplit text; None if the text is split.
     """
 
     kinds: frozenset[str]
@@ -105,7 +105,7 @@ class Splits:
 
 
 def flat(part: Part | None, key: str) -> tuple[Part, ...]:
-    """The components of a normaliser or pre-tokeniser, Sequences opened."""
+    """Return the components of a normaliser or pre-tokeniser, with nested Sequences flattened."""
     if part is None:
         return ()
     if part["type"] == "Sequence":
@@ -114,16 +114,17 @@ def flat(part: Part | None, key: str) -> tuple[Part, ...]:
 
 
 def read_normalizer(part: Part | None) -> Normal:
-    """Why each known normaliser acts on both sides of a cut as on the two texts apart.
+    """Return the behaviour of a normaliser at a cut.
 
-    NFC: a space or a newline is a starter that composes with nothing. Other normal forms, Lowercase, StripAccents,
-    Nmt and BertNormalizer act character by character beyond that, but may remove a character, end it with a mark or
-    put a space before it: only plain letters and digits may stand beside the cut (``strict``). Strip and Prepend
-    touch only the ends of a text. Replace: a pattern that is one space, a run of spaces from its start on, or text
-    without letters, digits and white space is never matched across ``x|c``.
+    Each known normaliser changes both sides of a cut as it would change the two texts separately. NFC: a
+    space or newline is a starter that composes with nothing. Other normal forms, Lowercase, StripAccents, Nmt
+    and BertNormalizer also work per character, but may remove a character, end it with a mark or put a space
+    before it, so only plain letters and digits may surround the cut (``strict``). Strip and Prepend change
+    only the ends of a text. Replace: no match crosses ``x|c`` if the pattern is one space, a run of spaces
+    from its start on, or text without letters, digits and white space.
 
     Raises:
-        NotProven: another normaliser (Precompiled joins graphemes, ByteLevel rewrites all).
+        NotProven: another normaliser (Precompiled joins graphemes, ByteLevel rewrites everything).
     """
     steps = flat(part, "normalizers")
     strict = restarts = strips = pads = False
@@ -147,7 +148,7 @@ def read_normalizer(part: Part | None) -> Normal:
 
 
 def _replaced(step: Part, images: frozenset[str]) -> tuple[frozenset[str], bool]:
-    """(images of a space, whether only plain characters may stand beside a cut) after a Replace."""
+    """Return (images of a space after a Replace, whether only plain characters may surround a cut)."""
     pattern, content = step["pattern"], step["content"]
     if pattern == {"String": " "} and len(content) == 1:
         return frozenset(content if image == " " else image for image in images), False
@@ -161,10 +162,10 @@ def _replaced(step: Part, images: frozenset[str]) -> tuple[frozenset[str], bool]
 
 
 def read_pre_tokenizer(part: Part | None, normal: Normal) -> Splits:
-    """Where a pre-tokeniser splits, whatever stands around.
+    """Return the places where a pre-tokeniser splits in any context.
 
-    A step before the one that splits at the cut must leave the rest as it is when the text is cut there; a step
-    behind it sees both sides as pieces of their own.
+    Steps before the splitting step must give the same result if the text is cut there; later steps receive
+    both sides as separate pieces.
 
     Raises:
         NotProven: a step that is not on the list.
@@ -182,12 +183,12 @@ def read_pre_tokenizer(part: Part | None, normal: Normal) -> Splits:
         elif kind not in ("Digits", "Punctuation") and _pattern(step) not in LOCAL_PATTERNS:
             raise NotProven(_named(step))  # the others never match a space or newline
     if found is None or not kinds:
-        raise NotProven("the pre-tokenizer, which splits at no place that is known")
+        raise NotProven("the pre-tokenizer, which has no known split points")
     return Splits(kinds, found[0].letter, found[0].runs)
 
 
 def _unsplit(steps: tuple[Part, ...], normal: Normal) -> Mapping[str, str] | None:
-    """For text that reaches the model whole: what becomes of a space and a newline; else None."""
+    """Return the replacements of a space and a newline if text reaches the model unsplit, else None."""
     if not steps:
         return {}
     step = steps[0]
@@ -198,7 +199,7 @@ def _unsplit(steps: tuple[Part, ...], normal: Normal) -> Mapping[str, str] | Non
     if step["type"] == "ByteLevel" and not step["use_regex"] and not step["add_prefix_space"]:
         return {" ": "Ġ", "\n": "Ċ"}
     if step["type"] == "Split" and step["pattern"] == {"String": " "} and " " not in normal.images:
-        return {}  # as in Gemma: the normaliser has left no space to split at
+        return {}  # as in Gemma: no space is left after normalisation
     return None
 
 
@@ -213,14 +214,14 @@ def _pattern(step: Part) -> str | None:
 
 
 def _splitting(step: Part, normal: Normal) -> tuple[Splits, bool] | None:
-    """(places where this step splits, whether it drops white space), None for a step that need not split.
+    """Return (places where this step splits, whether it drops white space), or None if it may not split.
 
-    WhitespaceSplit, Whitespace, BertPreTokenizer: white space ends a piece on its left and is dropped.
+    WhitespaceSplit, Whitespace, BertPreTokenizer: white space ends the piece on its left and is dropped.
     Metaspace: every replaced space begins a piece.
-    GPT-2's pattern (ByteLevel has it built in): no alternative holds a space or newline behind another
-    visible character, so a match begins there; behind ONE newline, too, for ``\\s+`` takes it in both cases.
-    The patterns with a tail: ``[^\\s\\p{L}\\p{N}]+[\\r\\n]*`` holds a newline behind punctuation, so before a
-    newline only letters and digits; ``\\s*[\\r\\n]+`` ends at the last newline of a run.
+    GPT-2's pattern (built into ByteLevel): no alternative matches a space or newline after a visible
+    character, so a match begins there. A match also begins after a single newline, which ``\\s+`` always
+    takes. Patterns with a tail: ``[^\\s\\p{L}\\p{N}]+[\\r\\n]*`` matches a newline after punctuation, so a
+    newline must follow a letter or digit; ``\\s*[\\r\\n]+`` ends at the last newline of a run.
     """
     kind = step["type"]
     if kind in ("WhitespaceSplit", "Whitespace", "BertPreTokenizer"):
@@ -233,7 +234,7 @@ def _splitting(step: Part, normal: Normal) -> tuple[Splits, bool] | None:
         return Splits(frozenset({SPACE})), False
     pattern = _pattern(step)
     if pattern == GPT2 or (kind == "ByteLevel" and step["use_regex"]):
-        # A prefix is added to whatever does not begin with a space.
+        # A prefix is added to any text that does not begin with a space.
         prefix = kind == "ByteLevel" and step["add_prefix_space"]
         return _plain_space(normal, Splits(frozenset({SPACE}) if prefix else ALL_KINDS)), False
     if pattern in TAIL_PATTERNS:
@@ -250,9 +251,9 @@ def _plain_space(normal: Normal, splits: Splits) -> Splits:
 def _behind(step: Part, dropped: bool) -> frozenset[str]:
     kind = step["type"]
     if kind == "Metaspace" and step["prepend_scheme"] == "first":
-        # It marks the piece at the start of a text: no piece is there when white space was dropped.
+        # It marks the piece at offset 0 of a text, which does not exist if white space was dropped.
         if not dropped:
-            raise NotProven("the pre-tokenizer Metaspace with prepend_scheme first behind another")
+            raise NotProven("the pre-tokenizer Metaspace with prepend_scheme first after another step")
         return frozenset({SPACE, NEWLINE})
     known = ("ByteLevel", "Metaspace", "Digits", "Punctuation", "Split", "Whitespace", "WhitespaceSplit")
     if kind in (*known, "BertPreTokenizer"):

@@ -1,14 +1,14 @@
-"""Where a text may be cut without changing one token.
+"""Safe cuts of a text, which do not change any token.
 
-A cut at ``p`` is proven when the ids of a text are those of ``text[:p]`` followed by those of ``text[p:]``, the
-latter encoded as text behind other text (``interior``: no prefix, nothing stripped at its left). What is not on
-the lists of :mod:`.cut_parts` means :class:`NoCut`. Two ways lead to a proof.
+A cut at ``p`` is proven if the ids of a text equal those of ``text[:p]`` followed by those of ``text[p:]``,
+with the latter encoded as a continuation (``interior``: no prefix, nothing stripped on the left). A component
+that is not listed in :mod:`.cut_parts` results in :class:`NoCut`. There are two ways to prove a cut:
 
-1. A pre-tokeniser splits at ``p`` whatever stands around: models treat pieces apart (but for a random dropout).
-2. Nothing splits, and a BPE model sees the whole text, as in conversions from SentencePiece. A merge across the
-   cut would make a token that holds a ``▁`` (a replaced space, the first character on the right) behind another
-   character; if there is none, merges on the left happen in the same order with or without the right text.
-   Unknown characters are not fused over ``▁``, which is a token. The same with a newline for ``▁``.
+1. A pre-tokeniser splits at ``p`` in any context. Models process pieces independently (except for dropout).
+2. Nothing splits, and a BPE model receives the whole text, as in conversions from SentencePiece. A merge
+   across the cut would make a token with ``▁`` (a replaced space, the first character on the right) after
+   another character. Without such a token, merges on the left happen in the same order with or without the
+   right part. Unknown characters are not fused across ``▁``, which is a token. The same holds for a newline.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from .tokenizer import TextTokenizer
 
 
 def library_ids(backend: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
-    """Ids of texts by the tokenizers library, no special token added."""
+    """Return the ids of texts from the tokenizers library, without special tokens."""
     return [row.ids for row in backend.encode_batch_fast(list(texts), add_special_tokens=False)]
 
 
 @dataclass(frozen=True)
 class NoCut:
-    """Texts of this tokenizer are never cut; ``reason`` names the component that is not proven."""
+    """Rule for a tokenizer whose texts are never cut; ``reason`` names the component that is not proven."""
 
     reason: str
     cutter: ClassVar[None] = None
@@ -53,11 +53,11 @@ class NoCut:
 
 @dataclass(frozen=True, eq=False)
 class CutRule:
-    """Places where any text may be cut; whether one is, depends on ``margin`` characters on each side.
+    """Rule for where any text may be cut; each place depends on ``margin`` characters on both sides.
 
     Attributes:
-        interior: encodes text behind a cut that holds no added token; the backend itself if all the same.
-        places: the kinds of places, for messages.
+        interior: tokenizer for text after a cut without added tokens; ``backend`` itself if they agree.
+        places: kinds of places, for messages.
     """
 
     backend: Tokenizer
@@ -69,16 +69,19 @@ class CutRule:
 
     @property
     def cutter(self) -> CutRule:
-        """This rule. :class:`NoCut` has None here: ``rule.cutter`` is what cuts texts, if anything does."""
+        """This rule; None for :class:`NoCut`."""
         return self
 
     def first(self, text: str, start: int = 0) -> int | None:
-        """The smallest proven cut ``p`` with ``max(start, 1) <= p < len(text)``."""
+        """Return the smallest proven cut ``p`` with ``max(start, 1) <= p < len(text)``, or None."""
         found = self._cut.search(text, max(start, 1))
         return None if found is None else found.start()
 
     def around(self, text: str, at: int) -> tuple[int, int]:
-        """A stretch from the last proven cut but one up to ``at``, or the start, to the first cut from ``at`` on."""
+        """Return the range from the second-last cut up to ``at`` to the first cut from ``at`` on.
+
+        Without such cuts, the range extends to the start or the end of the text.
+        """
         reach = 24
         while True:
             found = self._cut.finditer(text, max(1, at - reach), at + self.margin)
@@ -90,7 +93,7 @@ class CutRule:
         return cuts[-2] if len(cuts) > 1 else 0, len(text) if stop is None else stop
 
     def parts(self, text: str, size: int) -> list[str]:
-        """The text in parts of about ``size`` characters, longer where nothing may be cut for a while."""
+        """Split the text into parts of about ``size`` characters, longer if no cut is nearby."""
         parts, start = [], 0
         while len(text) - start > size + size // 2:
             stop = self.first(text, start + size)
@@ -106,9 +109,9 @@ class CutRule:
         begins: bool,
         ids_of: Callable[[Tokenizer, Sequence[str]], list[list[int]]] = library_ids,
     ) -> list[list[int]]:
-        """Ids of texts, no special token added; ``begins`` is False for texts that stand behind a cut.
+        """Return the ids of texts without special tokens; ``begins`` is False for texts after a cut.
 
-        ``ids_of`` encodes as :attr:`backend` or :attr:`interior` does.
+        ``ids_of`` encodes texts with :attr:`backend` or :attr:`interior`.
         """
         if begins or self.interior is self.backend:
             return ids_of(self.backend, texts)
@@ -120,7 +123,7 @@ class CutRule:
         return rows
 
     def encode_with_starts(self, texts: Sequence[str], begins: Sequence[bool]) -> list[list[tuple[int, int]]]:
-        """(id, first character) of each token of each text; see :meth:`encode`."""
+        """Return (id, first character) for each token of each text; see :meth:`encode`."""
         late = [self._late(text, begin) for text, begin in zip(texts, begins)]
         early = [text[:at] for text, at in zip(texts, late)]
         rest = [text[at:] for text, at in zip(texts, late)]
@@ -136,7 +139,7 @@ class CutRule:
         ]
 
     def _late(self, text: str, begins: bool) -> int:
-        """Where the backend is right: behind an added token a text begins anew."""
+        """Return where ``backend`` takes over: after an added token, text is encoded as at the start."""
         if begins or self.interior is self.backend:
             return 0
         found = self._added.search(text)
@@ -144,7 +147,7 @@ class CutRule:
 
 
 def cut_rule(tokenizer: TextTokenizer) -> CutRule | NoCut:
-    """Where texts of this tokenizer may be cut, derived from its ``tokenizer.json`` alone."""
+    """Derive where texts of this tokenizer may be cut, from its ``tokenizer.json`` alone."""
     backend = tokenizer.backend
     whole = tokenizer.structure
     try:
@@ -157,7 +160,7 @@ def cut_rule(tokenizer: TextTokenizer) -> CutRule | NoCut:
         kinds, banned = read_added(whole["added_tokens"], normal, kinds, normalized)
         places = join_places(normal, splits, kinds, banned + avoid)
         if not places.kinds & {SPACE, NEWLINE}:
-            raise NotProven("an added token that may hold any place to cut")
+            raise NotProven("an added token that may contain every kind of cut")
     except NotProven as problem:
         return NoCut(f"cuts are not proven for {problem}")
     return _rule(backend, whole, places, restarts)
@@ -173,13 +176,13 @@ def _rule(backend: Tokenizer, whole: Mapping[str, Any], places: Places, restarts
         places=places.kinds,
         margin=2,
         _cut=re.compile(places.pattern()),
-        # No alternative at all never matches.
+        # Without added tokens, a pattern that never matches.
         _added=re.compile("|".join(map(re.escape, contents)) or r"(?!)"),
     )
 
 
 def _adds_prefix(splits: Splits, whole: Mapping[str, Any]) -> bool:
-    """Whether a Metaspace that does not split puts its mark before a text."""
+    """Return whether a Metaspace that does not split adds its mark before a text."""
     steps = flat(whole["pre_tokenizer"], "pretokenizers")
     return splits.unsplit is not None and any(
         step["type"] == "Metaspace" and step["prepend_scheme"] != "never" for step in steps
@@ -187,7 +190,7 @@ def _adds_prefix(splits: Splits, whole: Mapping[str, Any]) -> bool:
 
 
 def interior_form(whole: Mapping[str, Any]) -> dict[str, Any]:
-    """The tokenizer's JSON without what is done at the start of a text."""
+    """Return the tokenizer's JSON without the steps that apply only to the start of a text."""
     steps = []
     for step in flat(whole["normalizer"], "normalizers"):
         if step["type"] != "Prepend":
@@ -202,7 +205,7 @@ def interior_form(whole: Mapping[str, Any]) -> dict[str, Any]:
 def _model_kinds(
     model: Mapping[str, Any], backend: Tokenizer, normal: Normal, splits: Splits
 ) -> tuple[frozenset[str], str]:
-    """(kinds of places the model allows, characters that must not stand left of them)."""
+    """Return (kinds of places that the model allows, characters that must not precede them)."""
     if model.get("dropout"):
         raise NotProven("a BPE model with dropout")
     if splits.unsplit is None:
@@ -229,14 +232,14 @@ def _model_kinds(
             kinds.add(kind)
         else:
             problems.append(crossing)
-    # A written "▁" (or whatever a space becomes) looks like a space to the model.
+    # The model cannot distinguish a literal "▁" (or other replacement of a space) from a space.
     if not kinds:
         raise NotProven("; ".join(problems))
     return frozenset(kinds), "" if splits.unsplit.get(" ") == "Ġ" else space.strip()
 
 
 def _keeps_all(model: Mapping[str, Any], vocab: Collection[str], unsplit: Mapping[str, str]) -> bool:
-    """Whether every character becomes a symbol; one that vanished would bring its neighbours together."""
+    """Return whether every character becomes a symbol; dropping one would join its neighbours."""
     if model["unk_token"] is not None or all_bytes(model, vocab):
         return True
     alphabet = pre_tokenizers.ByteLevel.alphabet()
@@ -244,12 +247,12 @@ def _keeps_all(model: Mapping[str, Any], vocab: Collection[str], unsplit: Mappin
 
 
 def all_bytes(model: Mapping[str, Any], vocab: Collection[str]) -> bool:
-    """Whether a BPE model falls back to bytes and has all of them, so that nothing is unknown."""
+    """Return whether a BPE model has byte fallback with all 256 bytes, so no character is unknown."""
     return bool(model["byte_fallback"]) and all(f"<0x{byte:02X}>" in vocab for byte in range(256))
 
 
 def _newline_symbol(model: Mapping[str, Any], vocab: Collection[str], unsplit: Mapping[str, str]) -> str:
-    """What a newline is when merging starts; "" if it may be fused with unknown characters."""
+    """Return the symbol of a newline before merging, or "" if it may be fused with unknown characters."""
     newline = unsplit.get("\n", "\n")
     if newline in vocab:
         return newline
@@ -257,20 +260,25 @@ def _newline_symbol(model: Mapping[str, Any], vocab: Collection[str], unsplit: M
 
 
 def _crossing(vocab: Collection[str], symbol: str) -> str | None:
-    """Why merges may cross a place before ``symbol``, None if they cannot."""
+    """Return why merges may cross a place before ``symbol``, or None if they cannot."""
     if symbol not in vocab:
         return f"the vocabulary, which lacks {symbol or 'the newline'!r}"
     inside = re.compile(
         rf"(?s)(?!{re.escape(symbol)}).{re.escape(symbol)}" if len(symbol) == 1 else f"(?s).{symbol}"
     )
     found = next((token for token in vocab if symbol in token and inside.search(token)), None)
-    return None if found is None else f"the token {found!r}, which reaches over {symbol!r}"
+    return None if found is None else f"the token {found!r}, which spans {symbol!r}"
 
 
 @dataclass(frozen=True)
 class Places:
-    """The kinds of places in use, and the classes of characters left of a space, a newline, and the newline
-    before a LINE place; ``strict`` asks for plain characters on both sides.
+    """Kinds of places in use, with patterns of the characters before them.
+
+    Attributes:
+        space_left: pattern before a space.
+        newline_left: pattern before a newline.
+        line_left: pattern before the newline of a LINE place.
+        strict: whether plain characters are required on both sides.
     """
 
     kinds: frozenset[str]
@@ -280,7 +288,7 @@ class Places:
     strict: bool
 
     def pattern(self, kinds: Iterable[str] | None = None) -> str:
-        """A regular expression that matches, without width, at every place of ``kinds``."""
+        """Return a regular expression that matches, with zero width, at every place of ``kinds``."""
         wanted = self.kinds if kinds is None else self.kinds & set(kinds)
         found = []
         for kind, left, white in ((SPACE, self.space_left, " "), (NEWLINE, self.newline_left, r"\n")):
@@ -294,7 +302,7 @@ class Places:
 
 
 def join_places(normal: Normal, splits: Splits, kinds: frozenset[str], banned: str) -> Places:
-    """The places where all components agree."""
+    """Return the places that all components allow."""
     if normal.strict:
         kinds &= {SPACE} if splits.letter else {SPACE, NEWLINE}
     if normal.restarts or normal.strips:
@@ -315,12 +323,13 @@ def join_places(normal: Normal, splits: Splits, kinds: frozenset[str], banned: s
 def read_added(
     tokens: Iterable[Part], normal: Normal, kinds: frozenset[str], normalized: Callable[[str], str] | None
 ) -> tuple[frozenset[str], str]:
-    """(kinds of places that no added token touches, characters that must not stand left of a cut).
+    """Return (kinds of places that no added token affects, characters that must not precede a cut).
 
-    Added tokens are found first, leftmost and longest; a cut is sound if none reaches across it and each sees the
-    same neighbours: ``lstrip`` ends at the visible character on the cut's left, white space is no letter for
-    ``single_word``. ``rstrip`` would take the space behind a token that ends at the cut, and text behind a token
-    begins anew: the last character of such a token is kept away from the cut.
+    Added tokens are matched first, leftmost and longest. A cut is sound if no token spans it and the
+    neighbours of each token stay the same: ``lstrip`` stops at the visible character left of the cut, and
+    white space is not a letter for ``single_word``. ``rstrip`` would take the space after a token that ends
+    at the cut, and text after a token is encoded as at the start, so the last character of such a token must
+    not precede a cut.
     """
     banned: set[str] = set()
     for token in tokens:
@@ -351,5 +360,5 @@ _SPANS = {
 
 
 def _spanned(content: str) -> frozenset[str]:
-    """Kinds of places that may lie inside a token."""
+    """Return the kinds of places that may occur inside a token."""
     return frozenset(kind for kind, pattern in _SPANS.items() if pattern.search(content))

@@ -1,4 +1,4 @@
-"""Reading a tokenizer.json and the files beside it."""
+"""Read tokenizer.json and its companion files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 from ...core.errors import DataError
 from ...core.files import read_json
 
-# End tokens where no file names one, as with a bare tokenizer.json; always forced into draft vocabularies.
+# End tokens if no file names one, as with a bare tokenizer.json; always forced into draft vocabularies.
 _USUAL_EOS = (
     "</s>",
     "<|endoftext|>",
@@ -36,7 +36,10 @@ _CONVERT = (
 
 
 def find_tokenizer_json(path: Path) -> Path:
-    """The tokenizer.json that a path means; errors name what is there instead and how to convert it."""
+    """Return the tokenizer.json at a path (file or folder).
+
+    Errors list other tokenizer files and how to convert them.
+    """
     if path.is_dir():
         if (path / "tokenizer.json").is_file():
             return path / "tokenizer.json"
@@ -49,7 +52,7 @@ def find_tokenizer_json(path: Path) -> Path:
             "the folder holds no tokenizer.json",
             got=", ".join(found) or "no tokenizer file",
             expected=path / "tokenizer.json",
-            remedy=_CONVERT if found else "check the path; the target's own folder is the right one",
+            remedy=_CONVERT if found else "check the path; it should be the target's folder",
         )
     if not path.is_file():
         raise DataError("the tokenizer is missing", expected=path, remedy="check the path")
@@ -64,7 +67,7 @@ def find_tokenizer_json(path: Path) -> Path:
 
 
 def load_backend(file: Path) -> Tokenizer:
-    """The tokenizers object of a file, without truncation and padding."""
+    """Load a tokenizer.json as a tokenizers object, without truncation and padding."""
     content = read_json(file, "tokenizer", finite=False)
     if not isinstance(content, dict) or "model" not in content:
         raise DataError(
@@ -82,7 +85,7 @@ def load_backend(file: Path) -> Tokenizer:
             "the tokenizers library refuses this tokenizer.json",
             got=error,
             source=file,
-            remedy="it may be damaged, or newer than the installed tokenizers library: upgrade that",
+            remedy="it may be damaged, or too new for the installed tokenizers library: upgrade the library",
         ) from error
     backend.no_truncation()
     backend.no_padding()
@@ -90,7 +93,7 @@ def load_backend(file: Path) -> Tokenizer:
 
 
 def _check_ids(content: Mapping[str, Any], file: Path) -> None:
-    """The library makes room for every id up to the highest, and ends the process where there is none."""
+    """Reject huge ids: the library allocates memory up to the highest id and aborts if that fails."""
     model = content["model"]
     vocab = model.get("vocab") if isinstance(model, dict) else None
     added = content.get("added_tokens")
@@ -118,8 +121,9 @@ def _read_side_file(path: Path) -> dict[str, Any]:
 
 
 def special_texts(beside: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Texts of the special tokens that a chat template may name, as Transformers hands them over: every ``*_token`` of
-    the configuration, those of ``extra_special_tokens`` included.
+    """Return the special tokens that Transformers passes to a chat template.
+
+    These are every ``*_token`` of the configuration, including ``extra_special_tokens``.
     """
     config, older = beside["tokenizer_config.json"], beside["special_tokens_map.json"]
     extra = config.get("extra_special_tokens")
@@ -133,8 +137,10 @@ def special_texts(beside: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
 
 
 def read_chat_templates(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
-    """The templates by name, ``default`` for the one without: files (``chat_template.jinja``,
-    ``additional_chat_templates/NAME.jinja``, ``chat_template.json`` of processors) before tokenizer_config.json.
+    """Return the chat templates by name, ``default`` for an unnamed template.
+
+    ``chat_template.jinja`` and ``additional_chat_templates/NAME.jinja`` override tokenizer_config.json;
+    ``chat_template.json`` (of processors) is the fallback.
     """
     found: dict[str, str] = {}
     named = config.get("chat_template")
@@ -172,9 +178,9 @@ def _read_template(file: Path) -> str:
 
 
 def prefix_ids_of(backend: Tokenizer) -> tuple[int, ...]:
-    """What the tokenizer puts before a text: the post-processor's prefix.
+    """Return the ids that the post-processor adds before a text.
 
-    ``add_bos_token`` of tokenizer_config.json does not change it, as in Transformers 5: tokenizer.json decides.
+    ``add_bos_token`` of tokenizer_config.json is ignored, as in Transformers 5: tokenizer.json decides.
     """
     plain = backend.encode("a", add_special_tokens=False).ids
     full = backend.encode("a", add_special_tokens=True).ids
@@ -183,14 +189,14 @@ def prefix_ids_of(backend: Tokenizer) -> tuple[int, ...]:
 
 
 def model_rows(config: Mapping[str, Any]) -> int | None:
-    """``vocab_size`` of a model's config.json, or of its text model's; None where it names none."""
+    """Return ``vocab_size`` of a model's config.json or its ``text_config``, or None if missing."""
     nested = config.get("text_config")
     rows = config.get("vocab_size", nested.get("vocab_size") if isinstance(nested, Mapping) else None)
     return rows if isinstance(rows, int) and not isinstance(rows, bool) and rows > 0 else None
 
 
 def eos_ids_in(config: Mapping[str, Any]) -> tuple[int, ...]:
-    """``eos_token_id`` of a generation_config.json or config.json: a number, a list, or absent."""
+    """Return ``eos_token_id`` of a generation_config.json or config.json: a number, a list, or absent."""
     value = config.get("eos_token_id")
     values = value if isinstance(value, list) else [value]
     return tuple(
@@ -199,14 +205,14 @@ def eos_ids_in(config: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def named_eos_ids(beside: Mapping[str, Mapping[str, Any]]) -> tuple[int, ...]:
-    """End tokens of generation_config.json, else of config.json."""
+    """Return the end tokens of generation_config.json, or else of config.json."""
     return eos_ids_in(beside["generation_config.json"]) or eos_ids_in(beside["config.json"])
 
 
 def eos_ids_of(
     backend: Tokenizer, beside: Mapping[str, Mapping[str, Any]], vocab: Mapping[str, int]
 ) -> tuple[int, ...]:
-    """End tokens that the files name, without repeats; the usual names only where no file names one."""
+    """Return the distinct end tokens named in the files, or the usual end tokens if no file names any."""
     found: list[int] = []
     token = special_texts(beside).get("eos_token")
     if token is not None and token in vocab:
@@ -216,15 +222,15 @@ def eos_ids_of(
 
 
 def usual_eos_ids(backend: Tokenizer) -> tuple[int, ...]:
-    """Added tokens with a usual name of an end token, whether or not a file names them."""
+    """Return the added tokens with a usual end-token name, whether or not a file names them."""
     return tuple(token_id for token_id, added in added_tokens(backend) if added.content in _USUAL_EOS)
 
 
 def added_tokens(backend: Tokenizer) -> list[tuple[int, Any]]:
-    """(id, AddedToken) of every added token, by id."""
+    """Return (id, AddedToken) for every added token, sorted by id."""
     return sorted(backend.get_added_tokens_decoder().items())
 
 
 def read_side_files(folder: Path) -> dict[str, dict[str, Any]]:
-    """The JSON objects beside a tokenizer by name, ``{}`` for one that is absent."""
+    """Return the companion JSON files of a tokenizer by name, ``{}`` for a missing file."""
     return {name: _read_side_file(folder / name) for name in _SIDE_FILES}

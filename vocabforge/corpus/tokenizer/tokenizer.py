@@ -1,4 +1,4 @@
-"""Loading a ``tokenizer.json`` with what stands beside it: end tokens, chat template, fingerprint."""
+"""Load ``tokenizer.json`` and its companion files: end tokens, chat template, fingerprint."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from .files import (
 def check_fingerprint(
     expected: str, got: str, *, expected_from: object, got_from: object, remedy: str | None = None
 ) -> None:
-    """Refuse to join two things that were made with different tokenizers; ``*_from`` say where they came from.
+    """Check that two inputs were made with the same tokenizer; ``*_from`` name their origins.
 
     Raises:
-        MismatchError: they differ.
+        MismatchError: the fingerprints differ.
     """
     if expected != got:
         raise MismatchError(
@@ -45,10 +45,10 @@ def check_fingerprint(
 
 
 def fingerprint_of(whole: Mapping[str, Any]) -> str:
-    """Hex SHA-256 over what of a ``tokenizer.json`` decides ids: normaliser, pre-tokeniser, model, added tokens.
+    """Return the hex SHA-256 of a tokenizer's normaliser, pre-tokeniser, model and added tokens.
 
-    Truncation, padding, decoder, post-processor and offset flags are left out: tools that save a tokenizer
-    again write them differently, and no id of a text depends on them.
+    Truncation, padding, decoder, post-processor and offset flags are excluded: tools that re-save a tokenizer
+    write them differently, and the ids of a text do not depend on them.
     """
     added_keys = ("id", "content", "single_word", "lstrip", "rstrip", "normalized")
     body = {
@@ -64,7 +64,7 @@ def fingerprint_of(whole: Mapping[str, Any]) -> str:
 
 
 def structure_of(whole: Mapping[str, Any]) -> dict[str, Any]:
-    """A ``tokenizer.json`` without the vocabulary and the merges, which are nearly all of it."""
+    """Return a ``tokenizer.json`` without the vocabulary and merges, which are most of its size."""
     model = {key: value for key, value in whole["model"].items() if key not in ("vocab", "merges")}
     return {**whole, "model": model}
 
@@ -82,22 +82,22 @@ __all__ = ["TextTokenizer", "check_fingerprint", "encode_prompt", "load_tokenize
 
 @dataclass(frozen=True, eq=False)
 class TextTokenizer:
-    """A tokenizer and the facts about it that counting, training and decoding need.
+    """Tokenizer with the properties that counting, training and decoding need.
 
     Attributes:
-        backend: the ``tokenizers`` object, without truncation and padding.
+        backend: ``tokenizers`` object, without truncation and padding.
         structure: its JSON, see :func:`structure_of`.
-        vocab_size: highest token id + 1, without ids ``beyond`` (a model's embedding may have more, padded rows).
-        eos_ids: end tokens: the tokenizer's, and ``generation_config.json``'s (else ``config.json``'s).
-        control_ids: special added tokens that the chat template writes.
-        tool_ids: the other added tokens that the chat template writes (tool calls, thinking).
-        prefix_ids: what the tokenizer puts before a text (its BOS, mostly), possibly nothing.
-        special_text: token texts that a template may name (``bos_token``, ...).
-        chat_template: the default one.
-        named_templates: the others by name; ``tool_use`` is taken for conversations with a tool list.
-        content_format: how contents are handed to templates; ``auto`` finds out.
-        beyond: texts of added tokens whose ids have no row in the model that the tokenizer belongs to, such as those of
-            images; a text that contains one is refused.
+        vocab_size: highest token id + 1, excluding ``beyond`` (a model's embedding may have padded rows).
+        eos_ids: end tokens of the tokenizer and of ``generation_config.json`` (or else ``config.json``).
+        control_ids: special added tokens used in the chat template.
+        tool_ids: other added tokens used in the chat template (tool calls, thinking).
+        prefix_ids: ids added before a text (usually BOS), may be empty.
+        special_text: token texts available to templates (``bos_token``, ...).
+        chat_template: default chat template.
+        named_templates: other templates by name; ``tool_use`` is used for conversations with a tool list.
+        content_format: form of message contents passed to templates; ``auto`` detects it.
+        beyond: texts of added tokens without a row in the tokenizer's model, such as image tokens; a text
+            that contains one is rejected.
     """
 
     backend: Tokenizer
@@ -117,10 +117,10 @@ class TextTokenizer:
     beyond: tuple[str, ...] = ()
 
     def check_text(self, text: str) -> None:
-        """Refuse a text with a token that the model has no row for.
+        """Reject a text that contains a token without a row in the model.
 
         Raises:
-            DataError: it contains one of :attr:`beyond`.
+            DataError: the text contains a token of :attr:`beyond`.
         """
         for token in self.beyond:
             if token in text:
@@ -129,21 +129,21 @@ class TextTokenizer:
                     got=f"an id beyond {self.vocab_size - 1:,}",
                     expected=f"ids below {self.vocab_size:,}",
                     source=self.source,
-                    remedy="take the token out of the text; the model itself cannot read it",
+                    remedy="remove the token from the text; the model has no embedding for it",
                 )
 
     def encode(self, text: str, *, add_special: bool = False) -> list[int]:
-        """Token ids of one text; ``add_special`` puts the tokenizer's own prefix (BOS) before them.
+        """Return the token ids of a text; ``add_special`` prepends the tokenizer's prefix (BOS).
 
         Raises:
-            DataError: see :meth:`check_text`; of the other ways to encode, too.
+            DataError: see :meth:`check_text`; the other encoding methods also raise it.
         """
         self.check_text(text)
         ids: list[int] = self.backend.encode(text, add_special_tokens=False).ids
         return self._with_prefix(ids) if add_special else ids
 
     def encode_batch(self, texts: Sequence[str], *, add_special: bool = False) -> list[list[int]]:
-        """:meth:`encode` of several texts, on all cores."""
+        """Return the token ids of several texts, encoded on all cores; see :meth:`encode`."""
         for text in texts if self.beyond else ():
             self.check_text(text)
         rows = [row.ids for row in self.backend.encode_batch_fast(list(texts), add_special_tokens=False)]
@@ -151,24 +151,24 @@ class TextTokenizer:
 
     def _with_prefix(self, ids: list[int]) -> list[int]:
         prefix = list(self.prefix_ids)
-        # A text that spells its BOS already must not get a second one.
+        # Do not add a second prefix to a text that already begins with it.
         return ids if prefix and ids[: len(prefix)] == prefix else prefix + ids
 
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """Ids without specials, and each token's (start, end) in characters of ``text``."""
+        """Return ids without special tokens, and each token's (start, end) in characters of ``text``."""
         self.check_text(text)
         row = self.backend.encode(text, add_special_tokens=False)
         return row.ids, row.offsets
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
-        """Text of token ids."""
+        """Return the text of token ids."""
         return str(self.backend.decode(list(ids), skip_special_tokens=skip_special))
 
     def template_for(self, tools: Any) -> str:
-        """The chat template of a conversation with this tool list: ``tool_use`` or the default one.
+        """Return the chat template for a conversation with this tool list: ``tool_use`` or the default.
 
         Raises:
-            DataError: there is none.
+            DataError: no such template.
         """
         template = self.named_templates.get("tool_use") if tools else None
         template = template or self.chat_template
@@ -189,7 +189,7 @@ class TextTokenizer:
 
     @property
     def templates_digest(self) -> str | None:
-        """SHA-256 in hex of the chat template, or of all of them where there are several; None without one."""
+        """Hex SHA-256 of the chat template, or of all if there are several; None without templates."""
         if not self.named_templates:
             text = self.chat_template
         else:
@@ -198,10 +198,10 @@ class TextTokenizer:
         return None if text is None else hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
     def forms(self, tools: Any = None) -> TemplateForms:
-        """What the template for this tool list reads.
+        """Return how the template for this tool list reads messages.
 
         Raises:
-            DataError: there is no template, it has a syntax error, or it leaves out what users or the assistant say.
+            DataError: no template, a syntax error, or a template that omits user or assistant contents.
         """
         return find_forms(
             self.template_for(tools),
@@ -214,10 +214,10 @@ class TextTokenizer:
     def render(
         self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = False, **variables: Any
     ) -> str:
-        """Text of a conversation; ``variables`` are further names of the template (``tools``, ...).
+        """Render a conversation as text; ``variables`` are additional template variables (``tools``, ...).
 
         Raises:
-            DataError: there is no template, it leaves out what is said, or it refuses the conversation.
+            DataError: no template, or the template omits message contents or rejects the conversation.
         """
         tools = variables.get("tools")
         return render_template(
@@ -232,12 +232,12 @@ class TextTokenizer:
 def encode_prompt(
     tokenizer: TextTokenizer, prompt: str | Sequence[Mapping[str, Any]], **variables: Any
 ) -> list[int]:
-    """Token ids that a target reads before it answers.
+    """Return the token ids of a prompt for the target.
 
-    A text gets the tokenizer's own prefix; a conversation is rendered with the header of the assistant's turn.
+    A text gets the tokenizer's prefix; a conversation is rendered with the header of the assistant's turn.
 
     Raises:
-        DataError: a conversation without a chat template, or nothing to read at all.
+        DataError: a conversation without a chat template, or a prompt without tokens.
     """
     if isinstance(prompt, str):
         ids = tokenizer.encode(prompt, add_special=True)
@@ -253,13 +253,13 @@ def encode_prompt(
 def load_tokenizer(
     path: Path, content_format: ContentFormat = "auto", *, rows: int | None = None
 ) -> TextTokenizer:
-    """Load a ``tokenizer.json``, or the folder of one, with the configuration files beside it.
+    """Load a ``tokenizer.json`` (file or folder) with its companion configuration files.
 
-    ``content_format`` says how contents are handed to its chat template. ``rows`` are the model's;
-    by default config.json beside it names them.
+    ``content_format`` is the form of message contents passed to the chat template. ``rows`` is the model's
+    number of rows, by default from config.json in the same folder.
 
     Raises:
-        DataError: no tokenizer.json, broken JSON, or a content that the tokenizers library refuses.
+        DataError: no tokenizer.json, broken JSON, or content that the tokenizers library rejects.
     """
     file = find_tokenizer_json(Path(path))
     backend = load_backend(file)

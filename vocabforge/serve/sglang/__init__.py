@@ -1,1 +1,1 @@
-"""Models that SGLang loads: ``SGLANG_EXTERNAL_MODEL_PACKAGE=vocabforge.serve.sglang``."""
+"""Models loaded by SGLang: ``SGLANG_EXTERNAL_MODEL_PACKAGE=vocabforge.serve.sglang``."""

@@ -1,6 +1,6 @@
-"""An EAGLE-3 drafter with a draft head of ours as SGLang's draft worker runs it (SGLang 0.5.23).
+"""EAGLE-3 drafter with a VocabForge draft head for SGLang's draft worker (SGLang 0.5.23).
 
-The worker takes logits over the target's tokens and picks the best of each row, for chains and trees alike.
+The worker takes logits over the target's tokens and picks the best of each row, for both chains and trees.
 """
 
 from __future__ import annotations
@@ -18,21 +18,22 @@ from ...core.errors import UsageError
 from ...models.heads.interface import DraftHead, DraftState, HeadBase
 from ...models.heads.served import KEY, PREFIX, read_served
 
-# What SGLang's draft worker does not hand to the logits: the tokens and states fed, the text.
+# Heads that need the tokens and states fed, or the text, which SGLang's draft worker does not pass on.
 _NEEDS_MORE = ("router", "context")
 
 
 class HeadLogits(LogitsProcessor):
-    """SGLang's processor with a draft head in the LM head's place.
+    """SGLang's logits processor with a draft head instead of the LM head.
 
     Args:
-        config: with the target's number of tokens. build: makes the head, once SGLang has shared the LM head.
+        config: configuration with the target's number of tokens.
+        build: creates the head; called after SGLang has shared the LM head.
     """
 
     def __init__(self, config: Any, build: Callable[[], DraftHead]) -> None:
         super().__init__(config)
         self._vocab, self._build = int(config.vocab_size), build
-        self._heads: list[DraftHead] = []  # in a list, so that it is no part of the model's own weights
+        self._heads: list[DraftHead] = []  # a list keeps the head out of the model's own weights
 
     def _compute_lm_head(
         self,
@@ -42,7 +43,7 @@ class HeadLogits(LogitsProcessor):
         *,
         out: Tensor | None = None,
     ) -> Tensor:
-        """(N, V), -inf for what the head does not score."""
+        """Return logits (N, V), -inf for tokens that the head does not score."""
         if not self._heads:
             self._heads.append(self._build())
         rows = len(hidden_states)
@@ -53,10 +54,10 @@ class HeadLogits(LogitsProcessor):
 
 
 class VocabForgeLlamaEagle3(LlamaForCausalLMEagle3):
-    """What ``export --format vllm`` writes, in SGLang.
+    """Drafter written by ``export --format vllm``, for SGLang.
 
     Raises:
-        UsageError: a form of the norms that SGLang's class does not compute, or a head that reads more than hidden
+        UsageError: SGLang's class does not support the drafter's norms, or the head needs more than hidden
             states.
     """
 
@@ -68,15 +69,15 @@ class VocabForgeLlamaEagle3(LlamaForCausalLMEagle3):
                 got="a drafter with norm_before_residual"
                 if config.norm_before_residual
                 else f"a {kind} head",
-                expected="a ranker, low-rank or hybrid head, and norms as train-drafter has them",
+                expected="a ranker, low-rank or hybrid head, and the norms of train-drafter",
                 remedy="serve it with vLLM",
             )
         super().__init__(config, quant_config, prefix)
-        # SGLang's class gives its processor the rows of the reduced head.
+        # SGLang's class configures its processor with the rows of the reduced head.
         self.logits_processor = HeadLogits(copy.deepcopy(config), self._build)
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
-        """The drafter's tensors go to SGLang's class, the head's are kept until its LM head is known."""
+        """Pass the drafter's tensors to SGLang's class; keep the head's until the LM head is available."""
         own: dict[str, Tensor] = {}
 
         def others() -> Iterable[tuple[str, Tensor]]:
@@ -88,7 +89,7 @@ class VocabForgeLlamaEagle3(LlamaForCausalLMEagle3):
 
         super().load_weights(others())
         self._served = read_served(getattr(self.config, KEY), own, self.config.name_or_path)
-        # The draft worker would take its logits for rows of the reduced head.
+        # Otherwise the draft worker would interpret the logits as rows of the reduced head.
         self._ids, self.hot_token_id = self.hot_token_id, None  # type: ignore[has-type]
 
     def _build(self) -> DraftHead:

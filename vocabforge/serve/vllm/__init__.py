@@ -1,1 +1,1 @@
-"""Classes that vLLM loads: draft heads, proposers of text, a connector for hidden states."""
+"""Classes loaded by vLLM: draft heads, text proposers, a connector for hidden states."""

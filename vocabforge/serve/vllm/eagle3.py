@@ -1,7 +1,7 @@
-"""EAGLE-3 drafters with a draft head of ours, as vLLM's proposer drives them (vLLM 0.32).
+"""EAGLE-3 drafters with a VocabForge draft head for vLLM's proposer (vLLM 0.32).
 
-Attention, auxiliary states, KV cache, batching and graphs stay vLLM's. The head answers where vLLM asks for logits,
-outside of its compiled and captured passes, as vLLM's own drafters do.
+Attention, auxiliary states, KV cache, batching and graphs are vLLM's. The head computes the logits outside
+compiled and captured passes, like vLLM's own drafters.
 """
 
 from __future__ import annotations
@@ -21,30 +21,36 @@ from ...models.heads.served import KEY, PREFIX, ServedHead, read_served
 
 
 class SlotTexts:
-    """The texts of all requests, by place in the drafter's KV cache: vLLM tells a draft model no more of them.
+    """Token ids of all requests by slot of the drafter's KV cache, the only request data that vLLM provides.
 
-    The drafter reads the token behind each position, so that the place of position p has token p + 1; the first token
-    of a text is in none. Blocks that requests share have the same tokens.
+    The drafter reads the token after each position, so the slot of position p holds token p + 1. The first
+    token of a text is not stored. Blocks shared by requests have the same tokens.
 
     Args:
-        slots: places of the cache. block: of a block.
+        slots: number of cache slots.
+        block: slots per block.
+        device: device of the token ids.
     """
 
     def __init__(self, slots: int, block: int, device: torch.device) -> None:
         self._block, self._places = block, None
         self._tokens = torch.zeros(
             slots + 1, dtype=torch.int64, device=device
-        )  # the last takes what is padding
+        )  # the last slot is for padding
 
     def write(self, input_ids: Tensor, places: Any) -> None:
-        """The tokens of a pass; ``places`` is the attention's metadata."""
+        """Store the tokens of a pass; ``places`` is the attention metadata."""
         slots = places.slot_mapping[: len(input_ids)]
         slots = torch.where(slots < 0, len(self._tokens) - 1, slots).long()
         self._tokens[slots] = input_ids[: len(slots)].long()
         self._places = places
 
     def latest(self, positions: Tensor, size: int, vocab: int) -> Tensor:
-        """The ``size`` distinct tokens met last up to a position (N,) of each request, padded with -1: (N, size)."""
+        """Return each request's ``size`` most recent distinct tokens up to its position (N,).
+
+        Returns:
+            (N, size) token ids, padded with -1.
+        """
         assert self._places is not None
         blocks = -(-int(self._places.max_seq_len) // self._block)
         table = self._places.block_table[: len(positions), :blocks].long()  # (N, blocks)
@@ -59,10 +65,11 @@ class SlotTexts:
 
 
 class WithDraftHead:
-    """Before a class of vLLM's: drafts with the draft head that the folder holds.
+    """Mixin for vLLM's drafter classes that drafts with the draft head in the folder.
 
-    A row of ``forward`` carries behind the normed state what the drafter was fed (a router reads it) and where: vLLM
-    picks the rows to draft from out of what ``forward`` returns, and nothing else goes with them.
+    vLLM selects the rows to draft from in the output of ``forward`` and passes on nothing else. Each row
+    therefore holds the normed state followed by the state, token and position fed to the drafter (a router
+    needs them).
     """
 
     config: Any
@@ -79,7 +86,7 @@ class WithDraftHead:
         self._texts = None
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
-        """The drafter's tensors go to vLLM's class, the head's are kept until its LM head is known."""
+        """Pass the drafter's tensors to vLLM's class; keep the head's until the LM head is available."""
         own: dict[str, Tensor] = {}
 
         def others() -> Iterable[tuple[str, Tensor]]:
@@ -94,13 +101,13 @@ class WithDraftHead:
         self._head = None
 
     def _build(self) -> DraftHead:
-        """At the first pass, which measures memory: by then vLLM has shared embedding and LM head."""
+        """Build the head in the first pass (memory profiling): vLLM has shared embedding and LM head by then."""
         if self.lm_head.tp_size > 1:
             raise UsageError(
                 "this draft head reads all rows of the LM head",
                 got=f"an LM head over {self.lm_head.tp_size} devices",
                 expected="one device",
-                remedy='set "draft_tensor_parallel_size": 1 for a drafter with an LM head of its own, or serve the '
+                remedy='set "draft_tensor_parallel_size": 1 for a drafter with its own LM head, or serve the '
                 "drafter without a draft head (--format sglang-eagle3)",
             )
         rows, vocab = self.config.draft_vocab_size, self.config.vocab_size
@@ -112,7 +119,7 @@ class WithDraftHead:
         return self._served.over(HeadBase(weight, ids, embedding, self._served.transform))
 
     def combine_hidden_states(self, hidden_states: Tensor) -> Tensor:
-        """vLLM's; called once, where a draft begins."""
+        """Call vLLM's method, which runs once at the start of a draft."""
         self._step = 0
         return super().combine_hidden_states(hidden_states)  # type: ignore[misc]
 
@@ -123,26 +130,31 @@ class WithDraftHead:
         hidden_states: Tensor,
         inputs_embeds: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Normed states (N, H) with the states and tokens fed behind them, and the states for the next step (N, H)."""
+        """Run the drafter on N tokens.
+
+        Returns:
+            (N, 2 H + 2 ids as bits): normed states, followed by the states, tokens and positions fed; and the
+            states (N, H) for the next step.
+        """
         if self._head is None:
             self._head = self._build()
         normed, following = super().forward(input_ids, positions, hidden_states, inputs_embeds)  # type: ignore[misc]
         if self._head.context_size:
             self._read(input_ids)
         ids = torch.stack([input_ids, positions], 1).to(torch.int32)
-        fed = ids.view(normed.dtype)  # their bits, not their values
+        fed = ids.view(normed.dtype)  # reinterpreted bits
         return torch.cat([normed, hidden_states.to(normed.dtype), fed], -1), following
 
     def _read(self, input_ids: Tensor) -> None:
-        """Note the tokens of this pass by their places in the KV cache."""
+        """Store the tokens of this pass by KV cache slot."""
         found = get_forward_context().attn_metadata
-        if not found:  # memory is measured
+        if not found:  # memory profiling
             return
         layer = self.model.layers[0].self_attn.attn.layer_name
         places = found.get(layer) if isinstance(found, dict) else None
         if not hasattr(places, "block_table") or not hasattr(places, "slot_mapping"):
             raise UsageError(
-                "a draft head over the text of a request needs to know where its tokens lie in the KV cache",
+                "a draft head over the text of a request needs the KV cache slots of its tokens",
                 got=f"attention metadata {type(places).__name__}",
                 expected="block_table and slot_mapping",
                 remedy="start vLLM with --attention-backend FLASH_ATTN or TRITON_ATTN, without dual-batch overlap",
@@ -164,12 +176,12 @@ class WithDraftHead:
         return self._head, carried[:, :size].contiguous(), state
 
     def get_top_tokens(self, hidden_states: Tensor) -> Tensor:
-        """(N,) int64 target ids; asked for with ``use_local_argmax_reduction``, without logits of all tokens."""
+        """Return target ids (N,) int64 without logits of all tokens (with ``use_local_argmax_reduction``)."""
         head, hidden, state = self._split(hidden_states)
         return head.topk(hidden, 1, state)[1][:, 0]
 
     def compute_logits(self, hidden_states: Tensor) -> Tensor:
-        """(N, V) fp32, -inf for what the head does not score."""
+        """Return logits (N, V) fp32, -inf for tokens that the head does not score."""
         head, hidden, state = self._split(hidden_states)
         logits, ids = head.scores(hidden, 1, state)  # (N, C); (C,) or (N, C)
         every = logits.new_full((len(logits), self.config.vocab_size), float("-inf"))
@@ -177,8 +189,8 @@ class WithDraftHead:
 
 
 class VocabForgeLlamaEagle3(WithDraftHead, Eagle3LlamaForCausalLM):
-    """A drafter of Llama's layer."""
+    """Drafter with a Llama layer."""
 
 
 class VocabForgeQwen3Eagle3(WithDraftHead, Eagle3Qwen3ForCausalLM):
-    """A drafter with norms of q and k."""
+    """Drafter with q and k norms."""

@@ -1,9 +1,10 @@
-"""A KV connector of vLLM that writes the hidden states of prompts: one safetensors file a request.
+"""vLLM KV connector that writes the hidden states of prompts, one safetensors file per request.
 
-vLLM loads it by ``kv_connector_module_path`` beside the speculative method ``extract_hidden_states``, on any device.
-A file holds ``hidden_states`` (T, L, H) and ``token_ids`` (T,), as the files of speculators do, and in its metadata
-``target`` (the fingerprint) and ``layers`` (as vLLM numbers them: layer i is the input of decoder layer i, the number
-of layers is the last one's output before the final norm). It appears whole: written aside, then renamed.
+vLLM loads it through ``kv_connector_module_path`` together with the speculative method
+``extract_hidden_states``, on any device. Like the files of speculators, a file holds ``hidden_states`` (T, L,
+H) and ``token_ids`` (T,). Its metadata holds ``target`` (the fingerprint) and ``layers`` in vLLM's numbering:
+layer i is the input of decoder layer i, and the number of layers means the last layer's output before
+the final norm. Files are written under a temporary name and then renamed.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ logger = init_logger(__name__)
 
 @dataclass
 class FinishedPrompt:
-    """A request whose states are in blocks ``block_ids`` of the cache, to be written to ``file``."""
+    """Finished request whose states, in cache blocks ``block_ids``, are to be written to ``file``."""
 
     request_id: str
     file: str
@@ -44,15 +45,16 @@ class FinishedPrompt:
 
 @dataclass
 class FinishedPrompts(KVConnectorMetadata):
-    """What the scheduler tells the worker at each step."""
+    """Metadata sent from the scheduler to the worker at each step."""
 
     prompts: list[FinishedPrompt] = field(default_factory=list)
 
 
 class HiddenStatesConnector(KVConnectorBase_V1, SupportsHMA):
-    """Writes the states of each finished prompt to ``kv_connector_extra_config.shared_storage_path``.
+    """Connector that writes the states of each finished prompt to ``shared_storage_path``.
 
-    The answer's ``kv_transfer_params.hidden_states_path`` names the file; it appears within a step of the engine.
+    The folder is set in ``kv_connector_extra_config``. The response names the file in
+    ``kv_transfer_params.hidden_states_path``; it appears within one engine step.
     """
 
     def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
@@ -67,22 +69,22 @@ class HiddenStatesConnector(KVConnectorBase_V1, SupportsHMA):
             (number, name)
             for number, group in enumerate(kv_cache_config.kv_cache_groups)
             for name in group.layer_names
-            if "cache_only_layers" in name  # ExtractHiddenStatesModel's one layer
+            if "cache_only_layers" in name  # the single layer of ExtractHiddenStatesModel
         )
         layers = settings.draft_model_config.hf_config.eagle_aux_hidden_state_layer_ids
-        self._meta = {"layers": json.dumps(sorted(layers))}  # the order in which a model's forward meets them
+        self._meta = {"layers": json.dumps(sorted(layers))}  # order of the forward pass
         self._finished: list[FinishedPrompt] = []
-        self._cache: torch.Tensor | None = None  # (blocks, L, block size, H), in the worker
+        self._cache: torch.Tensor | None = None  # (blocks, L, block size, H); only in the worker
 
     @classmethod
     def get_required_kvcache_layout(cls, vllm_config: Any) -> str:
         return "LBNHC"
 
     def get_finished_count(self) -> int:
-        """Rank 0 alone writes."""
+        """Return 1: only rank 0 writes."""
         return 1
 
-    # The scheduler's side
+    # Scheduler side
 
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int, bool]:
         return 0, False
@@ -97,7 +99,7 @@ class HiddenStatesConnector(KVConnectorBase_V1, SupportsHMA):
     def request_finished_all_groups(
         self, request: Any, block_ids: tuple[list[int], ...]
     ) -> tuple[bool, dict[str, Any] | None]:
-        """Keep the blocks of a finished request until its states are copied; an aborted one has none."""
+        """Keep the blocks of a finished request until its states are copied; aborted requests have none."""
         tokens = list(request.prompt_token_ids or ())
         if not tokens or request.num_computed_tokens < len(tokens):
             return False, None
@@ -109,7 +111,7 @@ class HiddenStatesConnector(KVConnectorBase_V1, SupportsHMA):
     def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
         return self.request_finished_all_groups(request, (block_ids,))
 
-    # The worker's side
+    # Worker side
 
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
         self._cache = kv_caches[self._layer]

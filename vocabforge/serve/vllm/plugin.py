@@ -1,8 +1,8 @@
-"""The entry point of the group ``vllm.general_plugins``: it tells vLLM in every process where our classes are."""
+"""Entry point in the group ``vllm.general_plugins``: registers our classes in every vLLM process."""
 
 from __future__ import annotations
 
-# A name that ends in Eagle3 is the architecture that vLLM looks up, unchanged.
+# vLLM looks up architecture names ending in Eagle3 unchanged.
 ARCHITECTURES = {
     "VocabForgeLlamaEagle3": "vocabforge.serve.vllm.eagle3:VocabForgeLlamaEagle3",
     "VocabForgeQwen3Eagle3": "vocabforge.serve.vllm.eagle3:VocabForgeQwen3Eagle3",
@@ -10,7 +10,7 @@ ARCHITECTURES = {
 
 
 def register() -> None:
-    """Name the architectures to vLLM; a class is imported where a drafter has it."""
+    """Register the architectures with vLLM; a class is imported only when a drafter uses it."""
     from vllm import ModelRegistry
 
     for name, place in ARCHITECTURES.items():

@@ -1,7 +1,7 @@
-"""Proposers that read text alone, as vLLM's method ``custom_class`` drives them (vLLM 0.32, its V1 runner).
+"""Text-only proposers for vLLM's method ``custom_class`` (vLLM 0.32, V1 runner).
 
-It tells a proposer the tokens of every request and nothing of the target's states: enough for n-grams and for draft
-models, of the target's vocabulary or of another one.
+The method passes the tokens of every request but no target states. This is enough for n-grams and for draft
+models with the target's or another vocabulary.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from ...decode.build.spec import MethodSpec
 from ...decode.proposers.interface import Commit
 from ...decode.proposers.registry import part_names
 
-SETTINGS = "vocabforge"  # in vLLM's additional_config: fields of MethodSpec
+SETTINGS = "vocabforge"  # key in vLLM's additional_config; holds fields of MethodSpec
 
 
 class TextProposer:
-    """Drafts chains for the rows of a batch; what ``speculative_config.model`` names.
+    """Drafts chains for the rows of a batch; the class named by ``speculative_config.model``.
 
-    A row's request is known by its text: the batch is put in another order whenever a request ends, and only texts are
-    told. A row whose text no slot has begun is read from its beginning.
+    vLLM passes only texts and reorders the batch whenever a request ends, so the request of a row is
+    identified by its text. If no slot holds a prefix of a row's text, the row is read from the beginning.
 
     Args:
-        vllm_config: vLLM's; ``additional_config["vocabforge"]`` says what drafts.
+        vllm_config: vLLM's configuration; ``additional_config["vocabforge"]`` selects the proposer.
 
     Raises:
-        UsageError: it names no proposer of text.
+        UsageError: the proposer needs more than text.
     """
 
     def __init__(self, vllm_config: Any) -> None:
@@ -45,12 +45,12 @@ class TextProposer:
         self._spec = _spec(vllm_config.additional_config, self._most)
         self._device = torch.device(vllm_config.device_config.device)
         self._model = model
-        self._texts: list[np.ndarray] = []  # of each slot, as far as the proposer has read it
+        self._texts: list[np.ndarray] = []  # per slot, the text that the proposer has read
 
     def load_model(self, target_model: Any) -> None:
-        """Called by vLLM when its own model is loaded."""
+        """Build the proposer; called by vLLM after its own model is loaded."""
         vocab = int(self._model.get_vocab_size())
-        # What proposers of text ask of a target: no weights.
+        # Text proposers need these attributes of a target but no weights.
         target: Any = SimpleNamespace(
             config=SimpleNamespace(vocab_size=vocab, max_positions=self._positions, recurrent=False),
             device=self._device,
@@ -68,11 +68,13 @@ class TextProposer:
         token_ids_cpu: np.ndarray,
         slot_mappings: Any = None,
     ) -> list[list[int]]:
-        """Draft tokens of each row, as many as vLLM wants at most; none for a row whose prompt is not read yet.
+        """Draft up to ``num_speculative_tokens`` tokens per row; none before a row's prompt is processed.
 
         Args:
-            sampled_token_ids: new tokens of each row. num_tokens_no_spec: (B,) tokens of its text.
-            token_ids_cpu: (B, S) the texts.
+            sampled_token_ids: new tokens of each row.
+            num_tokens_no_spec: (B,) numbers of text tokens.
+            token_ids_cpu: (B, S) texts.
+            slot_mappings: unused.
         """
         texts = {
             row: token_ids_cpu[row, : num_tokens_no_spec[row]].copy()
@@ -93,7 +95,7 @@ class TextProposer:
         return drafts
 
     def _read(self, texts: dict[int, np.ndarray]) -> dict[int, int]:
-        """Bring every text's slot up to it; the slots by row."""
+        """Update the slot of every text; return the slots by row."""
         places: dict[int, int] = {}
         for row, text in texts.items():
             free = [slot for slot in range(len(self._texts)) if slot not in places.values()]
@@ -126,11 +128,11 @@ class TextProposer:
         self._proposer.commit(Commit(following, None, counts, None, tokens))
 
     def _grow(self, rows: int) -> list[int]:
-        """Twice as many slots, at least ``rows``; what was read is read again."""
+        """Double the number of slots, to at least ``rows``; all texts are read again."""
         count = max(rows, 2 * len(self._texts))
         self._proposer.allocate(count, self._positions, _Cache(self._device))  # type: ignore[arg-type]
         self._texts = [np.zeros(2, np.int64) for _ in range(count)]
-        for slot, text in enumerate(self._texts):  # drafted for with the others until it has a request
+        for slot, text in enumerate(self._texts):  # unused slots are drafted for as well
             self._begin(slot, text)
         return list(range(count))
 
@@ -140,7 +142,7 @@ class TextProposer:
 
 
 class _Cache(SimpleNamespace):
-    """Of the target's cache, proposers of text read the device alone."""
+    """Stand-in for the target's cache; text proposers read only its device."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__(device=device)
@@ -156,11 +158,11 @@ def _spec(told: Any, tokens: int) -> MethodSpec:
     drafts = kind_of(spec.drafter) if spec.drafter is not None else spec.proposer
     if drafts not in ("n-gram", "draft-model") or len(part_names(spec.proposer or drafts)) > 1:
         raise UsageError(
-            "vLLM tells this proposer no more than the text of a request",
+            "vLLM passes this proposer only the text of a request",
             got=settings or f"no {SETTINGS!r} in additional_config",
             expected='{"proposer": "n-gram"} or {"drafter": "DIR of a smaller language model"}',
             source=f"--additional-config '{{\"{SETTINGS}\": ...}}'",
-            remedy="a trained drafter is served by method eagle3, eagle or medusa",
+            remedy="serve a trained drafter with method eagle3, eagle or medusa",
         )
     check_spec(spec, None if spec.drafter is None else drafts, sampled=False)
     return spec

@@ -1,4 +1,4 @@
-"""Draft heads that are trained in the loop of ``train-drafter``: made from the configuration, used, saved."""
+"""Draft heads trained by ``train-drafter``: creation from the configuration, use, saving."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ...models.target.head_rows import check_head_fits, open_head
 from ...vocab.clusters.clusters import Clusters, load_clusters
 from ..config import HeadsConfig, JointRouterConfig, LowRankConfig, RouterSizes
 
-# key of HeadsConfig and of the ModuleDict -> row of models.heads.HEADS
+# Key of HeadsConfig and of the ModuleDict -> row of models.heads.HEADS.
 KINDS = {"ranker": "ranker", "small_ranker": "ranker", "low_rank": "low-rank", "router": "router"}
 ROUTER = "router"
 FOLDER = "heads"
@@ -31,22 +31,22 @@ _RANK_SHARE = 8
 
 
 def head_name(key: str) -> str:
-    """Name of a head in reports, and its folder."""
+    """Return the name of a head in reports, which is also its folder."""
     return key.replace("_", "-")
 
 
 def configured(config: HeadsConfig) -> dict[str, LowRankConfig | JointRouterConfig]:
-    """The heads that a configuration asks for, by key."""
+    """Return the configured heads by key."""
     found = {key: getattr(config, key) for key in KINDS}
     return {key: head for key, head in found.items() if head is not None}
 
 
 def make_heads(config: HeadsConfig, target_head: Tensor, *, seed: int) -> nn.ModuleDict:
-    """The configured scorers and router, in fp32 on the target's device; empty without any.
+    """Create the configured scorers and router, in fp32 on the target's device.
 
     Args:
-        target_head: (V, H), which ``init: svd`` factors; ``meta`` gives scorers without values.
-        seed: run seed; each head draws from its own stream.
+        target_head: (V, H), factored by ``init: svd``; on ``meta`` the scorers have no values.
+        seed: run seed; each head uses its own random stream.
 
     Raises:
         ConfigError: a rank outside 1 to H.
@@ -79,8 +79,10 @@ def make_heads(config: HeadsConfig, target_head: Tensor, *, seed: int) -> nn.Mod
 def draft_heads(
     drafter: Drafter, modules: Mapping[str, nn.Module], config: HeadsConfig
 ) -> dict[str, DraftHead]:
-    """Heads by name, over a drafter and the modules that :func:`make_heads` made, as they are now; in the plain form,
-    which keeps no copy of the drafter's head."""
+    """Return heads by name over a drafter and the modules of :func:`make_heads` with their current weights.
+
+    The heads do not use compiled ops, so they keep no copy of the drafter's head.
+    """
     settings = configured(config)
     base = base_of(drafter)
     options = {key: HeadOptions(shortlist=shortlist_of(key, settings[key]), ops=False) for key in modules}
@@ -90,27 +92,27 @@ def draft_heads(
 
 
 def shortlist_of(key: str, config: LowRankConfig | JointRouterConfig) -> int | None:
-    """Candidates that a configured head hands to the LM head; None if it is no ranker."""
+    """Return the number of candidates that a ranker passes to the LM head; None for other heads."""
     if isinstance(config, LowRankConfig) and KINDS[key] == "ranker":
         return config.shortlist
     return None
 
 
 def new_router(config: RouterSizes, clusters: Clusters, hidden_size: int) -> Router:
-    """A router over some clusters, without weights of its own yet."""
+    """Create a router over clusters, without initialising its weights."""
     assignment = torch.from_numpy(clusters.assignment)
     return Router(hidden_size, assignment, len(clusters), width=config.width, depth=config.depth)
 
 
 def check_routable(drafter: Any, *, source: object) -> None:
-    """Refuse a drafter, or kind of drafter, that is fed nothing.
+    """Check that a drafter, or kind of drafter, has input states for a router.
 
     Raises:
-        UsageError: it does neither draft autoregressively nor in blocks.
+        UsageError: the drafter is neither autoregressive nor a block drafter.
     """
     if not (is_autoregressive(drafter) or is_parallel(drafter)):
         raise UsageError(
-            f"a {drafter.label} drafter is fed nothing, so there is no state for a router to read",
+            f"a {drafter.label} drafter has no input states for a router to read",
             got=source,
             expected="an EAGLE or block drafter",
             remedy="train such a drafter, or another draft head",
@@ -118,10 +120,10 @@ def check_routable(drafter: Any, *, source: object) -> None:
 
 
 def check_clusters(clusters: Clusters, source: Path, tokenizer: TextTokenizer, target: Path) -> None:
-    """Refuse clusters of another vocabulary, or of another LM head than that of the ``target`` folder.
+    """Check that clusters were made with this tokenizer and the LM head of the ``target`` folder.
 
     Raises:
-        MismatchError: they do not belong together.
+        MismatchError: they were made with another vocabulary or LM head.
     """
     check_fingerprint(
         tokenizer.fingerprint,
@@ -153,13 +155,13 @@ def save_heads(
     resolved: Mapping[str, Any] | None = None,
     decaying: bool = True,
 ) -> dict[str, Path]:
-    """Write ``output/heads/NAME`` for every head, bound to the drafter artefact; returns the folders by name.
+    """Write every head to ``output/heads/NAME``, bound to the drafter artefact; return the folders by name.
 
     Args:
-        drafter: the finished drafter's folder.
+        drafter: folder of the finished drafter.
+        meta: must contain ``target_fingerprint`` and ``tokenizer_fingerprint``.
+        resolved: configuration of the run.
         decaying: see ``default_budgets``.
-        meta: has ``target_fingerprint`` and ``tokenizer_fingerprint``.
-        resolved: the run's configuration.
     """
     owner = HeadOwner(
         drafter_digest(drafter), str(meta["target_fingerprint"]), str(meta["tokenizer_fingerprint"])

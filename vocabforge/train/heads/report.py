@@ -1,4 +1,4 @@
-"""What a draft head loses against the full head, draft step by draft step, from the TTT unroll."""
+"""Comparison of draft heads with the full head for each draft step of the TTT unroll."""
 
 from __future__ import annotations
 
@@ -44,23 +44,25 @@ def head_report(
     count: int | None = None,
     top_n: int = TOP,
 ) -> dict[str, Any]:
-    """Compare draft heads with the drafter's own head on the counted rows of some batches, held out.
+    """Compare draft heads with the drafter's own head on the counted rows of held-out batches.
 
-    Every row has its own shortlist: in a draft tree the rows of a step may share a union, which only holds more.
+    Every row has its own shortlist. In a draft tree the rows of a step may share a union, which is never
+    smaller.
 
     Args:
-        heads: over the drafter's own head rows, by name.
+        heads: heads by name, over the drafter's own head rows.
         steps: draft steps K.
-        count: batches, where it is known.
-        top_n: tokens behind a router's labels.
+        count: number of batches, if known.
+        top_n: number of tokens that define a router's labels.
 
     Returns:
         ``{"vocab_size", "steps", "full": name, "heads": {name: {"overall": figures, "steps": [figures]}}}``.
-        Figures: ``rows``; ``argmax_recall`` (the head's argmax is the full head's); ``shortlist`` (mean tokens with
-        a probability) and ``shortlist_share`` of V; ``accuracy`` (argmax equals the target's); ``conditional`` (the
-        same given that all earlier steps hit); ``acceptance`` (mean sum_v min(p, q), Leviathan et al. 2023) and
-        ``acceptance_lost`` against the full head; ``average_precision`` of a router's ranking, else None. Overall
-        has ``chain_accepted_length`` and ``chain_lost`` in place of ``conditional``.
+        Figures: ``rows``; ``argmax_recall`` (argmax equals the full head's); ``shortlist`` (mean number of
+        tokens with a probability) and ``shortlist_share`` of V; ``accuracy`` (argmax equals the target's);
+        ``conditional`` (accuracy given that all earlier steps hit); ``acceptance`` (mean sum_v min(p, q),
+        Leviathan et al. 2023) and ``acceptance_lost`` relative to the full head; ``average_precision`` of a
+        router's ranking, otherwise None. Overall figures have ``chain_accepted_length`` and ``chain_lost``
+        instead of ``conditional``.
     """
     everyone = {FULL: exact_head(drafter), **heads}
     sums = {name: torch.zeros(steps, len(_FIELDS), dtype=torch.float64) for name in everyone}
@@ -87,9 +89,9 @@ def _hits(
     top_n: int,
     sums: dict[str, Tensor],
 ) -> list[dict[str, Tensor]]:
-    """Add all draft steps of a batch; returns bool (B, T) hits by head of each step.
+    """Add all draft steps of a batch to ``sums``; return bool (B, T) hits by head for each step.
 
-    The target's distribution behind a position is the teacher of one row of every step: it is computed once.
+    The target's distribution at a position teaches one row of every step, so it is computed once.
     """
     hits = [{name: torch.zeros_like(rows.counted) for name in heads} for rows in unrolled]
     length = batch.hidden.shape[1]
@@ -129,7 +131,7 @@ def _hits(
 
 
 def _dense(head: DraftHead, rows: DraftingRows, part: slice, vocab_size: int) -> Tensor:
-    """(m, V) log-probabilities, -inf for what the head cannot propose."""
+    """Return log-probabilities (m, V), -inf for tokens that the head cannot propose."""
     known = head.log_probs(rows.hidden[part], rows.state.part(part))
     if known.shape[-1] == vocab_size:
         return known
@@ -138,7 +140,7 @@ def _dense(head: DraftHead, rows: DraftingRows, part: slice, vocab_size: int) ->
 
 
 def _precision(head: DraftHead, state: DraftState, full: Tensor, top_n: int) -> Tensor | float:
-    """The sum of a router's average precision over rows with these log-probabilities (m, V) of the full head."""
+    """Sum a router's average precision over rows; ``full`` (m, V) are the full head's log-probabilities."""
     if not isinstance(head, RouterHead):
         return 0.0
     labels = router_labels(full[:, head.target_ids], head.cluster, head.router.clusters, top_n)
@@ -182,7 +184,7 @@ def _means(row: Tensor, vocab_size: int, routed: bool) -> dict[str, Any]:
 
 
 def report_table(report: Mapping[str, Any]) -> DataTable:
-    """One row a head, all draft steps together: recall, shortlist, acceptance and chain, and what is lost."""
+    """Return a table with one row per head over all draft steps: recall, shortlist, acceptance, chain, losses."""
     rows = []
     for name, entry in report["heads"].items():
         one = entry["overall"]

@@ -1,7 +1,7 @@
-"""Training a router on the drafting states of a frozen drafter (DynaSpec; docs/methods.md, Draft heads).
+"""Training of a router on the drafting states of a frozen drafter (DynaSpec; docs/methods.md, Draft heads).
 
-States are made anew from each batch of packed rows, at every draft step, never stored: the run's size on disk
-does not grow with the data, and a resumed run sees the same states.
+States are recomputed from each batch of packed rows at every draft step and never stored. Disk use does not
+grow with the data, and a resumed run uses the same states.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ ROUTER, REPORT = "router", "report.json"
 
 @dataclass
 class RouterTrainer:
-    """Everything one run works on.
+    """State of a router training run.
 
     Attributes:
-        captured: packed rows and their names -> the target's states (``capture/``).
+        captured: capture source: packed rows and their keys -> the target's states (``capture/``).
         identity, facts: see :class:`~vocabforge.train.resume.Resumable`.
-        owner: what the router will belong to.
-        parents: content hashes of what it is made from.
+        owner: drafter, target and tokenizer that the router belongs to.
+        parents: content hashes of the source artefacts.
     """
 
     config: RouterTrainConfig
@@ -79,19 +79,19 @@ class RouterTrainer:
         self._sums, self._norm = (
             np.zeros(3),
             torch.zeros(()),
-        )  # loss, average precision, rows; of the last step
+        )  # loss, average precision and rows of the last step
 
     def run(self) -> Path:
-        """Train to the last step, resuming from the newest checkpoint; returns the router's folder. Collective.
+        """Train to the last step, resuming from the newest checkpoint; return the router's folder. Collective.
 
         Raises:
-            DataError: a loss that is not finite (the batch is named).
-            UsageError: the folder holds a run with other settings.
-            KeyboardInterrupt: a signal asked the run to stop; a checkpoint is written.
+            DataError: the loss is not finite; names the batch.
+            UsageError: the folder contains a run with other settings.
+            KeyboardInterrupt: a signal stopped the run after writing a checkpoint.
         """
         try:
             start = resume(self)
-            # The report follows the checkpoint.
+            # The report is written after the checkpoint.
             again = ("heldout",) if start == self.config.optim.steps else ()
             log = MetricsLog(self.config.output / "metrics.jsonl", keep_until=start, again=again)
             run_steps(self, self, "train-router", start, log)
@@ -111,12 +111,12 @@ class RouterTrainer:
         number = max(1.0, float(counts.sum()))
         self._sums, total = np.zeros(3), 0.0
         passes, tokens = self.division.own(rows), int((everyone.document != 0).sum())
-        if not counts.any():  # no step: decay and momentum would move the weights all the same
+        if not counts.any():  # skip the step: weight decay and momentum would still change the weights
             for own in passes:
                 self.capture("train", own)
             return tokens
         for index, own in enumerate(passes):
-            # The same number of passes in every process, whether their rows are counted or not.
+            # Every process makes the same number of passes, even if none of its rows are counted.
             parts = list(drafting_rows(self.drafter, self.capture("train", own), steps))
             for part in parts:
                 last = index == len(passes) - 1 and part is parts[-1]
@@ -135,7 +135,7 @@ class RouterTrainer:
         return tokens
 
     def figures(self) -> dict[str, Any]:
-        """Of the last step, over all processes."""
+        """Return the figures of the last step over all processes."""
         loss, precision, rows = self.group.sum(self._sums).tolist()
         return {
             "loss": loss / rows if rows else None,
@@ -145,7 +145,7 @@ class RouterTrainer:
         }
 
     def evaluate(self, done: int, log: MetricsLog) -> None:
-        """The router's held-out figures; those after the last step come with the report."""
+        """Log the router's held-out figures; after the last step they are part of the report."""
         if done == self.config.optim.steps:
             return
         if (report := self.report()) is not None:
@@ -158,22 +158,22 @@ class RouterTrainer:
         self.group.wait()
 
     def capture(self, split: Literal["train", "heldout"], indices: Sequence[int]) -> CapturedBatch:
-        """The target's states for these packed rows of a split."""
+        """Return the target's states for these packed rows of a split."""
         rows = to_tensors(self.data.rows(split), indices, self.device)
         return self.captured(rows, [(split, i) for i in indices])
 
     def plain(self) -> Router:
-        """The router as an ordinary module with the weights that it has now. Collective."""
+        """Return the router as an ordinary module with its current weights. Collective."""
         weights = self.strategy.weights()
         copied = self.router.blank().to(self.device)
         copied.load_state_dict(weights)
         return copied.eval().requires_grad_(False)
 
     def report(self, router: Router | None = None) -> dict[str, Any] | None:
-        """Held-out figures with the default budgets, of rank 0; None on other ranks. Collective.
+        """Compute held-out figures with the default budgets on rank 0; return None on other ranks. Collective.
 
         Args:
-            router: as :meth:`plain` gave it, if it did.
+            router: result of :meth:`plain`, if already computed.
         """
         router = self.plain() if router is None else router
         count, size = min(len(self.data.heldout), self.config.run.eval_rows), self.division.micro
@@ -191,13 +191,13 @@ class RouterTrainer:
         return None
 
     def _head(self, router: Router) -> RouterHead:
-        # Reports ask for probabilities only: no sorted copy of the head, which drafting reads.
+        # Reports need only probabilities, so no sorted copy of the head is made.
         budgets = default_budgets(router.clusters, decaying=self._base.autoregressive)
         return RouterHead(self._base, router, budgets, "own", ops=False)
 
     @torch.no_grad()
     def _labels(self, part: DraftingRows) -> Tensor:
-        """bool (M, clusters)."""
+        """Return the labels, bool (M, clusters)."""
         best = best_tokens(part.hidden, self._base.weight, len(self._cluster), self.config.router.top_n)
         return labels_of(best, self._cluster, self.router.clusters)
 

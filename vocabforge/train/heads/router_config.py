@@ -1,4 +1,4 @@
-"""Configuration of ``train-router``; defaults stand here."""
+"""Configuration of ``train-router`` with its defaults."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from ..config import BookkeepingConfig, DataConfig, MemoryConfig, OptimConfig, R
 
 
 class RouterConfig(RouterSizes):
-    """The router, and what it learns from.
+    """Router and its training states.
 
     Attributes:
-        steps: draft steps whose states it learns from; of a block at most its drafts.
+        steps: draft steps whose states are used; at most the drafts of a block for block drafters.
     """
 
     steps: Positive = 6
@@ -32,24 +32,24 @@ class RouterRunConfig(BookkeepingConfig):
     @model_validator(mode="before")
     @classmethod
     def _removed(cls, values: Any) -> Any:
-        # It changed no weight: a former run resumes without it.
+        # The option affected no weights, so older runs can resume without it.
         if not isinstance(values, Mapping) or "budgets" not in values:
             return values
         say(
-            "run.budgets is no longer read: compare budgets of clusters with vocabforge tune, or eval --budget"
+            "run.budgets is ignored: compare cluster budgets with vocabforge tune, or eval --budget"
         )
         return {name: value for name, value in values.items() if name != "budgets"}
 
 
 class RouterTrainConfig(StrictModel):
-    """Everything ``train-router`` needs.
+    """Configuration of ``train-router``.
 
     Attributes:
         target: folder, GGUF file or Hub name of the target.
-        drafter: trained drafter; it stays as it is.
+        drafter: trained drafter, which stays frozen.
         clusters: clusters of the target's vocabulary (``cluster-vocab``).
         tokenizer: folder or tokenizer.json; default: the target's folder.
-        output: run folder; gets ``router/``, ``checkpoints/``, ``metrics.jsonl``, ``report.json``.
+        output: run folder, for ``router/``, ``checkpoints/``, ``metrics.jsonl``, ``report.json``.
     """
 
     target: ModelPath
@@ -62,4 +62,4 @@ class RouterTrainConfig(StrictModel):
     router: RouterConfig = RouterConfig()
     optim: OptimConfig = OptimConfig(steps=1000, batch_size=4, lr=1e-3, clip=1.0)
     run: RouterRunConfig = RouterRunConfig()
-    memory: ClassVar[MemoryConfig] = MemoryConfig()  # its few weights are trained in fp32
+    memory: ClassVar[MemoryConfig] = MemoryConfig()  # routers are small and trained in fp32

@@ -1,4 +1,4 @@
-"""From a configuration to a :class:`~vocabforge.train.heads.router.RouterTrainer`: load, check, assemble."""
+"""Build a :class:`~vocabforge.train.heads.router.RouterTrainer` from a configuration: load, check, assemble."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from .draft_heads import check_clusters, check_routable, new_router
 from .router import REPORT, ROUTER, RouterTrainer
 from .router_config import RouterTrainConfig
 
-# (drafter folder, target's tensors, target folder) -> drafter and its artefact; the command line hands it in,
-# because reading serving layouts is the export package's business.
+# (drafter folder, target's tensors, target folder) -> drafter and its artefact. Passed in by the command
+# line, because serving layouts are read by the export package.
 LoadDrafter = Callable[[Path, TargetTensors, Path], tuple[Drafter, Artifact | None]]
 
 
 def plan(config: RouterTrainConfig) -> dict[str, Any]:
-    """The resolved configuration and what would be done, without loading weights or data.
+    """Return the resolved configuration and the planned work without loading weights or data.
 
     Raises:
         VocabForgeError: an input cannot be read.
@@ -47,7 +47,7 @@ def plan(config: RouterTrainConfig) -> dict[str, Any]:
     strategy, division = router_strategy(group), divide(config.optim, group.rank, group.size)
     config = config.model_copy(update={"data": with_prepared(config.data)})
     if config.data.prepared is None:
-        expand_paths([*config.data.train, *config.data.heldout])  # raises where one is missing
+        expand_paths([*config.data.train, *config.data.heldout])  # raises if one is missing
     check_run_folder(config.output)
     target = read_target_config(config.target)
     rows = int(text_config(target).vocab_size)
@@ -72,7 +72,7 @@ def plan(config: RouterTrainConfig) -> dict[str, Any]:
 
 
 def router_strategy(group: Group) -> str:
-    """How the launched processes share a router's training.
+    """Return the strategy of the launched processes.
 
     Raises:
         UsageError: the launcher asks for DeepSpeed.
@@ -80,7 +80,7 @@ def router_strategy(group: Group) -> str:
     strategy = wanted_strategy("auto", group)
     if strategy == "deepspeed":
         raise UsageError(
-            "train-router does not run under DeepSpeed: a router is too small to divide so",
+            "train-router does not support DeepSpeed: a router is too small to shard",
             got="a launcher configured for DeepSpeed",
             expected="DDP or FSDP2",
             remedy="launch with recipes/accelerate/multi_gpu.yaml or fsdp2.yaml",
@@ -96,10 +96,10 @@ def build_router_trainer(
     """Load target, drafter, clusters and data, and assemble the router. Collective.
 
     Args:
-        group: None is this process alone.
+        group: launched processes; None: only this process.
 
     Raises:
-        VocabForgeError: anything missing, damaged, or not belonging together.
+        VocabForgeError: an input is missing, damaged or does not match the others.
     """
     group = Group(0, 1) if group is None else group
     router_strategy(group)
@@ -156,7 +156,7 @@ def _models(
 ) -> tuple[Any, Drafter, Artifact | None]:
     sizes = text_config(read_target_config(config.target))
     blank = torch.empty(int(sizes.vocab_size), int(sizes.hidden_size), device="meta")
-    # Which layers the target is to show is known only from the drafter, which shares the target's tensors.
+    # Load the drafter twice: it defines the target's auxiliary layers, and shares the target's tensors.
     drafter, artifact = load_drafter(config.drafter, TargetTensors(blank, blank), config.target)
     check_routable(drafter, source=config.drafter)
     if config.data.sequence_length > drafter.config.max_position_embeddings:
@@ -174,11 +174,11 @@ def _models(
 
 
 def _identity(config: RouterTrainConfig, owner: HeadOwner, clusters: str, data_digest: str) -> dict[str, Any]:
-    """What must be equal for a run to be continued: everything that changes a weight, nothing that does not."""
+    """Return the settings that must match on resume: exactly those that affect the weights."""
     body = config.model_dump(mode="json")
     flat = {
         f"{section}.{key}": value for section in ("router", "optim") for key, value in body[section].items()
     }
-    flat["optim.micro_batch_size"] = None  # how a batch is divided changes no weight
+    flat["optim.micro_batch_size"] = None  # the division of a batch does not affect the weights
     flat |= {"run.seed": config.run.seed, "data": data_digest, "clusters": clusters, **owner.to_meta()}
     return json.loads(json.dumps(flat))

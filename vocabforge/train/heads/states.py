@@ -1,4 +1,4 @@
-"""Drafting states: what a drafter is fed and makes at every step of the unroll, and a router's labels for them."""
+"""Drafting states: inputs and outputs of a drafter at every step of the unroll, and a router's labels."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ _LABEL_BYTES = 128 * 2**20
 
 @dataclass(frozen=True)
 class DraftingRows:
-    """The counted rows of one draft step.
+    """Counted rows of one draft step.
 
     Attributes:
-        state: step, tokens fed (M,), hidden states fed (M, H).
-        hidden: (M, H) what the head reads.
-        where: row and column of each in the batch; ``counted`` bool (B, T) as a mask.
+        state: step, input tokens (M,) and input hidden states (M, H).
+        hidden: (M, H) input of the head.
+        where: row and column of each in the batch.
+        counted: bool (B, T), the same as a mask.
     """
 
     state: DraftState
@@ -37,7 +38,7 @@ class DraftingRows:
 
 @torch.no_grad()
 def drafting_rows(drafter: Drafter, batch: CapturedBatch, steps: int) -> Iterator[DraftingRows]:
-    """The states of every draft step of a batch, exactly as a router reads them in decoding."""
+    """Yield the states of every draft step of a batch, exactly as a router reads them in decoding."""
     first = drafter.fuse(batch.states(drafter.reads))
     for step, state in states_fed(drafter, batch, first, unroll(drafter, batch, steps)):
         where = step.counted.nonzero(as_tuple=True)
@@ -48,10 +49,13 @@ def drafting_rows(drafter: Drafter, batch: CapturedBatch, steps: int) -> Iterato
 def states_fed(
     drafter: Drafter, batch: CapturedBatch, first: Tensor, unrolled: Iterable[TTTStep]
 ) -> Iterator[tuple[TTTStep, DraftState]]:
-    """Every step of an unroll with what its counted rows were fed; ``first`` (B, T, H): of ``fuse``.
+    """Yield every step of an unroll with the inputs of its counted rows.
 
-    Step k of row t feeds x_{t+1+k} and the hidden state that step k - 1 made, ``first`` at step 0. A block is fed
-    x_{t+1} and ``first`` of row t alone: its steps have them in common.
+    Step k of row t reads x_{t+1+k} and the hidden state of step k - 1, or ``first`` at step 0. All steps of a
+    block read x_{t+1} and ``first`` of row t.
+
+    Args:
+        first: (B, T, H) output of ``fuse``.
     """
     previous = first
     for step in unrolled:
@@ -66,10 +70,10 @@ def states_fed(
 
 
 def router_labels(logits: Tensor, cluster: Tensor, clusters: int, top_n: int) -> Tensor:
-    """A cluster is positive iff it holds one of the top-n tokens: bool (N, M).
+    """Return labels bool (N, M): a cluster is positive iff it contains one of the top-n tokens.
 
     Args:
-        logits: (N, R) fp32 of the full-vocabulary drafter; columns from R' on are in no cluster.
+        logits: (N, R) fp32 of the full-vocabulary drafter; columns from R' on belong to no cluster.
         cluster: (R',) cluster of each column.
         clusters: M.
     """
@@ -77,11 +81,11 @@ def router_labels(logits: Tensor, cluster: Tensor, clusters: int, top_n: int) ->
 
 
 def best_columns(logits: Tensor, top_n: int) -> Tensor:
-    """The n best columns of (N, R') fp32 logits, in any order; ties at the border to the lower. int64 (N, n)."""
+    """Return the n best columns (N, n) int64 of (N, R') fp32 logits in any order; ties go to lower columns."""
     n = min(top_n, logits.shape[1])
     values, best = logits.topk(n, dim=-1)
     last = values[:, -1:]
-    # torch promises nothing about ties, and what does is several passes over (N, R'): only for rows that have some.
+    # topk does not define ties; topk_lowest_id does, but it is slow: use it only for rows with ties.
     tied = (logits == last).sum(-1) > (values == last).sum(-1)  # (N,)
     if bool(tied.any()):
         best[tied] = topk_lowest_id(logits[tied], n)[1]
@@ -90,11 +94,11 @@ def best_columns(logits: Tensor, top_n: int) -> Tensor:
 
 @torch.no_grad()
 def best_tokens(hidden: Tensor, weight: Tensor, known: int, top_n: int) -> Tensor:
-    """The drafter's best tokens of each hidden row, a few rows of logits at a time: int64 (N, n) columns.
+    """Return the best columns (N, n) int64 of each hidden row, with few rows of logits at a time.
 
     Args:
-        hidden: (N, H) what the head reads.
-        weight: (R, H) its rows; columns from ``known`` on are in no cluster.
+        hidden: (N, H) input of the head.
+        weight: (R, H) head rows; columns from ``known`` on belong to no cluster.
     """
     at_once = max(1, _LABEL_BYTES // (16 * len(weight)))
     logits = (F.linear(some.to(weight.dtype), weight).float()[:, :known] for some in hidden.split(at_once))
@@ -102,25 +106,25 @@ def best_tokens(hidden: Tensor, weight: Tensor, known: int, top_n: int) -> Tenso
 
 
 def labels_of(best: Tensor, cluster: Tensor, clusters: int) -> Tensor:
-    """Multi-hot labels from the best columns: (N, n), (R',) cluster of each column -> bool (N, M)."""
+    """Return multi-hot labels: best columns (N, n), (R',) cluster of each column -> bool (N, M)."""
     labels = torch.zeros(len(best), clusters, dtype=torch.bool, device=best.device)
     return labels.scatter_(-1, cluster[best], True)
 
 
 def router_losses(scores: Tensor, labels: Tensor) -> Tensor:
-    """Binary cross-entropy with logits, the mean over M. (N, M), (N, M) -> (N,) fp32."""
+    """Compute binary cross-entropy with logits, averaged over M: (N, M), (N, M) -> (N,) fp32."""
     losses = F.binary_cross_entropy_with_logits(scores.float(), labels.float(), reduction="none")
     return losses.mean(-1)
 
 
 @dataclass(frozen=True)
 class RouterLoss:
-    """The loss of a router that is trained with its drafter.
+    """Loss of a router that is trained with its drafter.
 
     Attributes:
         total: fp32 scalar with gradient, sum_i weight_i * loss_i.
         losses: fp32 (M,) loss_i without gradient.
-        correct: bool (M,) the cluster with the highest score holds one of the drafter's best tokens.
+        correct: bool (M,) the cluster with the highest score contains one of the drafter's best tokens.
     """
 
     total: Tensor
@@ -129,9 +133,9 @@ class RouterLoss:
 
 
 def average_precision(scores: Tensor, labels: Tensor) -> Tensor:
-    """Average precision of each row's ranking: (N, M) scores, bool (N, M) labels -> (N,) fp32.
+    """Compute the average precision of each row's ranking: (N, M) scores, bool (N, M) labels -> (N,) fp32.
 
-    Ties go to the lower cluster. A row without a positive has 0.
+    Ties go to the lower cluster. Rows without a positive get 0.
     """
     order = scores.sort(dim=-1, descending=True, stable=True).indices
     hits = labels.gather(-1, order).float()  # (N, M) best first

@@ -1,8 +1,9 @@
-"""The mathematics of the vocabulary loss on one block of rows, and the fused loss over chunks of rows.
+"""Vocabulary loss on one block of rows, and the fused loss over chunks of rows.
 
-Draft rows that share a teacher are taken together, so that the teacher is computed once. Inside a chunk the teachers
-come by falling number of rows, and the rows by their rank within their teacher: the rank-j rows of a chunk then
-belong to its first n_j teachers, and both are plain slices, with nothing of size (rows, V) gathered.
+Draft rows that share a teacher are processed together, so each teacher is computed once. Within a chunk,
+teachers are sorted by decreasing number of rows, and rows by their rank within their teacher. The rank-j rows
+of a chunk then belong to its first n_j teachers. Both are plain slices, and nothing of size (rows, V) is
+gathered.
 """
 
 from __future__ import annotations
@@ -39,16 +40,16 @@ def teacher_terms(
     best: Tensor | None = None,
     log_sum: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What draft rows need of their teacher.
+    """Compute the terms of the teachers that draft rows need.
 
     Args:
-        z: (C, V) target logits; beside ``best`` and ``log_sum`` (C, R), those of the draft tokens alone.
+        z: (C, V) target logits; with ``best`` and ``log_sum`` (C, R), the logits of the draft tokens only.
         target_ids: (R,) ascending ids of the draft vocabulary; None: all tokens.
-        best, log_sum: (C,) of the logits over all V tokens; None: found in z.
+        best, log_sum: (C,) argmax and log-sum-exp of the logits over all V tokens; None: computed from z.
 
     Returns:
-        p (C, R) renormalised over the draft vocabulary; the mass of its tokens among all V (C,); the column of the
-        argmax over all V tokens (C,), -1 if that is outside the draft vocabulary.
+        p (C, R) renormalised over the draft vocabulary; the mass (C,) of its tokens among all V; the column
+        (C,) of the argmax over all V tokens, -1 if it is outside the draft vocabulary.
     """
     some = z if target_ids is None or best is not None else z[:, target_ids]
     best = z.argmax(-1) if best is None else best  # the first of equal maxima
@@ -62,7 +63,7 @@ def teacher_terms(
 
 
 def columns_of(tokens: Tensor, target_ids: Tensor | None) -> Tensor:
-    """Where ascending ``target_ids`` (R,) have tokens (N,), -1 for nowhere; None has all in order."""
+    """Return the columns of tokens (N,) in ascending ``target_ids`` (R,), -1 if absent; None: all tokens."""
     if target_ids is None:
         return tokens
     place = torch.searchsorted(target_ids, tokens).clamp(max=len(target_ids) - 1)
@@ -70,23 +71,23 @@ def columns_of(tokens: Tensor, target_ids: Tensor | None) -> Tensor:
 
 
 def _log_sum(logits: Tensor, softmax: Tensor) -> Tensor:
-    """The log-sum-exp of rows whose softmax is known: its largest value is exp(max - sum)."""
+    """Compute log-sum-exp from a known softmax, whose largest value is exp(max - log_sum)."""
     return logits.amax(-1) - softmax.amax(-1).log()
 
 
 def row_terms(
     s: Tensor, p: Tensor, mass: Tensor, transform: LogitTransform = IDENTITY
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Draft rows against their teachers.
+    """Compare draft rows with their teachers.
 
     Args:
         s: (N, R) products with the draft head.
-        p, mass: (N, R) and (N,) of :func:`teacher_terms`.
-        transform: of ``s`` to draft logits.
+        p, mass: (N, R) and (N,) from :func:`teacher_terms`.
+        transform: maps ``s`` to draft logits.
 
     Returns:
-        CE (N,) of p and q; sum_v min(mass p, q) (N,); argmax column (N,); q - p (N, R), through
-        the transform: the gradient of CE by ``s``.
+        Cross-entropy CE (N,) of p and q; sum_v min(mass p, q) (N,); argmax column (N,); the gradient (N, R)
+        of CE with respect to ``s``: q - p through the transform.
     """
     found = s.argmax(-1)
     logits = transform(s)
@@ -99,10 +100,10 @@ def row_terms(
 def mixed_teacher_terms(
     z: Tensor, target_ids: Tensor | None, best: Tensor | None = None, log_sum: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """What draft rows need of their teacher for any mixture of losses; arguments as of :func:`teacher_terms`.
+    """Compute the terms of the teachers for any mixture of losses; arguments as in :func:`teacher_terms`.
 
     Returns:
-        :class:`TeacherLogs` and the column of the argmax.
+        Fields of :class:`TeacherLogs` and the column of the argmax.
     """
     best = z.argmax(-1) if best is None else best
     return *teacher_logs(z, target_ids, log_sum), columns_of(best, target_ids)
@@ -116,16 +117,18 @@ def mixed_row_terms(
     mixture: Mixture,
     transform: LogitTransform = IDENTITY,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Draft rows (N, R) against their teachers, under a mixture of losses.
+    """Compare draft rows (N, R) with their teachers under a mixture of losses.
 
     Args:
         s: (N, R) products with the draft head.
-        teacher: of each row.
+        teacher: teacher of each row.
         column, label: (N,) columns of the teacher's argmax and of the data's next token, -1 for none.
+        mixture: kinds of loss and their weights.
+        transform: maps ``s`` to draft logits.
 
     Returns:
-        soft CE (N,), 0 where ``column`` is -1; alpha (N,); argmax column (N,); the loss (N,); its gradient (N, R) by
-        ``s``.
+        Soft CE (N,), 0 if ``column`` is -1; alpha (N,); argmax column (N,); the loss (N,); its gradient (N,
+        R) with respect to ``s``.
     """
     logits = transform(s)
     log_q = logits.log_softmax(-1)
@@ -142,7 +145,7 @@ def mixed_row_terms(
 
 @functools.cache
 def block_function(function: Callable[..., Any], compiled: bool) -> Callable[..., Any]:
-    """One of the functions above, as one compiled kernel or as it is."""
+    """Return one of the functions above, compiled or unchanged."""
     return torch.compile(function, dynamic=True) if compiled else function
 
 
@@ -151,7 +154,7 @@ Int = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class LossCosts:
-    """Workspace in bytes: of a chunk's ``teacher`` and of its draft ``row``."""
+    """Workspace in bytes per ``teacher`` and per draft ``row`` of a chunk."""
 
     teacher: int
     row: int
@@ -159,7 +162,7 @@ class LossCosts:
 
 @dataclass(frozen=True)
 class LossChunk:
-    """A slice of the plan's rows and teachers; ``ranks[j]`` rows have rank j within their teacher."""
+    """Slice of the plan's rows and teachers; ``ranks[j]`` rows have rank j within their teacher."""
 
     rows: slice
     teachers: slice
@@ -168,7 +171,7 @@ class LossChunk:
 
 @dataclass(frozen=True)
 class LossPlan:
-    """The order of work: ``rows`` (M,) draft rows, each once, and ``teachers`` (G,) of every group of rows."""
+    """Order of work: ``rows`` (M,) lists each draft row once, ``teachers`` (G,) the teacher of each row group."""
 
     rows: Int
     teachers: Int
@@ -176,13 +179,13 @@ class LossPlan:
 
 
 def make_plan(teacher_row: Int, costs: LossCosts, budget: int) -> LossPlan:
-    """Chunks of at most ``budget`` bytes, but at least one row; ``teacher_row`` is (M,)."""
+    """Plan chunks of at most ``budget`` bytes but at least one row; ``teacher_row`` is (M,)."""
     if len(teacher_row) == 0:
         return LossPlan(np.zeros(0, np.int64), np.zeros(0, np.int64), ())
     by_teacher = np.argsort(teacher_row, kind="stable")
     ordered = teacher_row[by_teacher]
     rank = _rank_in_runs(ordered)
-    most = max(1, (budget - costs.teacher) // costs.row)  # rows of one teacher beyond it form a further group
+    most = max(1, (budget - costs.teacher) // costs.row)  # further rows of a teacher form another group
     first = rank % most == 0
     group, rank = np.cumsum(first) - 1, rank % most
     counts = np.bincount(group)
@@ -203,14 +206,14 @@ def make_plan(teacher_row: Int, costs: LossCosts, budget: int) -> LossPlan:
 
 
 def _rank_in_runs(ordered: Int) -> Int:
-    """0, 1, 2, ... within every run of equal values."""
+    """Number the elements of every run of equal values 0, 1, 2, ..."""
     index = np.arange(len(ordered))
     starts = np.concatenate([[True], ordered[1:] != ordered[:-1]])
     return index - np.maximum.accumulate(np.where(starts, index, 0))
 
 
 def _bounds(sizes: Int, budget: int) -> list[int]:
-    """Cut groups into runs of at most ``budget`` bytes, greedily: 0, ..., len(sizes)."""
+    """Split groups greedily into runs of at most ``budget`` bytes; return the bounds 0, ..., len(sizes)."""
     total = np.cumsum(sizes)
     bounds = [0]
     while bounds[-1] < len(sizes):
@@ -221,38 +224,40 @@ def _bounds(sizes: Int, budget: int) -> list[int]:
 
 
 def _ranks(counts: Int) -> tuple[int, ...]:
-    """How many of the groups have a row of rank 0, 1, ..."""
+    """Count the groups that have a row of rank 0, 1, ..."""
     return tuple(int((counts > j).sum()) for j in range(int(counts.max())))
 
 
-# Element-wise results that live at once beside the logits of one block of rows.
+# Element-wise temporaries that exist at once, in addition to the logits of one block of rows.
 _ROW_TEMPORARIES, _MIXED_TEMPORARIES = 4, 8
-# A CPU works element by element on blocks that stay in its cache: allocating more costs more than computing it.
+# Block size of element-wise work on a CPU. Blocks fit in the cache; allocating larger ones costs more than
+# the work.
 _BLOCK_BYTES = 1 << 20
-# Enough rows for a product at full speed; a CPU's chunks are no larger, so that they reuse the memory of the first.
+# Enough rows for a product at full speed. Maximum chunk on a CPU, so that all chunks reuse the same memory.
 _CHUNK_ROWS = 256
-# Share of the workspace for one block of the draft head's gradient.
+# One block of the draft head's gradient gets this fraction (1 / n) of the workspace.
 _HEAD_SHARE = 16
 
 
 @dataclass(frozen=True)
 class LossInputs:
-    """The arguments of :func:`vocabforge.train.loss.vocab.vocab_loss`.
+    """Arguments of :func:`vocabforge.train.loss.vocab.vocab_loss`.
 
     Attributes:
-        draft: (M, H') draft states as their head reads them.
+        draft: (M, H') draft states, input of the draft head.
         draft_head: (R, H') rows that score draft tokens.
-        teacher: (P, H) target hidden states as the LM head reads them; frozen.
+        teacher: (P, H) target hidden states, input of the LM head; frozen.
         teacher_row: int64 (M,) row of ``teacher`` of each draft row.
-        target_head: (V, H) the target's LM head; frozen.
+        target_head: (V, H) LM head of the target; frozen.
         target_ids: int64 (R,) ascending ids of ``draft_head``'s rows; None: all V.
         weight: fp32 (M,), constant.
-        facts: (P,) of the teachers' logits over all V; only the R draft tokens' are computed then. None: all are.
-        transform, draft_transform: of the products with ``target_head`` and with ``draft_head`` to logits.
+        facts: (P,) facts of the teachers' logits over all V; then only the logits of the R draft tokens are
+            computed. None: all logits are computed.
+        transform, draft_transform: map the products with ``target_head`` and with ``draft_head`` to logits.
         loss: kinds of :data:`.kinds.LOSSES` and their weights.
-        label: int64 (M,) the data's next token, for kinds that read it.
-        bias_head: (R, r) further columns of the draft head, which the states' last r numbers meet (DSpark's W2). Of
-            the two, only what is trained gets a gradient.
+        label: int64 (M,) the data's next token, for kinds that use it.
+        bias_head: (R, r) additional columns of the draft head for the last r entries of the states (DSpark's
+            W2). Only trained parts of the two heads get a gradient.
     """
 
     draft: Tensor
@@ -271,27 +276,27 @@ class LossInputs:
 
     @property
     def whole_head(self) -> Tensor:
-        """(R, H') all columns of the draft head."""
+        """All columns (R, H') of the draft head."""
         if self.bias_head is None:
             return self.draft_head
         return torch.cat([self.draft_head, self.bias_head], 1)
 
     @property
     def label_column(self) -> Tensor:
-        """(M,) columns of the labels, -1 if a label is no draft token or there are none."""
+        """Columns (M,) of the labels, -1 if a label is not a draft token or there are no labels."""
         if self.label is None:
             return self.teacher_row.new_full(self.teacher_row.shape, -1)
         return columns_of(self.label, self.target_ids)
 
     @property
     def teacher_head(self) -> Tensor:
-        """The rows of ``target_head`` that teachers are multiplied with: (R, H) beside facts, else (V, H)."""
+        """Rows of ``target_head`` that teachers are multiplied with: (R, H) with facts, otherwise (V, H)."""
         if self.facts is None or self.target_ids is None:
             return self.target_head
         return self.target_head.index_select(0, self.target_ids)
 
     def product_dtypes(self) -> tuple[torch.dtype, torch.dtype]:
-        """What the products with the draft head and with the LM head read: autocast's type, else the head's."""
+        """Return the dtypes of the products with draft head and LM head: autocast's, otherwise the head's."""
         kind = self.draft.device.type
         own = self.draft_head.dtype
         if self.bias_head is not None:
@@ -304,9 +309,9 @@ class LossInputs:
 
 
 class FusedVocabLoss(torch.autograd.Function):
-    """(total, losses, outside, correct, overlap, ceiling); gradients are made in the forward pass.
+    """Returns (total, losses, outside, correct, overlap, ceiling); computes gradients in the forward pass.
 
-    ``total`` is linear in the loss, so the backward pass only scales (M, H') and the trained columns of (R, H').
+    The backward pass only scales the gradients (M, H') and the trained columns of (R, H').
     """
 
     @staticmethod
@@ -357,7 +362,7 @@ class _Work:
         self.x = inputs
         self.dtype = dtypes[0]
         self.out = accumulation(torch.promote_types(*dtypes))
-        self.head = inputs.whole_head.detach().to(dtypes[0])  # cast once, not in every chunk
+        self.head = inputs.whole_head.detach().to(dtypes[0])  # cast once instead of in every chunk
         self.teacher_head = inputs.teacher_head.to(dtypes[1])
         self.held: dict[str, Tensor] = {}
         rows, device = len(inputs.draft), inputs.draft.device
@@ -371,7 +376,7 @@ class _Work:
         self.outside = torch.zeros(rows, dtype=torch.bool, device=device)
         self.correct = torch.zeros(rows, dtype=torch.bool, device=device)
         self.grad_draft = torch.zeros_like(inputs.draft) if draft_grad else None
-        # Of the trained columns, summed over chunks in fp32 whatever the head's type.
+        # Gradient of the trained columns, summed over chunks in fp32 for any head dtype.
         self.columns, self.head_sum = columns, None
         if columns is not None:
             self.head_sum = torch.zeros_like(self.head[:, columns], dtype=self.out)
@@ -388,7 +393,7 @@ class _Work:
             self._chunk(chunk, order[chunk.rows], teachers[chunk.teachers], compiled, block)
 
     def _costs(self) -> LossCosts:
-        """Bytes of workspace: logits, distributions and temporaries of the functions above."""
+        """Return the workspace in bytes: logits, distributions and temporaries of the functions above."""
         size, full, some = self.out.itemsize, len(self.teacher_head), len(self.head)
         casts = [d.itemsize if d != self.out else 0 for d in (self.dtype, self.teacher_head.dtype)]
         held = full if full == some else full + some
@@ -400,17 +405,17 @@ class _Work:
         )
 
     def _blocks(self, rows: int, columns: int) -> list[slice]:
-        """Rows that are taken together element by element: all but on a CPU."""
+        """Split rows into blocks for element-wise work on a CPU; other devices take all rows at once."""
         if self.x.draft.device.type != "cpu":
             return [slice(0, rows)]
         some = max(1, _BLOCK_BYTES // (self.out.itemsize * columns))
         return [slice(first, min(first + some, rows)) for first in range(0, rows, some)]
 
     def _teach(self, teachers: Tensor, compiled: bool) -> list[Tensor]:
-        """:func:`teacher_terms`, or :func:`mixed_teacher_terms`, of a chunk's teachers."""
+        """Compute :func:`teacher_terms` or :func:`mixed_teacher_terms` of a chunk's teachers."""
         x, terms = self.x, block_function(mixed_teacher_terms if self.mixed else teacher_terms, compiled)
         facts = None if x.facts is None else x.facts.map(lambda each: each[teachers])
-        # (C, V), or (C, R) beside facts
+        # (C, V), or (C, R) with facts
         z = x.transform(
             self._product("z", x.teacher[teachers].to(self.teacher_head.dtype), self.teacher_head)
         )
@@ -423,13 +428,13 @@ class _Work:
         return [p, *(torch.cat(each) for each in zip(*rest))]
 
     def _product(self, name: str, states: Tensor, head: Tensor) -> Tensor:
-        """Products (N, H) x (R, H) -> (N, R) of the accumulated type."""
+        """Multiply (N, H) x (R, H) -> (N, R) in the accumulation dtype."""
         if states.dtype != self.out:
             return product(states, head.t(), self.out)
         return torch.mm(states, head.t(), out=self._memory(name, len(states), len(head)))
 
     def _memory(self, name: str, rows: int, columns: int) -> Tensor:
-        """(rows, columns), of the memory of earlier chunks: to a CPU fresh pages cost more than the work in them."""
+        """Return a (rows, columns) buffer from memory of earlier chunks: on a CPU new pages are expensive."""
         if name not in self.held or self.held[name].numel() < rows * columns:
             self.held.pop(name, None)
             self.held[name] = torch.empty(rows * columns, dtype=self.out, device=self.head.device)
@@ -463,9 +468,9 @@ class _Work:
         self._gradients(s, rows, draft, weight[:, None], block)
 
     def _gradients(self, delta: Tensor, rows: Tensor, draft: Tensor, weight: Tensor, block: int) -> None:
-        """Products of d loss / d s (m, R) with the head and with the draft states (``block`` head rows a time).
+        """Multiply d loss / d s (m, R) with the head and with the draft states (``block`` head rows at a time).
 
-        The weight (m, 1) meets what has H' columns, not R.
+        The weight (m, 1) is applied to the factors with H' columns, not to those with R.
         """
         if self.grad_draft is None and self.head_sum is None:
             return

@@ -1,18 +1,20 @@
-"""What a draft row is trained to lower: kinds of loss, their values and their gradients.
+"""Kinds of loss for draft rows: values and gradients.
 
-q = softmax of the draft logits over the R draft tokens. p is the target's distribution over all V tokens, at these R:
-it sums to P <= 1. alpha = sum_v min(p, q) is the chance that sampling accepts. y is the data's next token::
+q is the softmax of the draft logits over the R draft tokens. p is the target's distribution over all V
+tokens, restricted to these R; it sums to P <= 1. alpha = sum_v min(p, q) is the acceptance probability in
+sampling. y is the data's next token::
 
-    kl           -sum_v p/P log q                  soft cross-entropy; rows whose target argmax is a draft token
-    ce           -log q_y                          rows whose y is a draft token
+    kl           -sum_v p/P log q                  soft cross-entropy; rows whose target argmax is a draft
+    token ce           -log q_y                          rows whose y is a draft token
     reverse-kl   sum_v q (log q - log p)
     tv           1 - alpha
     nla          -log max(alpha, 1e-5)
-    lk           l KL + (1 - l) (1 - alpha)        KL = sum_v p (log p - log q), l = exp(-3 alpha) without gradient
+    lk           l KL + (1 - l) (1 - alpha)        KL = sum_v p (log p - log q), l = exp(-3 alpha) without
+    gradient
 
-``nla`` and ``lk`` are the LK losses; in all but ``kl`` and ``ce`` every row counts. A kind has two forms: its value in
-terms of :class:`RowSums`, which autograd can differentiate, and its gradient by the draft logits, written out as
-:class:`Slope`. docs/methods.md, Losses, has both as formulas.
+``nla`` and ``lk`` are the LK losses. All rows count except in ``kl`` and ``ce``. Each kind has two forms: its
+value as a function of :class:`RowSums`, which autograd can differentiate, and its explicit gradient with
+respect to the draft logits as :class:`Slope`. For the formulas see docs/methods.md, Losses.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-ETA = 3.0  # of the LK hybrid: how fast it turns from KL to 1 - alpha
+ETA = 3.0  # rate at which the LK hybrid changes from KL to 1 - alpha
 LEAST_ALPHA = 1e-5
 
 Mixture = tuple[tuple[str, float], ...]
@@ -31,10 +33,10 @@ KL: Mixture = (("kl", 1.0),)
 
 
 class TeacherLogs(NamedTuple):
-    """The target's distribution at C positions.
+    """Target distribution at C positions.
 
     Attributes:
-        log_p: (C, R) log p(v) at the draft tokens, normalised over all V.
+        log_p: (C, R) log p(v) of the draft tokens, normalised over all V.
         mass: (C,) P.
         entropy: (C,) -sum p log p over the draft tokens.
     """
@@ -48,13 +50,13 @@ class RowSums(NamedTuple):
     """Sums over the draft tokens, (N,) each.
 
     Attributes:
-        mass, entropy: of :class:`TeacherLogs`.
-        known, labelled: bool, the target's argmax, the data's next token is a draft token.
+        mass, entropy: see :class:`TeacherLogs`.
+        known, labelled: bool, whether the target's argmax and the data's next token are draft tokens.
         alpha: sum min(p, q).
         below: sum of q over the tokens with q <= p.
         ratio: sum q (log q - log p).
         cross: -sum p log q.
-        label: log q_y; of any token where not ``labelled``.
+        label: log q_y; arbitrary if not ``labelled``.
     """
 
     mass: Tensor
@@ -69,7 +71,7 @@ class RowSums(NamedTuple):
 
 
 class Slope(NamedTuple):
-    """Factors (N,) of a gradient by the draft logits; a 0.0 leaves its term out.
+    """Factors (N,) of a gradient with respect to the draft logits; 0.0 omits a term.
 
     ``q q_v + below q_v [q_v <= p_v] + ratio q_v (log q_v - log p_v) + p p_v + label [v = y]``
     """
@@ -82,14 +84,17 @@ class Slope(NamedTuple):
 
 
 class LossKind(NamedTuple):
-    """A loss of N rows (N,), and its slope."""
+    """Value (N,) and slope of a loss of N rows."""
 
     value: Callable[[RowSums], Tensor]
     slope: Callable[[RowSums], Slope]
 
 
 def soft_cross_entropy(x: RowSums) -> Tensor:
-    """Of p renormalised over the draft tokens and q; 0 if the target's argmax is none of them."""
+    """Compute the cross-entropy of q and p, renormalised over the draft tokens.
+
+    It is 0 if the target's argmax is not a draft token.
+    """
     return torch.where(x.known, x.cross / x.mass, 0.0)
 
 
@@ -128,16 +133,22 @@ LOSSES: Mapping[str, LossKind] = {
 
 
 def teacher_logs(z: Tensor, target_ids: Tensor | None, log_sum: Tensor | None = None) -> TeacherLogs:
-    """Of target logits z (C, V), or of the draft tokens' (C, R) beside the ``log_sum`` (C,) over all V."""
+    """Compute teacher terms from logits z (C, V), or (C, R) of the draft tokens with ``log_sum`` (C,) over V."""
     some = z if target_ids is None or log_sum is not None else z[:, target_ids]
     log_p = some - (z.logsumexp(-1) if log_sum is None else log_sum)[:, None]
     p = log_p.exp()
-    mass = p.sum(-1).clamp(min=torch.finfo(p.dtype).tiny)  # it divides
+    mass = p.sum(-1).clamp(min=torch.finfo(p.dtype).tiny)  # used as a divisor
     return TeacherLogs(log_p, mass, torch.special.entr(p).sum(-1))
 
 
 def row_sums(log_q: Tensor, teacher: TeacherLogs, column: Tensor, label: Tensor) -> RowSums:
-    """Of N draft rows: ``log_q`` (N, R), the columns (N,) of the target's argmax and of y, -1 for none."""
+    """Compute the sums of N draft rows.
+
+    Args:
+        log_q: (N, R).
+        teacher: teacher of each row.
+        column, label: (N,) columns of the target's argmax and of y, -1 for none.
+    """
     log_p = teacher.log_p
     q, p, less = log_q.exp(), log_p.exp(), log_q <= log_p
     return RowSums(
@@ -154,12 +165,12 @@ def row_sums(log_q: Tensor, teacher: TeacherLogs, column: Tensor, label: Tensor)
 
 
 def value_of(mixture: Mixture, sums: RowSums) -> Tensor:
-    """The loss (N,) of each row: the weighted sum of its kinds."""
+    """Compute the loss (N,) of each row, the weighted sum of its kinds."""
     return torch.stack([weight * LOSSES[name].value(sums) for name, weight in mixture]).sum(0)
 
 
 def slope_of(mixture: Mixture, sums: RowSums) -> Slope:
-    """The slope of :func:`value_of`."""
+    """Compute the slope of :func:`value_of`."""
     total = Slope()
     for name, weight in mixture:
         slope = LOSSES[name].slope(sums)
@@ -170,7 +181,7 @@ def slope_of(mixture: Mixture, sums: RowSums) -> Slope:
 
 
 def gradient_of(slope: Slope, log_q: Tensor, log_p: Tensor, label: Tensor) -> Tensor:
-    """The gradient (N, R) by the draft logits; ``label`` (N,) as in :func:`row_sums`."""
+    """Compute the gradient (N, R) with respect to the draft logits; ``label`` (N,) as in :func:`row_sums`."""
     q, below, ratio, p, here = (f[:, None] if isinstance(f, Tensor) else f for f in slope)
     if isinstance(below, Tensor) or below:
         q = q + below * (log_q <= log_p)

@@ -1,11 +1,11 @@
-"""D-PACE: weights of the drafts of a block by what each adds to the expected accepted length (arXiv 2605.18810).
+"""D-PACE: draft weights by contribution to the expected accepted length (arXiv 2605.18810).
 
-With q_k the drafter's probability of the text at draft k of a block and ``qt_k = (1 - c) q_k + c``::
+Let q_k be the drafter's probability of the text at draft k of a block, and ``qt_k = (1 - c) q_k + c``::
 
     w_j = sum_{i >= j} prod_{k <= i} qt_k
 
-For c = 0 that is the derivative of the expected length ``sum_i prod_{k <= i} q_k`` by log q_j. A draft that does not
-count is 1 in the products and 0 in the sum.
+For c = 0 this is the derivative of the expected length ``sum_i prod_{k <= i} q_k`` with respect to log q_j. A
+draft that is not counted is 1 in the products and 0 in the sum.
 """
 
 from __future__ import annotations
@@ -21,10 +21,14 @@ SMOOTHING = 0.5  # c
 
 @torch.no_grad()
 def label_chance(x: LossInputs, budget: int) -> Tensor:
-    """(M,) fp32 probability of ``x.label`` under the drafter, 0 outside its vocabulary; ``budget`` bytes of logits."""
+    """Return the drafter's probability (M,) fp32 of ``x.label``, 0 outside its vocabulary.
+
+    Args:
+        budget: bytes of logits at a time.
+    """
     dtype = x.product_dtypes()[0]
     out, head, column = accumulation(dtype), x.whole_head.detach().to(dtype), x.label_column
-    some = max(1, budget // (2 * out.itemsize * len(head)))  # twice: the sum's exponentials
+    some = max(1, budget // (2 * out.itemsize * len(head)))  # factor 2: exponentials of logsumexp
     parts = []
     with torch.autocast(x.draft.device.type, enabled=False):
         for draft, place in zip(x.draft.split(some), column.split(some)):
@@ -35,10 +39,11 @@ def label_chance(x: LossInputs, budget: int) -> Tensor:
 
 
 def pace_weights(chance: Tensor, step: Tensor, place: Tensor, smoothing: float = SMOOTHING) -> Tensor:
-    """w (M,) of rows that are draft ``step`` (M,) of the block at ``place`` (M,), each pair once.
+    """Compute the weights w (M,) of draft rows.
 
     Args:
         chance: q (M,), constant.
+        step, place: (M,) draft index and block of each row; pairs are unique.
         smoothing: c in [0, 1].
     """
     if not len(chance):

@@ -1,6 +1,6 @@
-"""What the TTT loss is made of: the counted rows of all draft steps, their figures, EAGLE's feature loss.
+"""Parts of the TTT loss: counted rows of all draft steps, their figures, EAGLE's feature loss.
 
-What is drawn of a row depends on seed, step and row alone, so that a resumed run repeats it.
+Random draws for a row depend only on seed, step and row, so a resumed run reproduces them.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ from .vocab import RowLoss
 
 @dataclass(frozen=True)
 class StepFigures:
-    """Sums over the counted rows of one TTT step; nothing in it carries a gradient.
+    """Sums over the counted rows of one TTT step, without gradients.
 
     Attributes:
         loss_sum: fp32 scalar, soft cross-entropy of rows whose target argmax is in the draft vocabulary.
-        rows, correct, outside: counted rows; draft argmax is the target's; target argmax outside the draft vocabulary.
+        rows, correct, outside: numbers of counted rows, of rows with the target's argmax, and of rows whose
+            target argmax is outside the draft vocabulary.
         overlap_sum: fp32 scalar, sum of sum_v min(p(v), q(v)): expected acceptance at temperature 1.
-        ceiling_sum: fp32 scalar, the target's mass inside the draft vocabulary.
-        overlaps: fp32 (B, T), 0 if a row is not counted.
-        hits, counted: bool (B, T), the correct and the counted rows.
+        ceiling_sum: fp32 scalar, target mass inside the draft vocabulary.
+        overlaps: fp32 (B, T), 0 for rows that are not counted.
+        hits, counted: bool (B, T), correct and counted rows.
     """
 
     loss_sum: Tensor
@@ -45,17 +46,17 @@ class StepFigures:
 
 @dataclass(frozen=True)
 class TakenRows:
-    """The counted rows of all draft steps, one after the other.
+    """Counted rows of all draft steps, concatenated.
 
     Attributes:
         g: (M, H) drafter outputs before the norm.
-        step: (M,) draft step of each.
-        place: (M,) its row t, flat in B * T.
-        teacher: (P, H) target hidden states at the positions that teach any of them.
-        teacher_row: (M,) row of ``teacher``.
-        label: (M,) the data's token that each row predicts.
-        facts: (P,) of the teachers' logits, if they were kept.
-        sizes: rows of each step.
+        step: (M,) draft step of each row.
+        place: (M,) position t of each row, flat in B * T.
+        teacher: (P, H) target hidden states at the positions used as teachers.
+        teacher_row: (M,) row of ``teacher`` for each row.
+        label: (M,) token of the data that each row predicts.
+        facts: (P,) facts of the teachers' logits, if they were kept.
+        sizes: number of rows of each step.
     """
 
     g: Tensor
@@ -69,13 +70,13 @@ class TakenRows:
 
 
 def take_rows(steps: Sequence[TTTStep], batch: CapturedBatch) -> TakenRows:
-    """Gather the counted rows of an unroll: row t of step k is taught at t + 1 + k, and predicts token t + 2 + k."""
+    """Gather the counted rows of an unroll: row t of step k has its teacher at t + 1 + k and label t + 2 + k."""
     hidden, facts = batch.hidden, batch.facts
     length = hidden.shape[1]
     places = [step.places(length) for step in steps]
     sizes = tuple(len(place) for place in places)
     g = torch.cat([step.g[step.counted] for step in steps])
-    # A counted row's teacher and label lie in the same row of the batch, so flat places may be added.
+    # A counted row's teacher and label are in the same row of the batch, so flat positions can be added.
     position = torch.cat([place + 1 + step.index for step, place in zip(steps, places)])
     used = torch.zeros(hidden.shape[0] * length, dtype=torch.bool, device=hidden.device)
     used[position] = True
@@ -92,14 +93,14 @@ def take_rows(steps: Sequence[TTTStep], batch: CapturedBatch) -> TakenRows:
 
 
 def feature_loss(taken: TakenRows, weight: Tensor) -> Tensor:
-    """EAGLE's regression: weighted sum of SmoothL1(g, target hidden state), a mean over the H features."""
+    """Compute EAGLE's regression loss: weighted sum of SmoothL1(g, target hidden state), mean over H."""
     target = taken.teacher[taken.teacher_row]
     distance = F.smooth_l1_loss(taken.g.float(), target.float(), reduction="none").mean(-1)  # (M,)
     return (weight * distance).sum()
 
 
 def confidence_loss(confidence: Tensor, row_loss: RowLoss, weight: Tensor) -> Tensor:
-    """Binary cross-entropy of confidence logits with the chance that sampling accepts (DSpark), weighted; (M,) each."""
+    """Compute the weighted cross-entropy of confidence logits (M,) with the acceptance probability (DSpark)."""
     losses = F.binary_cross_entropy_with_logits(
         confidence.float(), row_loss.overlap.clamp(0.0, 1.0), reduction="none"
     )
@@ -109,7 +110,7 @@ def confidence_loss(confidence: Tensor, row_loss: RowLoss, weight: Tensor) -> Te
 def split_figures(
     row_loss: RowLoss, taken: TakenRows, steps: Sequence[TTTStep], length: int
 ) -> tuple[StepFigures, ...]:
-    """Sums of each draft step from the figures of all rows; ``length`` is T."""
+    """Split the figures of all rows into sums for each draft step; ``length`` is T."""
     sizes = list(taken.sizes)
     parts = zip(
         steps,
@@ -143,27 +144,29 @@ def _draws_of(seed: int, step: int, row: int) -> torch.Generator:
 
 
 def feature_noise(shape: torch.Size, width: float, seed: int, step: int, rows: Sequence[int]) -> Tensor:
-    """EAGLE-1's uniform noise (B, T, .), +-``width`` * 512 / T."""
+    """Draw EAGLE-1's uniform noise (B, T, .) in +-``width`` * 512 / T."""
     drawn = []
     for row in rows:
         drawn.append(torch.rand(shape[1:], generator=_draws_of(seed, step, row)))
     return (torch.stack(drawn) - 0.5) * (2 * width * 512 / shape[1])
 
 
-# In place of a step's number: held-out figures are always of the same blocks.
+# Used instead of a step number: held-out figures always use the same blocks.
 HELDOUT = -1
 
 
 def draw_anchors(
     loss_mask: Tensor, document: Tensor, rows: Sequence[int], most: int, seed: int, step: int
 ) -> Tensor:
-    """The blocks that a step drafts: up to ``most`` positions of each packed row (B, T) whose first draft counts.
+    """Draw the blocks of a step: up to ``most`` positions of each packed row (B, T) whose first draft is counted.
 
     Args:
-        rows: the rows' numbers in the data.
+        rows: row numbers in the data.
+        most: maximum number of positions per row.
 
     Returns:
-        int64 (B, A), -1 behind the positions; A is at least 1, so that every parameter takes part in every pass.
+        int64 (B, A) positions, padded with -1; A is at least 1, so that every parameter takes part in every
+        pass.
     """
     found = []
     for row, number in zip(counted_rows(loss_mask, document, 0).cpu(), rows):

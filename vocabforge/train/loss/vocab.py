@@ -1,14 +1,14 @@
-"""The loss of draft rows against the target's distribution or the data, without vocabulary-wide logits.
+"""Loss of draft rows against the target's distribution or the data, without storing full logits.
 
-For draft row i with teacher hidden state t_i, over the draft vocabulary (R tokens, all V of them or a subset)::
+For draft row i with teacher hidden state t_i, over the draft vocabulary (R tokens, all V or a subset)::
 
     z = f(U t_i),  s = g(W d_i),  p = softmax(z over the R tokens),  q = softmax(s)
     CE_i = -sum_v p(v) log q(v),      d CE_i / d s = q - p
 
-with the target's logit transform f, and g = f where the draft head is the target's, else the identity. That is the
-default; :mod:`.kinds` has the other losses.
-``naive`` is that formula by autograd and holds (M, R) tensors; ``fused`` works through chunks
-of rows, computes ``q - p`` and its products with W and d in the same pass, and keeps only (M, H') and (R, H').
+with the target's logit transform f; g = f if the draft head is the target's, otherwise g is the identity.
+This is the default; :mod:`.kinds` has the other losses. ``naive`` applies autograd to this formula and stores
+(M, R) tensors. ``fused`` processes chunks of rows, computes ``q - p`` and its products with W and d in the
+same pass, and keeps only (M, H') and (R, H').
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from ...models.target.logits import accumulation, scores
 from .fused import FusedVocabLoss, LossInputs, teacher_terms
 from .kinds import KL, Mixture, TeacherLogs, row_sums, teacher_logs, value_of
 
-# (rows, R) or (rows, V) fp32 tensors that the naive formula holds at its peak, backward pass included.
+# Number of (rows, R) or (rows, V) fp32 tensors at the peak of the naive formula, including the backward pass.
 _NAIVE_TENSORS, _MIXED_TENSORS = 4, 6
 _MIB = 1 << 20
 
 
 @dataclass(frozen=True)
 class LossOptions:
-    """How the loss is computed.
+    """Implementation of the loss.
 
     Attributes:
         impl: ``auto`` is naive if its tensors fit into ``chunk_mb``.
-        chunk_mb: workspace of the fused loss in MiB; at least one row is always taken.
-        compiled: fuse the element-wise part with ``torch.compile``; None: on CUDA with Triton.
+        chunk_mb: workspace of the fused loss in MiB; a chunk has at least one row.
+        compiled: fuse the element-wise part with ``torch.compile``; None: only on CUDA with Triton.
     """
 
     impl: Literal["auto", "naive", "fused"] = "auto"
@@ -47,16 +47,18 @@ class LossOptions:
 
 @dataclass(frozen=True)
 class RowLoss:
-    """The loss and what every row contributed.
+    """Loss and the contributions of all rows.
 
     Attributes:
-        total: fp32 scalar with gradient, sum_i weight_i * loss_i; the soft cross-entropy CE_i of ``outside`` rows is 0.
-        losses: fp32 (M,) CE_i without gradient, whatever the loss, 0 where ``outside``.
+        total: fp32 scalar with gradient, sum_i weight_i * loss_i; the soft cross-entropy CE_i of ``outside``
+            rows is 0.
+        losses: fp32 (M,) CE_i without gradient, for any loss; 0 if ``outside``.
         outside: bool (M,) the target's argmax over all V tokens is not in the draft vocabulary.
-        correct: bool (M,) the draft's argmax is the target's; of equal maxima the first decides.
-        overlap: fp32 (M,) sum_v min(p(v), q(v)), p over all V tokens: the chance that sampling accepts.
-        ceiling: fp32 (M,) the target's mass inside the draft vocabulary, the highest possible overlap. Both are NaN
-            where the loss is an estimate.
+        correct: bool (M,) the draft's argmax equals the target's; the first of equal maxima is used.
+        overlap: fp32 (M,) sum_v min(p(v), q(v)) with p over all V tokens: the acceptance probability in
+            sampling.
+        ceiling: fp32 (M,) target mass inside the draft vocabulary, the highest possible overlap. Both are NaN
+            if the loss is an estimate.
     """
 
     total: Tensor
@@ -68,7 +70,7 @@ class RowLoss:
 
 
 def joined(parts: Sequence[RowLoss]) -> RowLoss:
-    """The losses of several sets of rows as one."""
+    """Concatenate the losses of several sets of rows."""
     total = torch.stack([part.total for part in parts]).sum()
     rows = [
         torch.cat([getattr(part, one.name) for part in parts])
@@ -79,11 +81,12 @@ def joined(parts: Sequence[RowLoss]) -> RowLoss:
 
 
 def vocab_loss(inputs: LossInputs, options: LossOptions) -> RowLoss:
-    """The loss of M draft rows; gradients reach ``inputs.draft`` and the draft head's parts only.
+    """Compute the loss of M draft rows; only ``inputs.draft`` and the parts of the draft head get gradients.
 
-    Products are computed in the head's type (autocast's under autocast) and accumulated in fp32; the rest is fp32.
+    Products use the head's dtype (autocast's under autocast) and are accumulated in fp32; everything else is
+    fp32.
     """
-    facts = None if inputs.target_ids is None else inputs.facts  # of use where not all V logits are needed
+    facts = None if inputs.target_ids is None else inputs.facts  # useful only if not all V logits are needed
     inputs = replace(
         inputs, teacher=inputs.teacher.detach(), target_head=inputs.target_head.detach(), facts=facts
     )
@@ -97,7 +100,7 @@ def vocab_loss(inputs: LossInputs, options: LossOptions) -> RowLoss:
 
 
 def naive_bytes(rows: int, columns: int, loss: Mixture = KL) -> int:
-    """Bytes that the naive formula holds for M rows of R + V columns, roughly."""
+    """Estimate the bytes that the naive formula stores for M rows of R + V columns."""
     return 4 * (_NAIVE_TENSORS if loss == KL else _MIXED_TENSORS) * rows * columns
 
 
@@ -114,7 +117,7 @@ def _naive(x: LossInputs) -> RowLoss:
     out = accumulation(torch.promote_types(*dtypes))
     with torch.autocast(x.draft.device.type, enabled=False):
         with torch.no_grad():
-            shared = len(x.teacher) <= len(x.teacher_row)  # each position once, or each row's own
+            shared = len(x.teacher) <= len(x.teacher_row)  # compute each position once, or per row
             own = slice(None) if shared else x.teacher_row
             z = x.transform(scores(x.teacher[own], x.teacher_head.to(dtypes[1]), out))
             best, log_sum = (None, None) if x.facts is None else (x.facts.best[own], x.facts.log_sum[own])

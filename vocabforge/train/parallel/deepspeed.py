@@ -1,8 +1,9 @@
-"""DeepSpeed ZeRO stages 1 to 3, through DeepSpeed's public engine.
+"""DeepSpeed ZeRO stages 1 to 3 through DeepSpeed's public engine.
 
-The JSON file is the launcher's (``deepspeed_config_file`` of the accelerate configuration). Batch sizes, clipping and
-the optimiser come from the recipe; a file that contradicts it is refused. Checkpoints have the common layout, so a run
-resumes with DDP or FSDP2. Resuming under DeepSpeed is refused: its fp32 tensors cannot be set before its first step.
+The JSON file is ``deepspeed_config_file`` of the accelerate configuration. Batch sizes, clipping and the
+optimiser come from the recipe; a contradicting file is an error. Checkpoints have the common layout, so a run
+can resume with DDP or FSDP2. Resuming under DeepSpeed is not supported: its fp32 tensors cannot be set before
+its first step.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 class _ReadyStates(dict[Any, dict[str, Tensor]]):
-    # DeepSpeed links a parameter to its optimiser state once, after the first group's first step: states of the
-    # other groups must be there by then.
+    # DeepSpeed links parameters to their optimiser states once, after the first group's first step. By then
+    # the states of the other groups must exist.
     def __missing__(self, partition: Tensor) -> dict[str, Tensor]:
         moments = {key: torch.zeros_like(partition) for key in _MOMENTS}
         self[partition] = {"step": torch.zeros(()), **moments}
@@ -38,15 +39,15 @@ class _ReadyStates(dict[Any, dict[str, Tensor]]):
 
 
 def deepspeed_config(config: TrainConfig, size: int) -> dict[str, Any]:
-    """The launcher's settings, completed by the recipe for ``size`` processes.
+    """Return the launcher's settings, completed by the recipe for ``size`` processes.
 
     Raises:
-        ConfigError: the file contradicts the recipe, or asks for what this trainer does not do.
+        ConfigError: the file contradicts the recipe, or uses unsupported settings.
     """
     file = os.environ.get("ACCELERATE_DEEPSPEED_CONFIG_FILE")
     body: Any = {"zero_optimization": {"stage": 2}}
     if file:
-        path = Path(file)  # those of the launch recipes, from any folder
+        path = Path(file)  # launch recipes are found from any folder
         path = shipped("recipes").parent / path if not path.exists() and path.parts[0] == "recipes" else path
         body = read_json(path, "DeepSpeed configuration")
         if not isinstance(body, dict) or not isinstance(body.get("zero_optimization", {}), dict):
@@ -71,12 +72,12 @@ def deepspeed_config(config: TrainConfig, size: int) -> dict[str, Any]:
         wrong.append(f"zero_optimization.stage {stage}")
     if wrong:
         raise ConfigError(
-            "the DeepSpeed configuration does not go with the recipe",
+            "the DeepSpeed configuration contradicts the recipe",
             got="; ".join(wrong),
-            expected="zero_optimization.stage 1, 2 or 3 (with drafter.freeze 1 or 2); batch sizes and clipping left "
-            "out or auto; no optimizer, scheduler or fp16 section",
+            expected="zero_optimization.stage 1, 2 or 3 (with drafter.freeze 1 or 2); batch sizes and clipping "
+            "missing or auto; no optimizer, scheduler or fp16 section",
             source=file,
-            remedy="correct the file, or take one of recipes/deepspeed",
+            remedy="correct the file, or use one of recipes/deepspeed",
         )
     return {
         **body,
@@ -88,7 +89,7 @@ def deepspeed_config(config: TrainConfig, size: int) -> dict[str, Any]:
 
 
 class DeepSpeed(Strategy):
-    """DeepSpeed's engine does all of it."""
+    """Training with DeepSpeed's engine."""
 
     def __init__(
         self, name: str, step: TrainStep, config: TrainConfig, group: Group, device: torch.device
@@ -106,7 +107,7 @@ class DeepSpeed(Strategy):
         self._engine: Any = deepspeed.initialize(
             model=step, optimizer=adamw, config=settings, dist_init_required=False
         )[0]
-        for module in step.modules():  # bf16 mode casts the target's tensors and rotary tables too
+        for module in step.modules():  # restore buffers: bf16 mode casts the target's tensors and rotary tables
             module._buffers.update(buffers.get(id(module), {}))
         self._utils: Any = deepspeed.utils
         self.parameters = trained(step)
@@ -117,7 +118,7 @@ class DeepSpeed(Strategy):
     def backward(self, loss: Tensor, *, last: bool) -> None:
         self._engine.backward(loss * (self.group.size * self._micro))  # DeepSpeed divides by both
         if not last:
-            self._engine.step()  # counts the micro-batch, changes nothing
+            self._engine.step()  # only counts the micro-batch
 
     def update(self, lr: float, clip: float, check: Check) -> Tensor:
         for group in self._engine.optimizer.param_groups:

@@ -1,8 +1,8 @@
-"""Parameters, gradients and optimiser state divided over the processes (torch's ``fully_shard``, FSDP2).
+"""Parameters, gradients and optimiser state sharded over the processes (torch's ``fully_shard``, FSDP2).
 
-The whole step is one unit: its parameters are gathered for the forward pass and divided again after the
-backward pass. torch's own function is used on every device: a launcher's FSDP plugin silently does something
-else on a CPU.
+The whole step is one unit: its parameters are gathered for the forward pass and sharded again after the
+backward pass. torch's function is used on every device, because a launcher's FSDP plugin silently does
+something else on a CPU.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .strategy import Strategy
 
 
 class FullyShard(Strategy):
-    """Every process has its share of each tensor."""
+    """Every process holds a shard of each tensor."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class FullyShard(Strategy):
 
         self.name, self.group = name, group
         low = config.memory.weights == "bf16"
-        # Inputs keep their type, as under the other strategies: counts of rows and offsets are no activations.
+        # Inputs keep their dtype, as with the other strategies: row counts and offsets are not activations.
         policy = MixedPrecisionPolicy(
             param_dtype=torch.bfloat16 if low else None, reduce_dtype=torch.float32, cast_forward_inputs=False
         )
@@ -52,7 +52,7 @@ class FullyShard(Strategy):
 
     def forward(self, *inputs: Any) -> Any:
         outputs = self.step(*inputs)
-        if not torch.is_grad_enabled():  # no backward pass will divide the parameters again
+        if not torch.is_grad_enabled():  # no backward pass will reshard the parameters
             self.step.reshard()
         return outputs
 
@@ -67,7 +67,7 @@ class FullyShard(Strategy):
         restore(self.optimizer, self.parameters, weights, state, _divide)
 
     def close(self) -> None:
-        """Free everything that holds the process group; else a process may abort at exit."""
+        """Free all references to the process group; otherwise a process may abort at exit."""
         self.step = self.parameters = self.optimizer = None  # type: ignore[assignment]
         gc.collect()
 

@@ -1,4 +1,4 @@
-"""One process, or several that each hold the whole drafter (torch's DistributedDataParallel)."""
+"""Single process, or replicas of the whole drafter in several processes (torch's DistributedDataParallel)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .strategy import Strategy
 
 
 class Replicated(Strategy):
-    """Every process has all of the module; its gradients are summed by DDP."""
+    """Every process holds the whole module; DDP sums the gradients."""
 
     def __init__(
         self,
@@ -36,16 +36,16 @@ class Replicated(Strategy):
             self.parameters,
             config.optim,
             lower=torch.bfloat16 if config.memory.weights == "bf16" else None,
-            fp32_gradients=group.size == 1,  # DDP's buckets have the parameters' type
+            fp32_gradients=group.size == 1,  # DDP's buckets have the parameters' dtype
         )
-        # The buffers are the target's: equal everywhere, and far too large to send at every step.
+        # Buffers belong to the target: equal on all ranks, and too large to broadcast at every step.
         self._wrapped: nn.Module = _ddp(step) if group.size > 1 else step
 
     def forward(self, *inputs: Any) -> Any:
         return self._wrapped(*inputs)
 
     def syncing(self, *, last: bool) -> AbstractContextManager[None]:
-        # Only the gradient of a step's last micro-batch is sent round; DDP decides that in the forward pass.
+        # Synchronise only in a step's last micro-batch; DDP reads this setting in the forward pass.
         if last or self.group.size == 1:
             return contextlib.nullcontext()
         return self._wrapped.no_sync()  # type: ignore[operator]
@@ -54,14 +54,14 @@ class Replicated(Strategy):
         return clip_global_norm(self.parameters.values(), limit)
 
     def close(self) -> None:
-        """Free what holds the process group; else a process may abort at exit."""
+        """Free all references to the process group; otherwise a process may abort at exit."""
         if self.group.size > 1:
             self._wrapped = self.step
             gc.collect()
 
 
 def _ddp(step: nn.Module) -> nn.Module:
-    """DDP that does not send buffers; the key for it has another name since torch 2.13."""
+    """Wrap in DDP without broadcasting buffers; torch 2.13 renamed the option."""
     wrapper: Any = nn.parallel.DistributedDataParallel
     known = inspect.signature(wrapper.__init__).parameters
     key = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"

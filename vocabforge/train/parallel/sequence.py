@@ -1,12 +1,13 @@
 """Sequence parallelism: N processes share the tokens of each packed row.
 
-A process holds T / N consecutive tokens: their captured states, the drafter's activations of all K steps, the
-vocabulary loss of their rows. Only attention needs the whole row. There, heads are exchanged for tokens (Jacobs et al.
-2023, "DeepSpeed Ulysses"): one all-to-all gives a process all T tokens of h / N heads, where the ordinary attention of
-the training-time test runs, and another one takes the result back. A row's own keys of steps 1..K stay with its token.
+A process holds T / N consecutive tokens: their captured states, the drafter's activations of all K steps, and
+the vocabulary loss of their rows. Only attention needs the whole row. For it, heads are exchanged for tokens
+(Jacobs et al. 2023, "DeepSpeed Ulysses"): one all-to-all gives a process all T tokens of h / N heads, the
+ordinary attention of the training-time test runs on them, and a second all-to-all returns the result. A row's
+keys of steps 1..K stay with its token.
 
-Row t of step k is fed and judged by tokens up to t + 2 + k, which may be another process's. Packed rows are on every
-process, so nothing is sent for that: a process reads K + 1 tokens behind its own, the halo.
+Row t of step k needs tokens up to t + 2 + k as inputs and labels, which may belong to another process. Every
+process has the packed rows, so nothing is sent: a process reads K + 1 tokens after its own, the halo.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from ...models.drafters.registry import drafter_class
 from ...models.ttt.attention import HeadExchange
 from ..config import TrainConfig
 
-# (N, ...) -> (N, ...): part i goes to process i of the group; part i of the result came from process i.
+# (N, ...) -> (N, ...): sends part i to process i of the group; part i of the result is received from process
+# i.
 Swap = Callable[[Tensor], Tensor]
 
 
@@ -35,10 +37,11 @@ class TokenShard:
     """A process's tokens of packed rows (B, T).
 
     Attributes:
-        tokens: of each row: the process's own and the halo behind them, less where the row ends.
-        own: T / N, the number of its own.
+        tokens: slice of each row: the process's tokens and the halo after them, truncated at the end of the
+            row.
+        own: number of the process's tokens, T / N.
         document: (B, T) document numbers of the whole rows.
-        exchange: with the other processes of these rows.
+        exchange: head exchange with the other processes of these rows.
     """
 
     tokens: slice
@@ -48,9 +51,10 @@ class TokenShard:
 
 
 class UlyssesExchange:
-    """See :class:`~vocabforge.models.ttt.attention.HeadExchange`; gradients take the opposite way.
+    """:class:`~vocabforge.models.ttt.attention.HeadExchange` by all-to-all; gradients are exchanged in reverse.
 
     Args:
+        swap: all-to-all of the group.
         size: N, a divisor of the number of query heads.
     """
 
@@ -58,7 +62,7 @@ class UlyssesExchange:
         self._swap, self._size = swap, size
 
     def to_heads(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        # Fewer key heads than processes, or a number that N does not divide: processes share copies.
+        # Repeat key heads if there are fewer than processes, or if N does not divide their number.
         copies = math.lcm(k.shape[1], self._size) // k.shape[1]
         if copies > 1:
             k, v = k.repeat_interleave(copies, 1), v.repeat_interleave(copies, 1)
@@ -86,7 +90,7 @@ class _AllToAll(torch.autograd.Function):
 
 
 def _all_to_all(x: Tensor, swap: Swap, size: int, to_heads: bool) -> Tensor:
-    """(B, h, T / N, D) -> (B, h / N, T, D), or back."""
+    """Exchange (B, h, T / N, D) -> (B, h / N, T, D), or the reverse."""
     divided, joined = (1, 2) if to_heads else (2, 1)
     parts = x.unflatten(divided, (size, -1)).movedim(divided, 0)  # (N, B, h / N, T / N, D)
     return swap(parts.contiguous()).movedim(0, joined).flatten(joined, joined + 1)
@@ -94,7 +98,7 @@ def _all_to_all(x: Tensor, swap: Swap, size: int, to_heads: bool) -> Tensor:
 
 @dataclass(frozen=True)
 class SequenceShare:
-    """Which of the N shares of each row is this process's."""
+    """This process's share of each row, out of N shares."""
 
     rank: int
     size: int
@@ -115,7 +119,7 @@ class SequenceShare:
         return cls(group.rank % size, size, UlyssesExchange(swap, size))
 
     def shard(self, document: Tensor, steps: int) -> TokenShard:
-        """This process's tokens of rows with these document numbers (B, T), for K draft steps."""
+        """Return this process's tokens of rows with document numbers (B, T), for K draft steps."""
         length = document.shape[1]
         own = length // self.size
         first = self.rank * own
@@ -123,14 +127,14 @@ class SequenceShare:
 
 
 def check_sequence_parallel(config: TrainConfig, sizes: Any, strategy: str) -> None:
-    """Refuse what cannot be shared among the processes of ``run.sequence_parallel``.
+    """Check that a configuration supports ``run.sequence_parallel``.
 
     Args:
-        sizes: of the drafter.
+        sizes: sizes of the drafter.
 
     Raises:
-        ConfigError: rows or heads that N does not divide.
-        UsageError: a kind or a strategy that has no sequence parallelism.
+        ConfigError: N does not divide the rows or heads.
+        UsageError: the kind or strategy does not support sequence parallelism.
     """
     size = config.run.sequence_parallel
     if size == 1:
@@ -145,7 +149,7 @@ def check_sequence_parallel(config: TrainConfig, sizes: Any, strategy: str) -> N
         )
     if strategy == "deepspeed":
         raise UsageError(
-            "DeepSpeed does not go with run.sequence_parallel",
+            "DeepSpeed does not support run.sequence_parallel",
             got=f"run.sequence_parallel {size}",
             expected="DDP or FSDP2",
             remedy="launch with recipes/accelerate/multi_gpu.yaml or fsdp2.yaml",

@@ -1,12 +1,13 @@
-"""How several processes share a training step: one interface, one small class a way.
+"""Strategies for sharing a training step between processes: one interface, one small class per strategy.
 
 Every strategy wraps the module whose forward pass is trained: a drafter's
-:class:`~vocabforge.train.step.TrainStep`, or a router. The loss of a process is its share of
-the whole batch's loss, so gradients are to be SUMMED over processes; all wrappers average them, hence the
-factor ``size`` in ``backward``.
+:class:`~vocabforge.train.step.TrainStep`, or a router. The loss of a process is its share of the whole
+batch's loss, so gradients must be SUMMED over processes. All wrappers average them, hence the factor ``size``
+in ``backward``.
 
-The launcher (accelerate launch, torchrun) starts the processes and says what it wants in the environment; the
-wrappers are torch's and DeepSpeed's own. What cannot be given is refused: no process trains alone in silence.
+The launcher (accelerate launch, torchrun) starts the processes and sets the strategy in the environment; the
+wrappers are those of torch and DeepSpeed. Unsupported combinations are errors, so that processes never train
+separately.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ Check = Callable[[Tensor], None]
 
 
 class Strategy:
-    """What the loop asks; methods marked collective are called by every process together."""
+    """Interface for the training loop; collective methods are called by all processes together."""
 
     name: str
     group: Group
@@ -47,11 +48,11 @@ class Strategy:
     optimizer: torch.optim.Optimizer
 
     def forward(self, *inputs: Any) -> Any:
-        """The wrapped step. Collective."""
+        """Run the wrapped step. Collective."""
         raise NotImplementedError
 
     def syncing(self, *, last: bool) -> AbstractContextManager[None]:
-        """Around forward and backward of a micro-batch; ``last`` is True for the last one of a step."""
+        """Wrap forward and backward of a micro-batch; ``last`` is True for the last one of a step."""
         return contextlib.nullcontext()
 
     def backward(self, loss: Tensor, *, last: bool) -> None:
@@ -59,20 +60,20 @@ class Strategy:
         (loss * self.group.size).backward()
 
     def clip(self, limit: float) -> Tensor:
-        """Scale the gradients to a norm of at most ``limit``; returns the norm before. Collective."""
+        """Clip the gradient norm to ``limit``; return the norm before clipping. Collective."""
         raise NotImplementedError
 
     def update(self, lr: float, clip: float, check: Check) -> Tensor:
-        """Clip, check the norm, step, clear the gradients; returns the norm before clipping. Collective."""
+        """Clip, check the norm, step, clear the gradients; return the norm before clipping. Collective."""
         norm = self.clip(clip)
-        check(norm)  # before it spoils weights that a checkpoint would keep
+        check(norm)  # before the weights are updated and saved
         set_learning_rate(self.optimizer, lr)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return norm
 
     def weights(self) -> dict[str, Tensor]:
-        """Full fp32 trained tensors on the CPU, by name in the step. Collective."""
+        """Return the full fp32 trained tensors on the CPU, by name in the step. Collective."""
         states = self.optimizer.state
         return {
             name: whole(states.get(p, {}).get("master", p)).detach().float().cpu().contiguous()
@@ -80,22 +81,22 @@ class Strategy:
         }
 
     def optimizer_state(self) -> dict[str, Tensor]:
-        """Full optimiser tensors on the CPU, ``name/key``. Collective."""
+        """Return the full optimiser tensors on the CPU as ``name/key``. Collective."""
         return full_state(self.optimizer, self.parameters)
 
     def load(self, weights: dict[str, Tensor], state: dict[str, Tensor], step: int) -> None:
-        """Put full tensors back. Collective."""
+        """Restore full tensors. Collective."""
         restore(self.optimizer, self.parameters, weights, state)
 
     def close(self) -> None:
-        """Release what holds the processes together."""
+        """Release references to the process group."""
 
 
 def wanted_strategy(name: str, group: Group) -> str:
-    """The strategy that is named, or what the launcher asks for.
+    """Return the named strategy, or the launcher's for ``auto``.
 
     Raises:
-        UsageError: what was named and what was launched do not go together.
+        UsageError: the strategy contradicts the launched processes.
     """
     launched = "single" if group.size == 1 else "ddp"
     for variable, strategy in (("ACCELERATE_USE_FSDP", "fsdp"), ("ACCELERATE_USE_DEEPSPEED", "deepspeed")):
@@ -131,11 +132,11 @@ def make_strategy(
     """Wrap a module to train.
 
     Raises:
-        UsageError: the strategy cannot run here, or not with ``optim.fused`` or ``optim.name``.
+        UsageError: the strategy is not available, or does not support ``optim.fused`` or ``optim.name``.
     """
     if config.optim.name == "muon" and name == "deepspeed":
         raise UsageError(
-            "Muon needs matrices, and DeepSpeed flattens what it divides",
+            "Muon needs matrices, but DeepSpeed flattens sharded tensors",
             got=f"strategy {name}",
             expected="one process, DDP or FSDP2",
             source="optim.name",

@@ -1,4 +1,4 @@
-"""Vocabulary clusters (DynaSpec): the artefact, its canonical order, and how it is made from an LM head."""
+"""Vocabulary clusters (DynaSpec): the artefact, its canonical order, and the clustering of an LM head."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _LARGE, _LARGE_CLUSTERS, _ROWS_A_CLUSTER = 100_000, 1024, 128
 
 @dataclass(frozen=True, eq=False)
 class Clusters:
-    """The V token ids of a tokenizer in M clusters, none of them empty.
+    """The V token ids of a tokenizer in M non-empty clusters.
 
-    The order is canonical, so that equal clusters are equal arrays: clusters by their lowest id, ids inside a cluster
-    ascending. Rows ``head[permutation]`` put every cluster into one contiguous slab. Padded rows of the head are in no
-    cluster. Zero rows share one (``zero_cluster``), whose centroid is 0.
+    The order is canonical, so equal clusters give equal arrays: clusters are sorted by their lowest id, ids
+    within a cluster ascend. ``head[permutation]`` stores every cluster as a contiguous slab. Padded rows of
+    the head are in no cluster. Zero rows share one cluster (``zero_cluster``) with centroid 0.
 
     Attributes:
         permutation: (V,) int64 target ids; cluster m owns ``permutation[offsets[m]:offsets[m + 1]]``.
@@ -44,8 +44,9 @@ class Clusters:
         assignment: (V,) int32 cluster of each id.
         centroids: (M, d) float32 unit vectors.
         cosine: (M,) float32 mean cosine of a cluster's rows to its centroid (zero cluster: 0).
-        head: which rows were clustered: ``digest``, ``rows``, ``padded``, ``width`` (d), ``dtype``, ``name``, ``tied``.
-        origin: how: options, ``objective``, ``history`` and so on.
+        head: the clustered rows: ``digest``, ``rows``, ``padded``, ``width`` (d), ``dtype``, ``name``,
+            ``tied``.
+        origin: record of the clustering: options, ``objective``, ``history`` and so on.
     """
 
     permutation: Ids
@@ -67,18 +68,18 @@ class Clusters:
 
     @property
     def sizes(self) -> Ids:
-        """(M,) ids in each cluster."""
+        """(M,) number of ids in each cluster."""
         return np.diff(self.offsets)
 
     def members(self, cluster: int) -> Ids:
-        """Target ids of a cluster, ascending."""
+        """Return the target ids of a cluster, ascending."""
         return self.permutation[self.offsets[cluster] : self.offsets[cluster + 1]]
 
     def check_head(self, digest: str, source: object) -> None:
-        """Refuse another target than the one whose rows were clustered.
+        """Check that the clusters were made from this target's LM head.
 
         Raises:
-            MismatchError: ``digest``, of the first V rows of its head, is another.
+            MismatchError: ``digest``, of the first V rows of the head, differs.
         """
         if digest != self.head["digest"]:
             raise MismatchError(
@@ -90,12 +91,12 @@ class Clusters:
 
 
 def default_clusters(vocab_size: int) -> int:
-    """M where DynaSpec leaves it open, our choice: 1024 from 100,000 ids on, below one for every 128 ids."""
+    """Return our default for M, which DynaSpec does not specify: 1024 from 100,000 ids on, else V / 128."""
     return _LARGE_CLUSTERS if vocab_size >= _LARGE else max(2, round(vocab_size / _ROWS_A_CLUSTER))
 
 
 def check_count(clusters: int, vocab_size: int) -> None:
-    """Refuse a number of clusters that makes none of them useful.
+    """Check that the number of clusters is useful for a vocabulary.
 
     Raises:
         UsageError: below 2, or above V / 2.
@@ -112,7 +113,7 @@ def check_count(clusters: int, vocab_size: int) -> None:
 def make_clusters(
     rows: UnitRows, options: KMeansOptions, *, fingerprint: str, head: Mapping[str, Any]
 ) -> Clusters:
-    """Cluster the rows of an LM head into ``options.clusters``, one of them for the zero rows if there are any.
+    """Cluster the rows of an LM head into ``options.clusters``; zero rows, if any, form one of the clusters.
 
     Raises:
         UsageError: M below 2 or above V / 2, or more clusters than rows with a direction.
@@ -150,7 +151,7 @@ def make_clusters(
 
 
 def canonical(assignment: Ids, clusters: int) -> tuple[Ids, Ids, Ids]:
-    """The order of :class:`Clusters` for an assignment (V,) to clusters that are all in use.
+    """Return the order of :class:`Clusters` for an assignment (V,) to non-empty clusters.
 
     Returns:
         order (M,): the old number of each new cluster; permutation (V,); offsets (M + 1,).
@@ -164,7 +165,7 @@ def canonical(assignment: Ids, clusters: int) -> tuple[Ids, Ids, Ids]:
 
 
 def invert(permutation: Ids) -> Ids:
-    """The inverse of a permutation."""
+    """Return the inverse of a permutation."""
     inverse = np.empty(len(permutation), dtype=np.int64)
     inverse[permutation] = np.arange(len(permutation))
     return inverse
@@ -178,7 +179,7 @@ def save_clusters(
     config: Mapping[str, Any] | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Write the artefact (kind ``clusters``); ``config`` is for the record and not part of the content."""
+    """Write the artefact (kind ``clusters``); ``config`` is recorded but not part of the content."""
     meta = {
         "clusters": len(clusters),
         "vocab_size": clusters.vocab_size,
@@ -193,10 +194,10 @@ def save_clusters(
 
 
 def load_clusters(path: Path) -> Clusters:
-    """Read the artefact back, verified.
+    """Load and verify the artefact.
 
     Raises:
-        ArtifactError: no such artefact, or one whose arrays do not belong together.
+        ArtifactError: no such artefact, or its arrays are inconsistent.
     """
     artifact = open_artifact(path, KIND)
     meta = artifact.meta
@@ -216,7 +217,7 @@ def load_clusters(path: Path) -> Clusters:
 
 
 def disagreement(clusters: Clusters, count: int, vocab_size: int) -> str | None:
-    """What is wrong with the arrays of M = ``count`` clusters over V = ``vocab_size`` ids, or None."""
+    """Return what is wrong with the arrays of M = ``count`` clusters over V = ``vocab_size`` ids, or None."""
     shapes = {
         "permutation": (vocab_size,),
         "offsets": (count + 1,),
@@ -230,7 +231,7 @@ def disagreement(clusters: Clusters, count: int, vocab_size: int) -> str | None:
             return f"{name} is {array.dtype} {array.shape}, not {np.dtype(_FORMS[name])} {shape}"
     assignment = clusters.assignment.astype(np.int64)
     if not np.array_equal(np.unique(assignment), np.arange(count)):
-        return f"the assignment is not to {count} clusters, all in use"
+        return f"the assignment does not use exactly {count} clusters"
     _, permutation, offsets = canonical(assignment, count)
     if not np.array_equal(permutation, clusters.permutation) or not np.array_equal(offsets, clusters.offsets):
         return "the clusters are not in the canonical order of their assignment"
@@ -239,15 +240,15 @@ def disagreement(clusters: Clusters, count: int, vocab_size: int) -> str | None:
     if not (np.isfinite(clusters.centroids).all() and np.isfinite(clusters.cosine).all()):
         return "a centroid or a cosine is not finite"
     if clusters.zero_cluster is not None and not 0 <= clusters.zero_cluster < count:
-        return f"there is no cluster {clusters.zero_cluster}"
+        return f"no such cluster: {clusters.zero_cluster}"
     return None
 
 
 def cluster_figures(clusters: Clusters) -> dict[str, Any]:
-    """What is reported of clusters, ready for JSON.
+    """Return statistics of clusters, ready for JSON.
 
-    ``balance`` is the entropy of the sizes over log M (1 = all equal), ``mean_cosine`` that of all rows with a
-    direction to their centroid.
+    ``balance`` is the entropy of the sizes over log M (1 = all equal), ``mean_cosine`` the mean cosine of all
+    rows with a direction to their centroid.
     """
     sizes = clusters.sizes
     share = sizes / sizes.sum()

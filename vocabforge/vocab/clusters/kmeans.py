@@ -1,8 +1,8 @@
-"""Spherical k-means: unit rows in M clusters, so that the mean cosine to the own centroid is large.
+"""Spherical k-means: unit rows in M clusters with a large mean cosine to their centroid.
 
 Lloyd's iteration with normalised centroids (Dhillon and Modha 2001); rows are read block by block. torch
-proposes the nearest centroids in float32; what float32 cannot decide, and every sum, is computed in float64
-and in the order of the rows. So a result depends on rows, options and seed, not on device or threads.
+proposes the nearest centroids in float32; close candidates and all sums are computed in float64, in row
+order. The result therefore depends only on rows, options and seed, not on device or threads.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from ...core.errors import UsageError
 from ...core.progress import ProgressBar
 from .rows import Ids, Rows, UnitRows
 
-CLOSE = 1e-5  # products nearer to each other are compared again in float64
+CLOSE = 1e-5  # products with a smaller difference are compared again in float64
 _TIE = 1e-12
 _CHUNK = 256
-_POOL = 8  # rows of the sample per cluster: k-means++ reads its pool once for every centroid
+_POOL = 8  # sampled rows per cluster; k-means++ reads its pool once per centroid
 _SPARE = 64
-SAME = 1e-6  # 1 - cosine below which two unit rows in float32 are one direction
+SAME = 1e-6  # 1 - cosine below which two float32 unit rows have the same direction
 
 Reals = npt.NDArray[np.float64]
-# (n, d) unit rows -> the min(2, M) best centroids of each: ids and inner products, the better first.
+# (n, d) unit rows -> ids and inner products of the min(2, M) best centroids of each, best first.
 Search = Callable[[Rows], tuple[Ids, Rows]]
 
 
 @dataclass(frozen=True)
 class KMeansOptions:
-    """How to cluster: M, at most so many iterations, and the seed."""
+    """Options of clustering: M, the maximum number of iterations, and the seed."""
 
     clusters: int
     iterations: int = 25
@@ -51,9 +51,9 @@ class KMeansResult:
         assignment: (n,) int64 cluster of each unit row; no cluster is empty.
         centroids: (M, d) float32, the normalised sum of each cluster's unit rows.
         cosine: (M,) float64 mean cosine of each cluster's rows to its centroid.
-        history: the objective, which is the mean cosine of all rows, after each iteration.
-        refilled: clusters that had died and were given a row.
-        converged: it stopped because nothing changed.
+        history: the objective (mean cosine of all rows) after each iteration.
+        refilled: number of empty clusters that were given a row.
+        converged: whether iteration stopped because nothing changed.
     """
 
     assignment: Ids
@@ -71,8 +71,14 @@ class KMeansResult:
 
 @dataclass(eq=False)
 class Sweep:
-    """One pass over all rows: ``labels`` (n,), ``scores`` (n,) float32 cosines to the centroids it used,
-    ``sums`` (M, d) float64 of unit rows and ``sizes`` (M,) of the clusters."""
+    """Result of one pass over all rows.
+
+    Attributes:
+        labels: (n,) cluster of each row.
+        scores: (n,) float32 cosines to the centroids of the pass.
+        sums: (M, d) float64 sums of unit rows.
+        sizes: (M,) sizes of the clusters.
+    """
 
     labels: Ids
     scores: Rows
@@ -81,7 +87,7 @@ class Sweep:
 
 
 def torch_search(centroids: Rows) -> Search:
-    """A search over centroids (M, d) by a product in float32, on the GPU if there is one."""
+    """Return a search over centroids (M, d) by float32 products, on the GPU if available."""
     import torch
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -138,7 +144,7 @@ def _iterate(
 def sweep_rows(
     rows: UnitRows, centroids: Rows, search: Search, on_rows: Callable[[int], None] = lambda _: None
 ) -> Sweep:
-    """Assign every row to its nearest centroid, ties to the lower cluster, and add up the clusters."""
+    """Assign every row to its nearest centroid, ties to the lower cluster, and sum up the clusters."""
     count, (clusters, width) = len(rows), centroids.shape
     sweep = Sweep(
         np.empty(count, dtype=np.int64),
@@ -156,7 +162,7 @@ def sweep_rows(
             best[close] = _nearest_exactly(block[close], exact)
         sweep.labels[start:stop] = best
         sweep.scores[start:stop] = scores[:, 0]
-        for label, row in zip(best.tolist(), block, strict=True):  # quicker than numpy's grouped sums
+        for label, row in zip(best.tolist(), block, strict=True):  # faster than numpy's grouped sums
             sweep.sums[label] += row
         on_rows(stop - start)
     sweep.sizes[:] = np.bincount(sweep.labels, minlength=clusters)
@@ -164,7 +170,7 @@ def sweep_rows(
 
 
 def _nearest_exactly(block: Rows, centroids: Reals) -> Ids:
-    """Nearest of all centroids in float64; products that are equal but for rounding go to the lower cluster."""
+    """Return the nearest centroids in float64; products equal up to rounding go to the lower cluster."""
     best = np.empty(len(block), dtype=np.int64)
     for start in range(0, len(block), _CHUNK):
         scores = block[start : start + _CHUNK].astype(np.float64) @ centroids.T  # (n, M)
@@ -173,9 +179,9 @@ def _nearest_exactly(block: Rows, centroids: Reals) -> Ids:
 
 
 def _normalised(sums: Reals, former: Rows) -> tuple[Rows, Reals]:
-    """Sums (M, d) as unit vectors, and their lengths (M,); a sum without a direction keeps its centroid.
+    """Return sums (M, d) as unit vectors, and their lengths (M,); a zero sum keeps its former centroid.
 
-    The sum over a cluster of cosines to its new centroid is the length of its sum.
+    The length of a cluster's sum equals the sum of its rows' cosines to the new centroid.
     """
     lengths = np.sqrt(np.einsum("md,md->m", sums, sums))
     directed = lengths > 1e-9
@@ -187,7 +193,7 @@ def _normalised(sums: Reals, former: Rows) -> tuple[Rows, Reals]:
 def plus_plus(
     rows: UnitRows, clusters: int, rng: np.random.Generator, step: Callable[[int], None] = lambda _: None
 ) -> Rows:
-    """k-means++ (Arthur and Vassilvitskii 2007) on the sphere: (M, d) rows out of a pool of 8 M drawn at random.
+    """Draw (M, d) rows by spherical k-means++ (Arthur and Vassilvitskii 2007) from a random pool of 8 M rows.
 
     The next row is drawn with probability proportional to 1 - (its cosine to the nearest chosen row).
     """
@@ -198,7 +204,7 @@ def plus_plus(
     for _ in range(clusters):
         at = _draw(distance, chosen, rng)
         chosen.append(at)
-        # einsum runs on one thread: a threaded product may round otherwise, and the draws would differ.
+        # einsum is single-threaded; a threaded product may round differently and change the draws.
         gap = 1.0 - np.einsum("nd,d->n", pool, pool[at]).astype(np.float64)
         gap[gap < SAME] = 0.0
         np.minimum(distance, gap, out=distance)
@@ -208,7 +214,7 @@ def plus_plus(
 
 
 def _draw(weights: np.ndarray, chosen: list[int], rng: np.random.Generator) -> int:
-    """An index with probability proportional to its weight; where all are 0, any that is not chosen yet."""
+    """Draw an index with probability proportional to its weight; if all are 0, any that is not chosen yet."""
     bounds = np.cumsum(weights)
     if bounds[-1] <= 0.0:
         free: Ids = np.setdiff1d(np.arange(len(weights)), chosen)
@@ -218,10 +224,11 @@ def _draw(weights: np.ndarray, chosen: list[int], rng: np.random.Generator) -> i
 
 
 def refill(rows: UnitRows, centroids: Rows, sweep: Sweep) -> int:
-    """Move into each empty cluster the row farthest from its own centroid; the number of rows moved.
+    """Move the row farthest from its centroid into each empty cluster; return the number of rows moved.
 
-    A cluster's last row is never taken, and while others are left, no two clusters get the same direction (rows of
-    unused tokens are often equal). A move never lowers the objective: |S - x| + 1 >= |S|. ``sweep`` changes in place.
+    A cluster's last row is never taken. No two clusters get the same direction unless no others are left
+    (rows of unused tokens are often equal). A move never lowers the objective: |S - x| + 1 >= |S|. ``sweep``
+    is changed in place.
     """
     dead = np.flatnonzero(sweep.sizes == 0)
     if not len(dead):
@@ -244,7 +251,7 @@ def refill(rows: UnitRows, centroids: Rows, sweep: Sweep) -> int:
 
 
 def _candidates(rows: UnitRows, centroids: Rows, sweep: Sweep, wanted: int) -> Iterator[tuple[int, Rows]]:
-    """Rows as (position, unit row), the farthest first; different directions first, then any."""
+    """Yield rows as (position, unit row), farthest first; distinct directions first, then any."""
     farthest: Ids = np.lexsort((np.arange(len(rows)), sweep.scores))
     pool = np.sort(farthest[: 4 * wanted + _SPARE])
     vectors = rows.pick(pool)

@@ -1,4 +1,4 @@
-"""Rows to be clustered: unit vectors made block by block from a matrix that may lie on the disk."""
+"""Rows to cluster: unit vectors computed block by block from a matrix that may be on disk."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ Ids = npt.NDArray[np.int64]
 
 _BLOCK_BYTES = 64 << 20
 _BLOCK_ROWS = 4096
-_NO_DIRECTION = 1e-30  # below it a row has no direction in float32
+_NO_DIRECTION = 1e-30  # norm below which a row has no direction in float32
 
 
 class RowSource(Protocol):
-    """A matrix read in parts, such as an LM head on the disk."""
+    """Matrix that is read in parts, such as an LM head on disk."""
 
     @property
     def shape(self) -> tuple[int, int]:
         """(rows, d)."""
 
     def rows(self, start: int, stop: int) -> Rows:
-        """Rows [start, stop) in float32, (stop - start, d)."""
+        """Return rows [start, stop) in float32, (stop - start, d)."""
 
     def at(self, ids: Ids) -> Rows:
-        """Rows of these numbers, (len(ids), d)."""
+        """Return the rows with these indices, (len(ids), d)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,10 +39,10 @@ class UnitRows:
     """Unit vectors x_i / |x_i| of the rows that have a direction.
 
     Attributes:
-        ids: (n,) rows of the source that are kept, ascending.
+        ids: (n,) indices of the kept rows of the source, ascending.
         scale: (n,) float32, 1 / |x_i|.
-        zero_ids: rows without a direction (norm 0), left out.
-        count: rows of the source that were read, from the first on.
+        zero_ids: rows without a direction (norm 0), excluded.
+        count: number of leading rows of the source that were read.
     """
 
     source: RowSource
@@ -60,11 +60,11 @@ class UnitRows:
         return self.source.shape[1]
 
     def spans(self) -> Iterator[tuple[int, int]]:
-        """Blocks that cover 0..n; their size depends on d alone, so that results do not depend on memory."""
+        """Return blocks that cover 0..n; their size depends only on d, so results do not depend on memory."""
         return _spans(len(self), self.width)
 
     def block(self, start: int, stop: int) -> Rows:
-        """Unit rows of positions [start, stop), (stop - start, d)."""
+        """Return the unit rows of positions [start, stop), (stop - start, d)."""
         if len(self.zero_ids):
             return self.pick(np.arange(start, stop))
         rows = self.source.rows(start, stop)
@@ -72,16 +72,16 @@ class UnitRows:
         return rows
 
     def pick(self, positions: Ids) -> Rows:
-        """Unit rows of positions 0..n-1, (len(positions), d)."""
+        """Return the unit rows of positions in 0..n-1, (len(positions), d)."""
         rows = self.source.at(self.ids[positions])
         rows *= self.scale[positions, None]
         return rows
 
 
 def unit_rows(source: RowSource, count: int, *, name: object, digest: Any = None) -> UnitRows:
-    """Measure the first ``count`` rows of a matrix; those behind (padding) are never read.
+    """Normalise the first ``count`` rows of a matrix; later rows (padding) are never read.
 
-    ``digest``, a hashlib object, takes every row in float32.
+    ``digest``, a hashlib object, is updated with every row in float32.
 
     Raises:
         DataError: a row holds NaN or infinity, or no row has a direction.
@@ -91,8 +91,8 @@ def unit_rows(source: RowSource, count: int, *, name: object, digest: Any = None
     for start, stop in _spans(count, source.shape[1]):
         block = np.ascontiguousarray(source.rows(start, stop))
         state.update(block.reshape(-1).view(np.uint8))
-        # In float64, since a square can leave the range of float32.
-        with np.errstate(all="ignore"):  # what is not finite is named below
+        # In float64, because a square can exceed the range of float32.
+        with np.errstate(all="ignore"):  # non-finite values are reported below
             norms[start:stop] = np.sqrt(np.einsum("nd,nd->n", block, block, dtype=np.float64))
     bad = np.flatnonzero(~np.isfinite(norms))
     if len(bad):

@@ -1,4 +1,4 @@
-"""Counting with kitoken: BPE over unsplit text with byte fallback, as conversions from SentencePiece are."""
+"""Count with kitoken: BPE over unsplit text with byte fallback, as in conversions from SentencePiece."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FLAGS = ("single_word", "lstrip", "rstrip", "normalized")
 
 
 class KitokenEngine(PlainEngine):
-    """kitoken in one thread a core; ``odd`` finds texts that it encodes otherwise: they take the plain path.
+    """kitoken with one thread per core; texts that match ``odd`` use the plain path, as their ids may differ.
 
     Args:
         natives: kitoken's tokenizer for each backend of the rule, by ``id``.
@@ -44,7 +44,7 @@ class KitokenEngine(PlainEngine):
     ) -> None:
         super().__init__(tokenizer, rule)
         self._natives, self._odd = natives, odd
-        # Set for each counting process, so that together they have one thread a core.
+        # Set in each counting process, so that all processes together have one thread per core.
         self._threads = int(os.environ.get("RAYON_NUM_THREADS") or os.cpu_count() or 1)
         self._pool = ThreadPoolExecutor(self._threads)
 
@@ -64,10 +64,10 @@ class KitokenEngine(PlainEngine):
 
 
 def make(tokenizer: TextTokenizer, rule: CutRule | NoCut, sample: Sequence[str]) -> KitokenEngine:
-    """Suited to BPE vocabularies in SentencePiece's form.
+    """Create the engine, which supports BPE vocabularies in SentencePiece's form.
 
     Raises:
-        NotSuited: kitoken is not installed, or the tokenizer's structure or its merges are not on the list.
+        NotSuited: kitoken is not installed, or the tokenizer's structure or merges are not supported.
     """
     if (reason := unproven(tokenizer)) is not None:
         raise NotSuited(f"kitoken is not known to be exact for {reason}")
@@ -83,13 +83,13 @@ def make(tokenizer: TextTokenizer, rule: CutRule | NoCut, sample: Sequence[str])
     simple = {key: json.dumps(_simplified(form)).encode() for key, form in forms.items()}
     try:
         natives = {key: kitoken.Kitoken.from_tokenizers(form) for key, form in simple.items()}
-    except Exception as error:  # whatever the package raises, the plain path is there
-        raise NotSuited(f"kitoken refuses the tokenizer: {error}") from error
+    except Exception as error:  # the plain engine replaces it, whatever the error
+        raise NotSuited(f"kitoken rejects the tokenizer: {error}") from error
     return KitokenEngine(tokenizer, rule, natives, odd)
 
 
 def unproven(tokenizer: TextTokenizer) -> str | None:
-    """What in a tokenizer is not on the list of structures on which kitoken is exact; else None."""
+    """Return the part of a tokenizer for which kitoken is not known to be exact, or None."""
     whole, model = tokenizer.structure, tokenizer.structure["model"]
     before, after = flat(whole["normalizer"], "normalizers"), whole["pre_tokenizer"]
     marked = after is not None and after["type"] == "Metaspace" and after["replacement"] == _MARK
@@ -114,14 +114,14 @@ def _results(model: Mapping[str, Any]) -> Counter[str]:
 
 
 def _odd_texts(backend: Tokenizer, whole: Mapping[str, Any]) -> re.Pattern[str]:
-    """Finds texts of which kitoken may make other tokens.
+    """Return a pattern for texts that kitoken may encode differently.
 
-    kitoken knows tokens, not pairs: wherever two symbols make a token it may merge them, and a stretch between spaces
-    that is a token becomes this token. So every division of a token into two must be a merge (as SentencePiece has it),
-    and tokens that the library writes as several are looked for in the text.
+    kitoken stores tokens, not pairs: it may merge any two symbols that form a token, and a stretch between
+    spaces that is a token becomes this token. Every split of a token into two tokens must therefore be a
+    merge (as in SentencePiece), and the pattern matches tokens that the library encodes as several.
 
     Raises:
-        NotSuited: a division of a token is no merge, or too many tokens are written as several.
+        NotSuited: a split of a token is not a merge, or too many tokens are encoded as several.
     """
     model, vocab = whole["model"], whole["model"]["vocab"]
     results = _results(model)
@@ -131,24 +131,24 @@ def _odd_texts(backend: Tokenizer, whole: Mapping[str, Any]) -> re.Pattern[str]:
     rows = Tokenizer(backend.model).encode_batch_fast([*results], add_special_tokens=False)
     split = [token.strip(_MARK) for token, row in zip(results, rows) if row.ids != [vocab[token]]]
     if len(split) > _MOST_ODD or not all(split):
-        raise NotSuited(f"{len(split):,} of its tokens are written as several")
+        raise NotSuited(f"{len(split):,} of its tokens are encoded as several")
     added = (token["content"] for token in whole["added_tokens"])
     marked = [
         content for content in added if _MARK in content
-    ]  # "▁▁" as it stands is one, two spaces are not
+    ]  # a literal "▁▁" is an added token, two spaces are not
     return re.compile("|".join(map(re.escape, [*split, *marked])) or r"(?!)")
 
 
 def _spelled(letters: Iterable[str]) -> str:
-    """For a regular expression of Rust's."""
+    """Return characters as escapes of a Rust regular expression."""
     return "".join(f"\\x{{{ord(letter):X}}}" for letter in letters)
 
 
 def _simplified(whole: Mapping[str, Any]) -> dict[str, Any]:
-    """The tokenizer's JSON, as kitoken reads it rightly and quickly.
+    """Return the tokenizer's JSON in a form that kitoken reads correctly and fast.
 
     Raises:
-        NotSuited: an added token that merges make, behind which text begins anew.
+        NotSuited: merges can produce an added token after which text is encoded as at the start.
     """
     model, results = whole["model"], _results(whole["model"])
     vocab = {
@@ -156,16 +156,16 @@ def _simplified(whole: Mapping[str, Any]) -> dict[str, Any]:
         for token, at in model["vocab"].items()
         if len(token) == 1 or token in results or re.fullmatch("<0x[0-9A-F]{2}>", token)
     }
-    # The longest is found first.
+    # The longest token is matched first.
     added = sorted(whole["added_tokens"], key=lambda token: -len(token["content"]))
     made = [token["content"] for token in added if token["content"] in vocab]
-    # kitoken leaves these to the merges. Parted from the text, each is a stretch that is a token.
+    # kitoken leaves these to the merges. Split from the text, each is a stretch that is a token.
     apart = [content for content in made if _MARK not in content]
     before = flat(whole["pre_tokenizer"], "pretokenizers")
     metaspace = [step for step in before if step["type"] == "Metaspace"]
     if made and (_PREPEND in flat(whole["normalizer"], "normalizers") or metaspace):
         raise NotSuited(f"kitoken is not known to be exact for the added token {made[0]!r}")
-    # Stretches end before a mark, unless a token holds the mark behind the same character: merges stay inside.
+    # Stretches end before a mark, unless a token has it after the same character, so no merge crosses an end.
     held = _spelled({found for token in vocab for found in re.findall(f"([^{_MARK}]){_MARK}", token)})
     stretch = f"[^{_MARK}{held}]" + (f"|[{held}]{_MARK}*" if held else "")
     patterns = ["|".join(map(_spelled, apart))] if apart else []
@@ -185,6 +185,6 @@ def _simplified(whole: Mapping[str, Any]) -> dict[str, Any]:
                 ),
             ],
         },
-        # With all bytes nothing is unknown; kitoken would join written unknown tokens.
+        # With all bytes nothing is unknown; kitoken would fuse literal unknown tokens.
         "model": {**model, "vocab": vocab, "unk_token": None, "fuse_unk": False},
     }

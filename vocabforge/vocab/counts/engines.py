@@ -1,4 +1,4 @@
-"""Counting engines: ways to count a text's tokens, all with the same counts, and the choice between them."""
+"""Counting engines, which all give the same token counts, and the choice between them."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ GROUP = 1 << 19  # characters encoded at once; a token of the tokenizers library
 
 
 class NotSuited(Exception):
-    """An engine that is not proven for a tokenizer, or not installed; the text says why."""
+    """Error for an engine that is not proven for a tokenizer or not installed; the message is the reason."""
 
 
 def groups(
     texts: Sequence[str], begins: Sequence[bool], rule: CutRule | NoCut, size: int = GROUP
 ) -> Iterator[tuple[list[str], list[bool]]]:
-    """The texts in their order, long ones in parts at proven cuts, in groups of about ``size`` characters."""
+    """Yield the texts in order, long texts split at proven cuts, in groups of about ``size`` characters."""
     parts: list[str] = []
     flags: list[bool] = []
     held = 0
@@ -56,7 +56,7 @@ def groups(
 
 
 def count_rows(rows: Sequence[Sequence[int]], vocab_size: int) -> Counts:
-    """How often each id occurs: (V,)."""
+    """Count the occurrences of each id: (V,)."""
     if not rows:
         return np.zeros(vocab_size, np.int64)
     ids = np.concatenate([np.asarray(row, dtype=np.int64) for row in rows])
@@ -69,18 +69,18 @@ ENGINES: dict[str, str] = {
     "kitoken": "vocabforge.vocab.counts.engine_kitoken:make",
     "plain": "vocabforge.vocab.counts.engines:make_plain",
 }
-SAMPLE = 400_000  # characters that are encoded twice before an engine is trusted
-SAMPLE_TEXT = 100_000  # characters of one text at most
+SAMPLE = 400_000  # characters that are encoded twice to check an engine
+SAMPLE_TEXT = 100_000  # maximum characters of one text
 SAMPLE_PART = 2_000
 
 
 @dataclass(frozen=True, eq=False)
 class EngineChoice:
-    """The engine to count with.
+    """Engine to count with.
 
     Attributes:
-        reasons: why faster ones are not used, and what is.
-        rule: where texts may be cut on their way to it.
+        reasons: why faster engines are not used, and which engine is.
+        rule: where texts may be cut before encoding.
     """
 
     engine: PlainEngine
@@ -95,9 +95,9 @@ def choose_engine(
     only: str | None = None,
     rule: CutRule | NoCut | None = None,
 ) -> EngineChoice:
-    """The fastest engine that is proven for the tokenizer and gives the plain ids on a sample.
+    """Return the fastest engine that is proven for the tokenizer and gives the plain ids on a sample.
 
-    ``only`` names an engine: this one or an error.
+    ``only`` restricts the choice to the engine with this name.
 
     Raises:
         UsageError: ``only`` is unknown, or its engine is not proven or gives other ids.
@@ -110,7 +110,7 @@ def choose_engine(
     reasons = [f"texts are encoded whole: {rule.reason}"] if isinstance(rule, NoCut) else []
     for name in ENGINES if only is None else (only,):
         try:
-            # Asked for by name, an engine need not be quick on this sample, only right.
+            # An engine selected by name must be correct on the sample, but need not be fast.
             seen = texts if only is None else []
             engine: PlainEngine = resolve(ENGINES, name, "counting engine")(tokenizer, rule, seen)
             _check(engine, rule, texts, reference)
@@ -121,14 +121,14 @@ def choose_engine(
         reasons.append(f"engine {name} counts; its ids are the library's on {seen_in}")
         return EngineChoice(engine, reasons, rule)
     if only in (None, "plain"):
-        # Nothing equals the library but itself, text for text: no cut, no other path.
+        # Only the library itself, on uncut texts, is certain to match.
         uncut = NoCut("cuts failed on the sample")
         return EngineChoice(PlainEngine(tokenizer, uncut), reasons, uncut)
     raise UsageError(
         f"the counting engine {only} cannot be used here",
         got="; ".join(reasons),
         source=tokenizer.source,
-        remedy="leave the engine to be chosen, or take plain",
+        remedy="let the engine be chosen automatically, or use plain",
     )
 
 
@@ -146,7 +146,7 @@ def _check(engine: PlainEngine, rule: CutRule | NoCut, texts: list[str], referen
     """Compare an engine with the tokenizers library: ids of whole texts, of texts in parts, and counts.
 
     Raises:
-        NotSuited: they differ.
+        NotSuited: the results differ.
     """
     whole = [True] * len(texts)
     tries = [(texts, whole)]
@@ -178,9 +178,9 @@ def _same(right: list[int], got: list[int], text: str, how: str) -> None:
 
 
 class PlainEngine:
-    """``encode_batch_fast`` and a bincount; long texts go in parts at proven cuts, so that memory is bounded.
+    """``encode_batch_fast`` and a bincount; long texts are split at proven cuts to bound memory.
 
-    The other engines override what they do faster. Not thread-safe; one process may hold several.
+    Other engines override the methods that they speed up. Not thread-safe; a process may have several.
     """
 
     name = "plain"
@@ -190,14 +190,14 @@ class PlainEngine:
         self._rule = rule
 
     def count(self, texts: Sequence[str], begins: Sequence[bool]) -> Counts:
-        """Counts of a batch: (V,); ``begins`` is False for a text that continues the one before it."""
+        """Count a batch: (V,); ``begins`` is False for a text that continues the previous one."""
         counts = np.zeros(self._tokenizer.vocab_size, np.int64)
         for parts, flags in groups(texts, begins, self._rule):
             counts += count_rows(self.rows(parts, flags), len(counts))
         return counts
 
     def rows(self, texts: Sequence[str], begins: Sequence[bool]) -> list[list[int]]:
-        """Ids of each text, by the same path as :meth:`count`."""
+        """Return the ids of each text, by the same path as :meth:`count`."""
         if not isinstance(self._rule, CutRule):
             return self._ids(self._tokenizer.backend, texts)
         rows: list[list[int]] = [[] for _ in texts]
@@ -212,11 +212,11 @@ class PlainEngine:
 
 
 def make_plain(tokenizer: TextTokenizer, rule: CutRule | NoCut, sample: Sequence[str]) -> PlainEngine:
-    """Any tokenizer is suited."""
+    """Create the plain engine, which supports any tokenizer."""
     return PlainEngine(tokenizer, rule)
 
 
-FAST_GROUP = 1 << 22  # characters; ids come back as 4 bytes each
+FAST_GROUP = 1 << 22  # characters; the engine returns 4 bytes per id
 KNOWN_PATTERNS = ((LLAMA3,), (QWEN2,), (QWEN35,), (O200K,), (TEKKEN,), (*DEEPSEEK_SPLITS, DEEPSEEK))
 _MODEL_OPTIONS = (
     "dropout",
@@ -229,7 +229,7 @@ _MODEL_OPTIONS = (
 
 
 class FastEngine(PlainEngine):
-    """``encode_batch_flat`` and a bincount; long texts go in parts, so that all cores have work."""
+    """``encode_batch_flat`` and a bincount; long texts are split to keep all cores busy."""
 
     name = "fast"
 
@@ -238,28 +238,28 @@ class FastEngine(PlainEngine):
         self._native = native
 
     def count(self, texts: Sequence[str], begins: Sequence[bool]) -> Counts:
-        """Counts of a batch: (V,). ``begins`` makes no difference to the tokenizers of this engine."""
+        """Count a batch: (V,). ``begins`` has no effect for the tokenizers of this engine."""
         counts = np.zeros(self._tokenizer.vocab_size, np.int64)
         for parts, _ in groups(texts, begins, self._rule, FAST_GROUP):
             counts += np.bincount(self._flat(parts)[0], minlength=len(counts))
         return counts
 
     def rows(self, texts: Sequence[str], begins: Sequence[bool]) -> list[list[int]]:
-        """Ids of each text."""
+        """Return the ids of each text."""
         ids, ends = self._flat(texts)
         return [[int(i) for i in ids[start:stop]] for start, stop in pairwise(ends)]
 
     def _flat(self, texts: Sequence[str]) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
-        """(ids one text after the other, where each text begins and the last ends)."""
+        """Return (concatenated ids, offsets of the texts and of the end)."""
         ids, ends = self._native.encode_batch_flat(list(texts))
         return np.frombuffer(ids, "<u4"), np.frombuffer(ends, "<u8").astype(np.int64)
 
 
 def make_fast(tokenizer: TextTokenizer, rule: CutRule | NoCut, sample: Sequence[str]) -> FastEngine:
-    """Suited to byte-level BPE with a known split pattern.
+    """Create the engine, which supports byte-level BPE with a known split pattern.
 
     Raises:
-        NotSuited: fastokens is not installed, or the tokenizer's structure is not on the list.
+        NotSuited: fastokens is not installed, or the tokenizer's structure is not supported.
     """
     if (reason := unproven(tokenizer)) is not None:
         raise NotSuited(f"fastokens is not known to be exact for {reason}")
@@ -269,17 +269,17 @@ def make_fast(tokenizer: TextTokenizer, rule: CutRule | NoCut, sample: Sequence[
         raise NotSuited("fastokens is not installed (pip install fastokens)") from error
     try:
         native = fastokens.Tokenizer.from_json_str(tokenizer.backend.to_str())
-    except Exception as error:  # whatever the package raises, the plain path is there
-        raise NotSuited(f"fastokens refuses the tokenizer: {error}") from error
+    except Exception as error:  # the plain engine replaces it, whatever the error
+        raise NotSuited(f"fastokens rejects the tokenizer: {error}") from error
     return FastEngine(tokenizer, rule, native)
 
 
 def unproven(tokenizer: TextTokenizer) -> str | None:
-    """What in a tokenizer is not on the list of structures on which fastokens is exact; else None.
+    """Return the part of a tokenizer for which fastokens is not known to be exact, or None.
 
-    On the list: no normaliser or NFC; GPT-2's ByteLevel, alone or behind a Digits that splits single digits, or one of
-    :data:`KNOWN_PATTERNS` and ByteLevel; a BPE model over all 256 bytes. A Split with GPT-2's pattern is not: the two
-    disagree about U+180E.
+    Supported: no normaliser or NFC; GPT-2's ByteLevel, alone or after a Digits that splits single digits, or
+    one of :data:`KNOWN_PATTERNS` and ByteLevel; a BPE model over all 256 bytes. A Split with GPT-2's pattern
+    is not supported: the two libraries disagree about U+180E.
     """
     whole = tokenizer.structure
     for step in flat(whole["normalizer"], "normalizers"):

@@ -1,4 +1,4 @@
-"""Frequency tables out of frequency tables: addition and weighted mixture."""
+"""Addition and weighted mixture of frequency tables."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from ..subset.select import SpecialTokens
 from .table import KIND, REST, CountMode, FrequencyTable, Tally, load_counts
 
 MIXTURE_TOTAL = 2**53
-"""Total of a mixture's counts: what a float64 still holds exactly."""
+"""Total of a mixture's counts, still exact in float64."""
 _EMPTY = hashlib.sha256(b"").hexdigest()
 
 
 @dataclass(frozen=True, eq=False)
 class TablePart:
-    """One table that goes into another: its name for messages and as a domain, and its share in a mixture."""
+    """Table to combine with others: its name (for messages and as a domain) and its weight in a mixture."""
 
     name: str
     table: FrequencyTable
@@ -34,37 +34,37 @@ class TablePart:
 
     @classmethod
     def load(cls, name: str, path: Path, weight: float = 1.0) -> TablePart:
-        """A table from its artefact. Raises as :func:`load_counts`."""
+        """Load a table from its artefact; raises like :func:`load_counts`."""
         return cls(name, load_counts(path), weight, open_artifact(path, KIND, verify=False).content_hash)
 
 
 def merge_tables(
     parts: Sequence[TablePart], *, as_domains: bool = False, allow_repeats: bool = False
 ) -> FrequencyTable:
-    """Add the counts of tables of one tokenizer and one mode.
+    """Add the counts of tables with the same tokenizer and mode.
 
-    With ``as_domains`` each part becomes a domain under its name; else the parts' own domains are joined by name. With
-    ``allow_repeats`` a source may occur in two tables; its text then counts twice.
+    With ``as_domains``, each part becomes a domain with its name; otherwise the parts' domains are merged by
+    name. With ``allow_repeats``, a source may occur in two tables; its text is then counted twice.
 
     Raises:
-        UsageError: no part, or two domains would have one name.
+        UsageError: no part, or two domains with the same name.
         MismatchError: different tokenizers.
-        DataError: different modes, a mixture (its counts are no tokens), or one text in two tables.
+        DataError: different modes, a mixture (its counts are not token counts), or one text in two tables.
     """
     _check(parts, as_domains=as_domains)
     modes = {part.table.mode for part in parts}
     if "mixture" in modes:
         raise DataError(
-            "a mixture cannot be added to other tables: its counts are no tokens that were counted",
+            "a mixture cannot be added to other tables: its counts are not token counts",
             got=", ".join(part.name for part in parts if part.table.mode == "mixture"),
-            remedy="give every table a weight, or add the tables before they are mixed",
+            remedy="give every table a weight, or add the tables before mixing them",
         )
     if len(modes) > 1:
         raise DataError(
             "tables of different modes cannot be added",
             got=", ".join(f"{part.name}: {part.table.mode}" for part in parts),
             expected="all counted with the same --mode",
-            remedy="give every table a weight, to mix them instead",
+            remedy="give every table a weight to mix them instead",
         )
     if not allow_repeats:
         _check_repeats(parts)
@@ -81,10 +81,11 @@ def merge_tables(
 
 
 def mix_tables(parts: Sequence[TablePart]) -> FrequencyTable:
-    """The weighted mean of normalised frequencies, ``sum_i w_i c_i / T_i``, as whole numbers, without domains.
+    """Return the weighted mean of normalised frequencies, ``sum_i w_i c_i / T_i``, as integers.
 
-    Exact rational arithmetic, rounded once at a total of about :data:`MIXTURE_TOTAL`. Weights are normalised to 1.
-    A weight by which an id with a count would fall to 0 is refused.
+    The result has no domains. It is computed in exact rational arithmetic and rounded once, at a total of
+    about :data:`MIXTURE_TOTAL`. Weights are normalised to 1. A weight that would reduce a nonzero count to 0
+    is rejected.
 
     Raises:
         UsageError: no part, or a weight that is not positive.
@@ -93,7 +94,7 @@ def mix_tables(parts: Sequence[TablePart]) -> FrequencyTable:
     """
     _check(parts, as_domains=False)
     weights = _weights(parts)
-    scales = []  # what one count of each part is worth
+    scales = []  # contribution of one count of each part
     for part, weight in zip(parts, weights):
         scale = weight * MIXTURE_TOTAL / part.table.tokens
         least = int(part.table.counts[part.table.counts > 0].min())
@@ -134,7 +135,7 @@ def _check(parts: Sequence[TablePart], *, as_domains: bool) -> None:
 
 
 def _check_repeats(parts: Sequence[TablePart]) -> None:
-    """Two tables that hold the same text: its tokens would count twice without anybody noticing."""
+    """Check that no text is in two tables, where its tokens would silently count twice."""
     owners: dict[str, tuple[str, str]] = {}
     for part in parts:
         own = {digest: source for source, digest in part.table.sources.items() if digest != _EMPTY}
@@ -162,7 +163,7 @@ def _weights(parts: Sequence[TablePart]) -> list[Fraction]:
                 got=part.name,
                 remedy="leave it out",
             )
-    exact = [Fraction(repr(float(part.weight))) for part in parts]  # 0.1 as a person means it
+    exact = [Fraction(repr(float(part.weight))) for part in parts]  # 0.1 as the decimal 1/10
     return [weight / sum(exact) for weight in exact]
 
 
@@ -197,7 +198,7 @@ def _joined(
 
 
 def _sources(parts: Sequence[TablePart]) -> dict[str, str]:
-    """Digest by name; a name that means another file in another part gets that part's name added."""
+    """Return digests by name; if a name refers to another file in another part, that part's name is added."""
     sources: dict[str, str] = {}
     for part in parts:
         for name, digest in part.table.sources.items():
@@ -208,7 +209,7 @@ def _sources(parts: Sequence[TablePart]) -> dict[str, str]:
 
 
 def _special(parts: Sequence[TablePart]) -> SpecialTokens:
-    """What any part names; files beside equal tokenizers can name different end tokens."""
+    """Return the union of special tokens; the files of equal tokenizers can name different end tokens."""
 
     def union(field: str) -> tuple[int, ...]:
         return tuple(dict.fromkeys(token for part in parts for token in getattr(part.table.special, field)))
@@ -217,10 +218,10 @@ def _special(parts: Sequence[TablePart]) -> SpecialTokens:
 
 
 def choose_domains(table: FrequencyTable, wanted: Mapping[str, float | None]) -> FrequencyTable:
-    """A table of some domains (name -> weight) of a table: added, or mixed where weights are given.
+    """Return a table of some domains (name -> weight): added, or mixed if weights are given.
 
     Raises:
-        UsageError: a name that is no domain of the table, or weights for some names only.
+        UsageError: a name is not a domain of the table, or only some names have weights.
         DataError: see :func:`merge_tables` and :func:`mix_tables`.
     """
     for name in wanted:
@@ -250,7 +251,7 @@ def choose_domains(table: FrequencyTable, wanted: Mapping[str, float | None]) ->
 
 
 def domain_table(table: FrequencyTable, name: str) -> FrequencyTable:
-    """One domain as a table of its own, with the sources of the whole."""
+    """Return one domain as a separate table, with the sources of the whole."""
     part = table.domains[name]
     origin = {"made_by": "domain", "domain": name}
     return replace(

@@ -1,4 +1,4 @@
-"""Planning a counting run: shards, units of shards, and the engine."""
+"""Plan of a counting run: shards, units of shards, and the engine."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from ...corpus.tokenizer.tokenizer import TextTokenizer
 from .engines import EngineChoice, PlainEngine, choose_engine
 from .tally import CountOptions
 
-_UNIT_BYTES = 16 << 20  # small files are counted together up to this: keeping a result flushes the disk
-_FILE_BYTES = 4096  # opening a file costs about as much as reading this
-# Stored bytes below which the plain engine is done before a faster one is loaded: at least, and for each token.
+_UNIT_BYTES = 16 << 20  # small files are grouped up to this size, because saving a result flushes the disk
+_FILE_BYTES = 4096  # opening a file costs about as much as reading this many bytes
+# Stored bytes (minimum, and per token) below which the plain engine finishes before a faster one is loaded.
 _SMALL_BYTES, _SMALL_BYTES_A_TOKEN = 1 << 20, 32
 _SAMPLE_SHARDS = 8
 _SAMPLE_CHARACTERS = 96 << 10
 
 Unit = tuple[Shard, ...]
-"""Consecutive shards of one domain that are counted together: what is lost at most when a run is killed."""
+"""Consecutive shards of one domain that are counted together: the most that a killed run loses per worker."""
 
 
 def make_plan(
@@ -31,14 +31,14 @@ def make_plan(
     options: CountOptions,
     domains: Mapping[str, Sequence[str]],
 ) -> tuple[list[Shard], list[Unit], EngineChoice]:
-    """Look at the input and choose the engine, checked on texts of this input.
+    """Divide the input and choose the engine, checked on texts of this input.
 
     Returns:
-        what is to be counted, in shards and in units of shards, and by what.
+        The shards, the units of shards, and the engine.
 
     Raises:
         DataError: an input is missing, unsupported or unreadable.
-        UsageError: no input, or an engine by name that cannot be used.
+        UsageError: no input, or the requested engine cannot be used.
     """
     rule = cut_rule(tokenizer)
 
@@ -48,23 +48,23 @@ def make_plan(
         )
         _check_files(found)
         for name in set(domains) - {shard.domain for shard in found}:
-            say(f"Note: the domain {name} is empty, every file that it names belongs to an earlier domain")
+            say(f"Note: the domain {name} is empty, because all its files belong to earlier domains")
         return found
 
     shards = divide(rule)
     choice = _choose(tokenizer, shards, options, rule)
-    if choice.rule is not rule:  # the sample disproved the rule: nothing is cut then
+    if choice.rule is not rule:  # the sample disproved the rule: do not cut
         shards = divide(choice.rule)
     return shards, make_units(shards, min(options.shard_bytes, _UNIT_BYTES)), choice
 
 
 def stored(shards: Sequence[Shard]) -> int:
-    """Stored bytes of shards."""
+    """Return the total stored bytes of shards."""
     return sum(shard.stored_bytes for shard in shards)
 
 
 def make_units(shards: Sequence[Shard], size: int) -> list[Unit]:
-    """Shards in their order, small files of one domain together up to ``size`` stored bytes."""
+    """Group shards in order; small files of one domain are combined up to ``size`` stored bytes."""
     units: list[Unit] = []
     held = 0
     for shard in shards:
@@ -84,7 +84,7 @@ def _check_files(shards: Sequence[Shard]) -> None:
     for shard in shards:
         if shard.kind != "hub" and not Path(shard.source).is_file():
             raise DataError(
-                "the input is no ordinary file, and it is read more than once (to check it and to resume)",
+                "the input is not a regular file, but it is read more than once (to check it and to resume)",
                 got=shard.source,
                 remedy="write it to a file first",
             )
@@ -96,7 +96,7 @@ def _choose(
     only = options.engine
     small = max(_SMALL_BYTES, _SMALL_BYTES_A_TOKEN * tokenizer.vocab_size)
     if only is None and all(shard.kind != "hub" for shard in shards) and stored(shards) < small:
-        reason = f"engine plain counts: for less than {small / 1e6:.1f} MB no faster one is worth its start"
+        reason = f"engine plain counts: below {small / 1e6:.1f} MB, loading a faster one takes longer"
         say(reason)
         return EngineChoice(PlainEngine(tokenizer, rule), [reason], rule)
     sample: list[str] = []

@@ -1,4 +1,4 @@
-"""A counting run: plan the shards, count or take over each, add up.
+"""Counting run: plan the shards, count or reuse each, and add the results.
 
 The same inputs and options give the same table for any number of workers and interruptions.
 """
@@ -29,12 +29,12 @@ from .tally import CountOptions
 
 @dataclass(frozen=True)
 class CountRun:
-    """A finished run: the table and how it came about.
+    """Finished run: the table and how it was made.
 
     Attributes:
-        reasons: why no faster engine was taken, and what else is worth saying.
-        start_s: seconds of planning, and of choosing and checking the engine.
-        units: number of parts; ``resumed`` of them were taken over from an interrupted run.
+        reasons: why no faster engine was used, and other notes.
+        start_s: seconds of planning, including the choice and check of the engine.
+        units: number of parts; ``resumed`` of them were reused from an interrupted run.
     """
 
     table: FrequencyTable
@@ -49,7 +49,7 @@ class CountRun:
 
 
 def partial_folder(output: Path) -> Path:
-    """Where the partial results of a run with this output stand until it is whole."""
+    """Return the folder for the partial results of an unfinished run with this output."""
     return output.with_name(f"{output.name}.partial")
 
 
@@ -64,20 +64,20 @@ def count_corpus(
 ) -> CountRun:
     """Count inputs, with a progress bar.
 
-    ``domains`` are name -> inputs that are counted apart. ``keep`` saves the result, then the partial results are
-    removed.
+    ``domains`` are name -> inputs that are counted separately. ``keep`` saves the result; the partial results
+    are then removed.
 
     Raises:
         DataError: unreadable input, nothing to count, or (strict) the first unreadable line.
     """
     if options.mode == "assistant":
-        tokenizer.forms()  # raises, before anything is read, what is wrong with the chat template
+        tokenizer.forms()  # raise errors of the chat template before reading any input
     began = time.monotonic()
     shards, units, choice = make_plan(tokenizer, inputs, options, domains or {})
     partials = PartialResults(folder, options.deciding(tokenizer), tokenizer.vocab_size)
     partials.prepare()
     if resumed := sum(partials.path(unit).is_file() for unit in units):
-        say(f"Taking over {resumed:,} of {len(units):,} parts from {partials.folder}")
+        say(f"Reusing {resumed:,} of {len(units):,} parts from {partials.folder}")
     start = time.monotonic()
     counter = ShardCounter(tokenizer, choice.engine, choice.rule.cutter, options)
     results = _count(counter, units, partials)
@@ -97,13 +97,13 @@ def count_corpus(
         say(skipped)
     _say_special(tokenizer, run.table)
     if not run.table.tokens:
-        partials.remove()  # of nothing there is nothing to go on from
+        partials.remove()  # there is nothing to resume
         raise DataError(
             f"there is nothing to count: the input has no {'token' if run.table.documents else 'document'}",
             got=skipped or "only empty files or blank lines",
             expected="text, or rows with a text or a conversation",
             source=", ".join(map(str, inputs)) or None,
-            remedy="convert or leave out what was skipped" if skipped else "give files with text",
+            remedy="convert or remove the skipped inputs" if skipped else "give files with text",
         )
     if keep is not None:
         keep(run)
@@ -140,7 +140,7 @@ def _count(counter: ShardCounter, units: Sequence[Unit], partials: PartialResult
 def _add_up(
     width: int, results: Mapping[Unit, UnitResult], names: Sequence[str]
 ) -> tuple[dict[str, Tally], dict[Shard, str], dict[str, int]]:
-    """A tally for each domain, digests of the shards that were read, problems by kind."""
+    """Return a tally for each domain, digests of the shards that were read, and problems by kind."""
     tallies = {name: Tally(np.zeros(width, dtype=np.int64), 0, 0) for name in names}
     problems: Multiset[str] = Multiset()
     digests: dict[Shard, str] = {}
@@ -157,7 +157,7 @@ def _table(
     tallies: Mapping[str, Tally],
     sources: Mapping[str, str],
 ) -> FrequencyTable:
-    """The table of all domains' tallies; what belongs to none is the domain ``other`` where there are some."""
+    """Return the table of all tallies; if there are domains, the rest becomes the domain ``other``."""
     rest, *named = tallies.values()
     facts = options.deciding(tokenizer)
     whole = sum(named, rest)
@@ -178,7 +178,7 @@ def _table(
 
 
 def _source_digests(shards: Sequence[Shard], digests: Mapping[Shard, str]) -> dict[str, str]:
-    """SHA-256 of each source; of one that was read in several shards, over the digests of these."""
+    """Return the SHA-256 of each source; for a source in several shards, of the shards' digests."""
     parts: dict[str, list[str]] = {}
     for shard in shards:
         if shard in digests:
@@ -190,13 +190,13 @@ def _source_digests(shards: Sequence[Shard], digests: Mapping[Shard, str]) -> di
 
 
 def _say_special(tokenizer: TextTokenizer, table: FrequencyTable) -> None:
-    """Special tokens that stood in the text, such as ends of documents: they may be meant as separators."""
+    """Report special tokens in the text, such as ends of documents, which may be meant as separators."""
     if table.mode != "corpus":
         return
     special = table.special
     for token in sorted({*special.eos, *special.control, *special.others}):
         if count := int(table.counts[token]):
             say(
-                f"Note: the special token {tokenizer.backend.id_to_token(token)} stands {count:,} times in the text "
-                "and is counted as such; --separator makes documents of the text instead"
+                f"Note: the special token {tokenizer.backend.id_to_token(token)} occurs {count:,} times in the text "
+                "and is counted; pass it as --separator to split the text into documents instead"
             )

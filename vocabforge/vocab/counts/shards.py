@@ -1,6 +1,6 @@
-"""Counting units of shards, in this process or in several: each result is saved as soon as it is whole.
+"""Count units of shards, in this process or in several; each result is saved as soon as it is complete.
 
-A partial result is one small file a unit, written atomically, reused only when proved equal.
+A partial result is one small file per unit, written atomically and reused only after verification.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _FORMAT = 1
 
 @dataclass(frozen=True)
 class UnitResult:
-    """Counts, documents and bytes of one unit, a digest for each shard, and lines skipped by reason."""
+    """Counts, documents and bytes of one unit, a digest for each shard, and problems by kind."""
 
     tally: Tally
     digests: tuple[str, ...]
@@ -51,8 +51,10 @@ class UnitResult:
 
 
 class PartialResults:
-    """The folder of a run's partial results, found again by a key over everything that decides them and believed only
-    if their own checksum holds and their sources still have the digests that were counted.
+    """Folder of a run's partial results.
+
+    A result is found by a key over all settings that determine it, and reused only if its checksum matches
+    and its sources still have the counted digests.
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, Any], vocab_size: int) -> None:
@@ -60,14 +62,14 @@ class PartialResults:
         self._settings = json.dumps({"format": _FORMAT, **settings}, sort_keys=True)
 
     def path(self, unit: Unit) -> Path:
-        """File of a unit's result."""
-        # The domain is a label: the same bytes give the same counts under every name.
+        """Return the file of a unit's result."""
+        # The domain is a label: the same bytes give the same counts in every domain.
         places = json.dumps([{**asdict(shard), "domain": ""} for shard in unit], sort_keys=True)
         key = hashlib.sha256((self._settings + places).encode()).hexdigest()
         return self.folder / f"shard-{key[:24]}.safetensors"
 
     def load(self, unit: Unit, digests: Sequence[str]) -> UnitResult | None:
-        """The result of an earlier run, None when there is none for exactly these bytes."""
+        """Return the result of an earlier run, or None if there is none for exactly these bytes."""
         path = self.path(unit)
         if not path.is_file():
             return None
@@ -78,7 +80,7 @@ class PartialResults:
             if meta.pop("checksum") != _checksum(meta, ids, counts) or (
                 len(ids) and ids[-1] >= self.vocab_size
             ):
-                raise ValueError("its checksum does not hold")
+                raise ValueError("its checksum does not match")
             for shard, then, now in zip(unit, meta["digests"], digests, strict=True):
                 if then != now:
                     say(f"{shard.source} changed since it was counted: counting it again")
@@ -92,7 +94,7 @@ class PartialResults:
             return None
 
     def save(self, unit: Unit, result: UnitResult) -> None:
-        """Keep the result of a unit."""
+        """Save the result of a unit."""
         ids = np.flatnonzero(result.tally.counts).astype(np.int64)
         counts = result.tally.counts[ids]
         meta = {
@@ -107,7 +109,7 @@ class PartialResults:
         atomic_write(self.path(unit), data)
 
     def remove(self) -> None:
-        """Forget all results (the artefact that they went into is written); what else lies there stays."""
+        """Delete all results, after the artefact is written; other files in the folder are kept."""
         for pattern in ("shard-*.safetensors", ".shard-*.safetensors.tmp-*"):
             for file in self.folder.glob(pattern):
                 with contextlib.suppress(OSError):
@@ -115,26 +117,26 @@ class PartialResults:
         self.kept()
 
     def kept(self) -> bool:
-        """Whether there is a result to go on from; an empty folder is removed."""
+        """Return whether there is a result to resume from; an empty folder is removed."""
         with contextlib.suppress(OSError):
             self.folder.rmdir()
         return self.folder.is_dir()
 
     def prepare(self) -> None:
-        """Make the folder."""
+        """Create the folder."""
         with disk_errors(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
 
 
 def _checksum(meta: Mapping[str, Any], ids: np.ndarray, counts: np.ndarray) -> str:
-    """Over all that the file says, so that no flipped bit of it is believed."""
+    """Return a checksum of the file's whole content, which detects any flipped bit."""
     facts = json.dumps(meta, sort_keys=True).encode()
     return hashlib.sha256(facts + ids.tobytes() + counts.tobytes()).hexdigest()
 
 
 @dataclass(frozen=True)
 class ShardCounter:
-    """What counts shards: tokenizer, engine, rule for cutting long texts, options."""
+    """Counter of shards: tokenizer, engine, rule for cutting long texts, options."""
 
     tokenizer: TextTokenizer
     engine: Any
@@ -146,7 +148,7 @@ class ShardCounter:
         """Read and count a unit.
 
         Raises:
-            DataError: a source is damaged, or has become shorter since the work was divided.
+            DataError: a source is damaged, or has become shorter since planning.
         """
         sources = self.options.sources
         problems = Problems(strict=sources.strict, shown=_SHOWN - len(self.said))
@@ -165,7 +167,7 @@ class ShardCounter:
 def count_here(
     counter: ShardCounter, units: Sequence[Unit], partials: PartialResults, progress: Progress
 ) -> Iterator[tuple[Unit, UnitResult]]:
-    """Results of units in their order, those of an earlier run taken over."""
+    """Yield the results of units in order, reusing results of an earlier run."""
     for unit in units:
         digests = [shard_digest(shard) for shard in unit]
         result = partials.load(unit, digests)
@@ -198,7 +200,7 @@ def _count_in_worker(unit: Unit) -> UnitResult:
 def count_in_workers(
     counter: ShardCounter, units: Sequence[Unit], partials: PartialResults, progress: Progress
 ) -> Iterator[tuple[Unit, UnitResult]]:
-    """:func:`count_here` by ``options.workers`` processes, in whatever order they finish.
+    """Yield the results of :func:`count_here` by ``options.workers`` processes, in order of completion.
 
     Raises:
         VocabForgeError: a worker failed or was killed; finished shards are kept.
@@ -219,12 +221,12 @@ def count_in_workers(
             yield waiting[future], result
     except BrokenProcessPool as error:
         raise VocabForgeError(
-            "a counting worker ended before its work was done",
+            "a counting worker exited early",
             got="killed, or out of memory",
             remedy="finished shards are kept: run the same command again, with fewer --workers",
         ) from error
     finally:
-        workers = list((getattr(pool, "_processes", None) or {}).values())  # shutdown forgets them
+        workers = list((getattr(pool, "_processes", None) or {}).values())  # shutdown drops them
         pool.shutdown(wait=False, cancel_futures=True)
         for process in workers:
-            process.terminate()  # after a failure one may still count; the others have nothing to do
+            process.terminate()  # after a failure, some may still be counting; the others are idle

@@ -1,4 +1,4 @@
-"""The frequency table: how often each token id occurs, in all and by domain, and the artefact that keeps it."""
+"""Frequency tables: counts of each token id, in total and by domain, and their artefact."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ KIND = "counts"
 CountMode = Literal["corpus", "assistant", "mixture"]
 Counts = npt.NDArray[np.int64]
 REST = "other"
-"""Domain of what belongs to no named domain, where there are some."""
+"""Domain of documents outside the named domains, if there are named domains."""
 _FILE = "counts.safetensors"
 _DOMAIN = "domain/"
 
 
 @dataclass(frozen=True, eq=False)
 class Tally:
-    """What a pass over documents yields: counts (V,) int64, documents, UTF-8 bytes."""
+    """Result of a pass over documents: counts (V,) int64, documents, UTF-8 bytes."""
 
     counts: Counts
     documents: int
@@ -43,17 +43,18 @@ class Tally:
 
 @dataclass(frozen=True, eq=False)
 class FrequencyTable:
-    """How often each token id occurs.
+    """Counts of each token id.
 
     Attributes:
         counts: (V,) int64, V = highest token id of the tokenizer + 1.
         bytes: UTF-8 bytes of the documents (mode ``assistant``: of the assistant's contents).
-        mode: ``corpus`` counts every token of raw text without BOS or EOS; ``assistant`` the tokens that the assistant
-            writes in rendered conversations; ``mixture`` is a weighted mean of normalised frequencies as whole numbers.
+        mode: ``corpus`` counts every token of raw text without BOS or EOS; ``assistant`` counts the
+            assistant's tokens in rendered conversations; ``mixture`` is a weighted mean of normalised
+            frequencies as integers.
         sources: digest of each source by name.
-        special: the tokenizer's special ids, so that a subset can be chosen without the tokenizer.
-        domains: the parts that were counted apart, by name; together they are the whole.
-        origin: what a merged or mixed table was made from, and how it was counted.
+        special: special ids of the tokenizer, which allow selecting a subset without it.
+        domains: separately counted parts by name; together they are the whole.
+        origin: inputs of a merged or mixed table, and counting options.
     """
 
     counts: Counts
@@ -81,7 +82,7 @@ class FrequencyTable:
         return int(np.count_nonzero(self.counts))
 
     def totals(self) -> dict[str, Any]:
-        """What commands report of a table as JSON."""
+        """Return the summary that commands report as JSON."""
         names = ("mode", "documents", "bytes", "tokens", "vocab_size", "fingerprint")
         return {name: getattr(self, name) for name in names} | {"ids_with_count": self.seen}
 
@@ -111,10 +112,10 @@ def save_counts(
 
 
 def load_counts(path: Path) -> FrequencyTable:
-    """Read the artefact back, verified.
+    """Load and verify the artefact.
 
     Raises:
-        ArtifactError: no such artefact, or one that does not hold what its manifest says.
+        ArtifactError: no such artefact, or its content does not match its manifest.
     """
     artifact = open_artifact(path, KIND)
     meta = artifact.meta
@@ -136,7 +137,7 @@ def load_counts(path: Path) -> FrequencyTable:
         )
         if problem := _disagreement(table, meta):
             raise ValueError(
-                f"{problem}, where the manifest says ({meta['vocab_size']},), {meta['tokens']} tokens"
+                f"{problem}, but the manifest has ({meta['vocab_size']},), {meta['tokens']} tokens"
             )
     return table
 
@@ -150,7 +151,7 @@ def _disagreement(table: FrequencyTable, meta: Mapping[str, Any]) -> str | None:
         return f"mode {table.mode}"
     parts: list[Any] = [table, *table.domains.values()]
     if min(min(part.documents, part.bytes) for part in parts) < 0:
-        return "less than no documents or bytes"
+        return "a negative number of documents or bytes"
     special = table.special
     ids = (*special.eos, *special.control, *special.tools, *special.bytes, *special.others)
     if ids and not 0 <= min(ids) <= max(ids) < table.vocab_size:

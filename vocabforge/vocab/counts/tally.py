@@ -1,7 +1,8 @@
-"""Counting the tokens of documents: batches in, one tally out, whatever engine encodes.
+"""Count the tokens of documents: batches in, one tally out, with any engine.
 
-Of a conversation the tokens count that begin inside a span that the assistant wrote. Only the stretches between proven
-cuts around the ends of a span are encoded with places; what lies between two of them is inside or outside as a whole.
+In a conversation, only tokens that begin inside a span of the assistant count. Only the stretches between
+proven cuts around the ends of a span are encoded with offsets; text between two stretches is entirely inside
+or outside.
 """
 
 from __future__ import annotations
@@ -30,13 +31,15 @@ _BATCH_DOCUMENTS = 8192
 _BATCH_CHARACTERS = 4 << 20
 SHARD_BYTES = 256 << 20
 _Read = tuple[list[str], list[bool], list[int], list[Document]]
-"""Texts to count, whether each begins a text, ids that count beside them, and the documents that all this is of."""
+"""Texts to count, whether each begins a text, additional ids to count, and the documents of all these."""
 
 
 @dataclass(frozen=True)
 class CountOptions:
-    """How a corpus is counted: ``engine`` None is the fastest that is proved equal; ``shard_bytes`` is the unit of
-    resuming and of division.
+    """Options for counting a corpus.
+
+    ``engine`` None selects the fastest engine that is proven; ``shard_bytes`` is the unit of division and of
+    resuming.
     """
 
     mode: CountMode = "corpus"
@@ -52,7 +55,7 @@ class CountOptions:
                 raise UsageError(f"{name} is too small", got=value, expected="at least 1")
 
     def deciding(self, tokenizer: TextTokenizer) -> dict[str, Any]:
-        """What the counts of a shard depend on, beside its bytes."""
+        """Return what the counts of a shard depend on, apart from its bytes."""
         source = self.sources
         facts: dict[str, Any] = {
             "fingerprint": tokenizer.fingerprint,
@@ -70,12 +73,12 @@ class CountOptions:
 
 
 class TokenCounter:
-    """Adds up documents: counts (V,), documents, UTF-8 bytes.
+    """Counter of documents: counts (V,), documents, UTF-8 bytes.
 
     Args:
-        tokenizer: renders conversations in mode ``assistant``.
-        engine: counts plain texts; no special token is added.
-        cut: where a conversation may be cut; None: it is encoded as a whole.
+        tokenizer: tokenizer that renders conversations in mode ``assistant``.
+        engine: engine that counts plain texts, without special tokens.
+        cut: where a conversation may be cut; None to encode it whole.
     """
 
     def __init__(
@@ -87,7 +90,7 @@ class TokenCounter:
 
     @property
     def tally(self) -> Tally:
-        """What was counted so far."""
+        """The counts so far."""
         return Tally(self._counts, self._documents, self._bytes)
 
     def add(
@@ -96,7 +99,7 @@ class TokenCounter:
         problems: Problems,
         on_batch: Callable[[int], None] | None = None,
     ) -> None:
-        """Count documents, in batches of bounded size; ``on_batch`` is called with each batch's tokens."""
+        """Count documents in bounded batches; ``on_batch`` is called with the token count of each batch."""
         read = self._answers if self._mode == "assistant" else self._texts
         for batch in prefetched(batched(documents, number=_BATCH_DOCUMENTS, characters=_BATCH_CHARACTERS)):
             texts, begins, ids, counted = read(batch, problems)
@@ -162,10 +165,10 @@ Item = TypeVar("Item")
 
 
 def prefetched(items: Iterable[Item]) -> Iterator[Item]:
-    """The items in their order, made by a thread that is one item ahead.
+    """Yield the items in order, produced by a thread that is one item ahead.
 
-    It pays where the consumer releases the interpreter's lock. What making an item raises is raised here in its turn.
-    When the iteration is left, the item that the thread is at is finished, and no other.
+    Useful if the consumer releases the GIL. Exceptions of ``items`` are raised here in order. If the
+    iteration is abandoned, the thread finishes only its current item.
     """
     source, end = iter(items), object()
     with ThreadPoolExecutor(1, "prefetch") as pool:
@@ -176,7 +179,7 @@ def prefetched(items: Iterable[Item]) -> Iterator[Item]:
 
 
 class Answers(NamedTuple):
-    """Ids of tokens that the assistant wrote, texts behind a cut whose tokens it wrote all, and what was not read."""
+    """Ids of the assistant's tokens, texts after a cut that are entirely the assistant's, and unread keys."""
 
     ids: list[int]
     texts: list[str]
@@ -186,10 +189,10 @@ class Answers(NamedTuple):
 def read_answers(
     tokenizer: TextTokenizer, rule: CutRule | None, talks: Sequence[Document]
 ) -> Iterator[Answers | DataError]:
-    """What the assistant wrote in each conversation, or why ``render_with_mask`` refuses it.
+    """Yield what the assistant wrote in each conversation, or why it cannot be rendered and masked.
 
     Raises:
-        DataError: the chat template leaves out what is said, so that no conversation can be used.
+        DataError: the chat template omits message contents, so no conversation can be used.
     """
     found = [_rendered(tokenizer, talk) for talk in talks]
     chats = [chat for chat in found if isinstance(chat, RenderedChat)]
@@ -224,12 +227,12 @@ def _whole(tokenizer: TextTokenizer, chat: RenderedChat, talk: Sequence[Message]
 
 
 def _apart(rule: CutRule, chats: Sequence[RenderedChat]) -> Iterator[Answers | None]:
-    """None where the mask may be all zero or all one, which only the whole text tells."""
+    """Yield the answers of each chat, or None if only the whole text shows whether the mask is constant."""
     stretches = [_stretches(rule, chat) for chat in chats]
     texts = [chat.text[start:stop] for chat, some in zip(chats, stretches) for start, stop in some]
     rows = iter(rule.encode_with_starts(texts, [start == 0 for some in stretches for start, _ in some]))
     for chat, some in zip(chats, stretches):
-        ends = [at for span in chat.spans for at in span]  # an odd number of them up to a place: it is inside
+        ends = [at for span in chat.spans for at in span]  # a place after an odd number of ends is inside
         tokens = [
             (token, bisect_right(ends, start + at) % 2) for start, _ in some for token, at in next(rows)
         ]
@@ -241,7 +244,7 @@ def _apart(rule: CutRule, chats: Sequence[RenderedChat]) -> Iterator[Answers | N
 
 
 def _stretches(rule: CutRule, chat: RenderedChat) -> list[tuple[int, int]]:
-    """(start, stop) around all ends of the spans, joined where they touch."""
+    """Return (start, stop) around all ends of the spans, merged if they touch."""
     found: list[tuple[int, int]] = []
     for at in (at for span in chat.spans for at in span):
         start, stop = rule.around(chat.text, at)

@@ -1,1 +1,1 @@
-"""What two vocabularies share."""
+"""Comparison of two vocabularies."""

@@ -1,7 +1,7 @@
-"""What a drafter needs to know to draft for a target with another vocabulary.
+"""Bridge for a drafter whose vocabulary differs from the target's.
 
-Texts go over as bytes: a target's tokens become bytes, and those the drafter's tokens, and back. Special tokens
-stand for nothing and never go over, but for one pair of end tokens.
+Texts are exchanged as bytes: the target's tokens become bytes, which become the drafter's tokens, and vice
+versa. Special tokens have no bytes and are not exchanged, except for one pair of end tokens.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from .token_bytes import TokenForms
 
 @dataclass(frozen=True, eq=False)
 class BridgeSide:
-    """One vocabulary, as far as its model can read and write it.
+    """One vocabulary, restricted to the rows of its model.
 
     Attributes:
         forms: bytes of every row of the model's LM head; None for special tokens and padded rows.
-        eos: its end tokens, but for those that are text as well; first the one paired with the other side's.
-        start: what stands before a text (its BOS, mostly); never empty.
-        opening: bytes that its tokenizer puts before a text (the space of most SentencePiece vocabularies).
+        eos: end tokens, except those that are also text; the token paired with the other side comes first.
+        start: ids before a text (usually BOS), never empty.
+        opening: bytes that the tokenizer adds before a text (the space of most SentencePiece vocabularies).
     """
 
     forms: tuple[bytes | None, ...]
@@ -40,7 +40,7 @@ class BridgeSide:
 
     @cached_property
     def text_ids(self) -> Ids:
-        """Ids that stand for bytes, ascending."""
+        """Ids with bytes, ascending."""
         return np.array([token for token, form in enumerate(self.forms) if form], dtype=np.int64)
 
     @cached_property
@@ -50,27 +50,30 @@ class BridgeSide:
 
     @cached_property
     def closings(self) -> frozenset[bytes]:
-        """Two bytes each: a letter or mark and the white space that ends it within a token (``;`` and a line end)."""
+        """Two-byte strings within tokens: a letter or mark and the white space after it (``;``, line end)."""
         return frozenset(re.findall(rb"(?=([^ \n\t\r\0][ \n\t\r]))", b"\0".join(filter(None, self.forms))))
 
     @cached_property
     def mean_bytes(self) -> float:
-        """Mean length of the tokens that people can read; single bytes kept for what has no token are left out."""
+        """Mean length in bytes of the readable tokens; tokens of single fallback bytes are excluded."""
         forms = {form for form in self.forms if form}
         lengths = [len(form) for form in forms if _readable(form)] or [len(form) for form in forms]
         return sum(lengths) / max(len(lengths), 1)
 
     @cached_property
     def words(self) -> bool:
-        """Whether words are tokens together with the space before them, so that none ends in a space of its own."""
+        """Whether tokens of words include the preceding space, so that words do not end in a space."""
         forms = [form for form in self.forms if form]
         return sum(form[:1] == b" " and len(form) > 2 for form in forms) * 20 >= len(forms) > 0
 
 
 @dataclass(frozen=True, eq=False)
 class Bridge:
-    """Two vocabularies; ``pairs`` (n, 2) int64 are ids of target and drafter with the same bytes, one to one, ascending
-    in the target's; ``eos`` is an end token of each that stand for each other.
+    """Two vocabularies and their common tokens.
+
+    Attributes:
+        pairs: (n, 2) int64, ids of target and drafter with the same bytes, one to one, ascending by target.
+        eos: equivalent end tokens of target and drafter.
     """
 
     target: BridgeSide
@@ -80,11 +83,11 @@ class Bridge:
 
     @property
     def shared(self) -> float:
-        """Share of the target's tokens that the drafter has, too."""
+        """Share of the target's tokens that the drafter also has."""
         return len(self.pairs) / max(len(self.target.text_ids), 1)
 
     def ends(self, token: int) -> bool:
-        """Whether a drafter's token ends the text."""
+        """Return whether a drafter's token ends the text."""
         return token in self.drafter.eos
 
 
@@ -95,16 +98,19 @@ def make_bridge(
     *,
     overlap: Overlap | None = None,
 ) -> Bridge:
-    """Compare two tokenizers, or take a saved overlap (``vocabforge compare-vocab --output``).
+    """Compare two tokenizers, or use a saved overlap (``vocabforge compare-vocab --output``).
 
-    ``rows`` are those of the LM heads of target and drafter; ids beyond them do not exist for the models.
+    ``rows`` are the rows of the LM heads of target and drafter; the models do not have ids beyond them.
 
     Raises:
-        MismatchError: the overlap is one of other tokenizers.
-        DataError: a tokenizer's decoder is not one whose bytes are known.
+        MismatchError: the overlap was made with other tokenizers.
+        DataError: a tokenizer's decoder is not supported.
     """
     sides = prepare(target), prepare(drafter)
-    ends: tuple[int | None, int | None] = (None, None)  # the artefact may pair others than the first
+    ends: tuple[int | None, int | None] = (
+        None,
+        None,
+    )  # the artefact may pair other end tokens than the first
     if overlap is None:
         pairs = pair_up(*sides)
     else:
@@ -124,10 +130,10 @@ def _readable(form: bytes) -> bool:
 
 
 def check_overlap(overlap: Overlap, target: TextTokenizer, drafter: TextTokenizer) -> None:
-    """Refuse an overlap of other tokenizers.
+    """Check that an overlap was made with these tokenizers.
 
     Raises:
-        MismatchError: one of the two is another one.
+        MismatchError: one of the tokenizers differs.
     """
     for role, one, made in (("target", target, overlap.a), ("drafter", drafter, overlap.b)):
         if one.fingerprint != made.fingerprint:
@@ -140,7 +146,7 @@ def check_overlap(overlap: Overlap, target: TextTokenizer, drafter: TextTokenize
 
 
 def _side(one: ComparedVocabulary, rows: int, first: int | None) -> BridgeSide:
-    """One side; ``first`` goes before its other end tokens."""
+    """Return one side; ``first`` is moved before its other end tokens."""
     forms = (*one.forms.forms[:rows], *[None] * (rows - len(one.forms.forms)))
     ends = one.ends if first is None else (first, *(token for token in one.ends if token != first))
     eos = tuple(token for token in ends if token < rows)
@@ -149,7 +155,7 @@ def _side(one: ComparedVocabulary, rows: int, first: int | None) -> BridgeSide:
 
 
 def _start_of(tokenizer: TextTokenizer, rows: int) -> tuple[int, ...]:
-    """What its own prefix puts before a text, else its BOS, else its end token, else any."""
+    """Return the tokenizer's prefix, else its BOS, else its first end token, else id 0."""
     bos = () if tokenizer.bos_id is None else (tokenizer.bos_id,)
     for ids in (tokenizer.prefix_ids, bos, tokenizer.eos_ids[:1]):
         if ids and max(ids) < rows:
@@ -158,7 +164,7 @@ def _start_of(tokenizer: TextTokenizer, rows: int) -> tuple[int, ...]:
 
 
 def opening_of(tokenizer: TextTokenizer, forms: TokenForms) -> bytes:
-    """What a tokenizer puts before a text: the space of most SentencePiece vocabularies, or nothing."""
+    """Return the bytes that a tokenizer adds before a text (a space in most SentencePiece vocabularies)."""
     letters = (form.strip() for form in forms.forms if form)
     known = (form.decode() for form in letters if form.isalnum())  # ASCII
     for letter in ("a", *islice(known, 8)):

@@ -1,4 +1,4 @@
-"""Two tokenizers on the same texts: tokens, shared tokens in use, round trips."""
+"""Comparison of two tokenizers on the same texts: tokens, shared tokens in use, round trips."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ from .overlap import ComparedVocabulary, histogram
 def compare_on_corpus(
     a: ComparedVocabulary, b: ComparedVocabulary, documents: Iterable[Document]
 ) -> dict[str, Any]:
-    """Figures of both tokenizers over documents.
+    """Return statistics of both tokenizers on documents.
 
     Returns:
         ``documents``, ``bytes`` and, under ``a`` and ``b``: ``tokens``, ``bytes_per_token``, ``shared``
-        (occurrences of tokens whose bytes are a token of the other side), ``needed`` (occurrences by how many
-        tokens of the other side they need), ``exact`` (documents that encoding and decoding give back unchanged).
+        (occurrences of tokens whose bytes are a token of the other side), ``needed`` (occurrences by the
+        number of tokens they need on the other side), ``exact`` (documents unchanged after encoding and
+        decoding).
 
     Raises:
-        DataError: there are no documents.
+        DataError: no documents.
     """
     sides = (a, b)
     counts = [np.zeros(len(side.forms.forms), dtype=np.int64) for side in sides]

@@ -1,8 +1,8 @@
-"""Two vocabularies side by side: which tokens are the same bytes, and how each spells the other's tokens.
+"""Overlap of two vocabularies: tokens with the same bytes, and how each side spells the other's tokens.
 
-The tables follow Timor et al. 2025 ("Accelerating LLM Inference with Lossless Speculative Decoding Algorithms for
-Heterogeneous Vocabularies", tables 8 to 11). Tokens are compared by their byte forms; special tokens are left out
-but for one pair of end tokens.
+The tables follow Timor et al. 2025 ("Accelerating LLM Inference with Lossless Speculative Decoding Algorithms
+for Heterogeneous Vocabularies", tables 8 to 11). Tokens are compared by their byte forms; special tokens are
+excluded, except for one pair of end tokens.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _FILE = "overlap.safetensors"
 
 @dataclass(frozen=True, eq=False)
 class ComparedVocabulary:
-    """A tokenizer made ready to be compared; see :func:`prepare`."""
+    """Tokenizer prepared for comparison; see :func:`prepare`."""
 
     tokenizer: TextTokenizer
     forms: TokenForms
@@ -40,12 +40,12 @@ class ComparedVocabulary:
 
     @property
     def ends(self) -> tuple[int, ...]:
-        """End tokens that stand for no text."""
+        """End tokens without bytes."""
         return tuple(token for token in _eos(self.tokenizer) if self.forms.forms[token] is None)
 
     @property
     def by_form(self) -> dict[bytes, list[int]]:
-        """Ids of each byte form: the one that the tokenizer itself writes first, then ascending."""
+        """Ids of each byte form: first the id that the tokenizer itself produces, then ascending."""
         found: defaultdict[bytes, list[int]] = defaultdict(list)
         for token, form in enumerate(self.forms.forms):
             if form:
@@ -59,10 +59,10 @@ class ComparedVocabulary:
 
 
 def prepare(tokenizer: TextTokenizer) -> ComparedVocabulary:
-    """Byte forms and spelling of a tokenizer.
+    """Compute the byte forms and the speller of a tokenizer.
 
     Raises:
-        DataError: the tokenizer's decoder is not one whose bytes are known.
+        DataError: the tokenizer's decoder is not supported.
     """
     forms = token_forms(tokenizer)
     return ComparedVocabulary(tokenizer, forms, Speller(tokenizer, forms))
@@ -70,19 +70,19 @@ def prepare(tokenizer: TextTokenizer) -> ComparedVocabulary:
 
 @dataclass(frozen=True)
 class VocabularySide:
-    """One of the two vocabularies, by figures.
+    """Statistics of one of two vocabularies.
 
     Attributes:
-        family: how it spells bytes.
+        family: how the vocabulary represents bytes.
         vocab_size: highest id + 1.
-        text_tokens: ids that stand for bytes, added tokens included.
-        special: special tokens and the unknown token.
-        added: added tokens that are not special.
-        unused: ids without a token.
-        duplicates: ids beyond the first with the same bytes.
+        text_tokens: number of ids with bytes, including added tokens.
+        special: number of special tokens and the unknown token.
+        added: number of added tokens that are not special.
+        unused: number of ids without a token.
+        duplicates: number of ids beyond the first with the same bytes.
         single_bytes: how many of the 256 bytes have a token.
-        shared: ids whose bytes are a token of the other side.
-        needed: ids by how many tokens of the other side they need: none fits, 1, 2, ... 7, 8 or more.
+        shared: number of ids whose bytes are a token of the other side.
+        needed: ids by the number of tokens they need on the other side: none fits, 1, 2, ... 7, 8 or more.
     """
 
     name: str
@@ -102,14 +102,14 @@ class VocabularySide:
 
 @dataclass(frozen=True, eq=False)
 class Overlap:
-    """What two vocabularies share.
+    """Common tokens of two vocabularies.
 
     Attributes:
-        pairs: (n, 2) int64, ids of A and B with the same bytes, one to one, ascending in A; of several ids with the
-            same bytes the one that the tokenizer itself writes goes first, then the lower.
+        pairs: (n, 2) int64, ids of A and B with the same bytes, one to one, ascending in A; among ids with
+            the same bytes, the id that the tokenizer itself produces comes first, then the lower.
         forms: number of byte strings that are tokens of both.
-        eos_pair: one end token of each, which stand for each other; None where a side has none.
-        corpus: figures of :func:`~vocabforge.vocab.overlap.on_text.compare_on_corpus`, None without a corpus.
+        eos_pair: equivalent end tokens of A and B; None if a side has none.
+        corpus: result of :func:`~vocabforge.vocab.overlap.on_text.compare_on_corpus`, None without a corpus.
     """
 
     pairs: Ids
@@ -120,7 +120,7 @@ class Overlap:
     corpus: Mapping[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """All figures, without the pairs themselves."""
+        """Return all figures, without the pairs themselves."""
         return {
             "pairs": len(self.pairs),
             "forms": self.forms,
@@ -138,7 +138,7 @@ def compare(
     corpus: Mapping[str, Any] | None = None,
     eos_pair: tuple[int, int] | None = None,
 ) -> Overlap:
-    """Compare two vocabularies; ``eos_pair`` are end tokens that stand for each other, by default the first of each."""
+    """Compare two vocabularies; ``eos_pair`` are equivalent end tokens, by default the first of each side."""
     ids_a, ids_b = a.by_form, b.by_form
     ends = a.ends, b.ends
     return Overlap(
@@ -152,7 +152,7 @@ def compare(
 
 
 def pair_up(a: ComparedVocabulary, b: ComparedVocabulary) -> Ids:
-    """``compare(a, b).pairs`` alone, without spelling every token with the other side's."""
+    """Return ``compare(a, b).pairs`` without spelling every token with the other side's tokens."""
     return _paired(a.by_form, b.by_form)
 
 
@@ -163,10 +163,10 @@ def _paired(ids_a: Mapping[bytes, Sequence[int]], ids_b: Mapping[bytes, Sequence
 
 
 def end_token(one: ComparedVocabulary, named: str) -> int:
-    """The special token with this text or id.
+    """Return the special token with this text or id.
 
     Raises:
-        UsageError: there is none.
+        UsageError: no such token.
     """
     tokenizer = one.tokenizer
     token = tokenizer.backend.token_to_id(named)
@@ -210,11 +210,11 @@ def _side(
 
 
 def histogram(needed: Ids, weights: Ids | None = None) -> tuple[int, ...]:
-    """Tokens by how many tokens of the other side they need, :data:`LONGEST` + 1 entries.
+    """Count tokens by the number of tokens they need on the other side, in :data:`LONGEST` + 1 entries.
 
     Args:
-        needed: (V,) int64, 0 where nothing fits, -1 for ids without bytes (left out).
-        weights: (V,) int64 how often each occurs; by default each id once.
+        needed: (V,) int64, 0 if nothing fits, -1 for ids without bytes (excluded).
+        weights: (V,) int64, occurrences of each id; by default 1 each.
     """
     known = needed >= 0
     values = np.minimum(needed[known], LONGEST)
@@ -226,16 +226,16 @@ def histogram(needed: Ids, weights: Ids | None = None) -> tuple[int, ...]:
 def save_overlap(
     overlap: Overlap, path: Path, *, config: Mapping[str, Any] | None = None, overwrite: bool = False
 ) -> None:
-    """Write the artefact (kind ``overlap``): the pairs, and all figures in its manifest."""
+    """Write the artefact (kind ``overlap``): the pairs, with all figures in the manifest."""
     with write_artifact(path, KIND, overlap.to_json(), config=config, overwrite=overwrite) as folder:
         save_file({"pairs": np.ascontiguousarray(overlap.pairs)}, folder / _FILE)
 
 
 def load_overlap(path: Path) -> Overlap:
-    """Read the artefact back, verified.
+    """Load and verify the artefact.
 
     Raises:
-        ArtifactError: no such artefact, or one that does not hold what its manifest says.
+        ArtifactError: no such artefact, or its content does not match its manifest.
     """
     artifact = open_artifact(path, KIND)
     meta = artifact.meta

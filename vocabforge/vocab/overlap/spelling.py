@@ -1,4 +1,4 @@
-"""How a tokenizer spells given bytes in the middle of a text: how many of its tokens, and which."""
+"""Spelling of bytes by a tokenizer in the middle of a text: the number of tokens, and their ids."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ _EMPTY: dict[str, Any] = {
 
 
 class Speller:
-    """Spells bytes with a tokenizer's pre-tokeniser and model, as they stand behind other text.
+    """Speller of bytes after other text, with a tokenizer's pre-tokeniser and model.
 
-    The normaliser is left out but for the mark that it writes for a space. A spelling counts only if its tokens' bytes
-    are the bytes asked for. What the tokenizer cannot be given as text, or reads otherwise at the beginning of a word,
-    is spelled by its model (byte-level), or by the longest match over the byte forms.
+    Of the normaliser, only the replacement of a space by its mark is used. A spelling is valid only if the
+    bytes of its tokens equal the requested bytes. Bytes that are not text, or that the tokenizer reads
+    differently at the beginning of a word, are spelled by the model (byte-level) or by longest match over the
+    byte forms.
     """
 
     def __init__(self, tokenizer: TextTokenizer, forms: TokenForms) -> None:
@@ -49,7 +50,7 @@ class Speller:
         self._longest = max(map(len, self._by_form), default=0)
 
     def within(self, rows: int) -> Speller:
-        """The same with the tokens below ``rows`` only."""
+        """Return a speller restricted to the tokens below ``rows``."""
         if rows >= len(self._forms):
             return self
         fewer = copy(self)
@@ -57,11 +58,11 @@ class Speller:
         return fewer
 
     def lengths(self, wanted: Sequence[bytes | None]) -> npt.NDArray[np.int64]:
-        """Number of tokens for each entry, (n,) int64: 0 where there is no spelling, -1 where nothing is asked."""
+        """Return the number of tokens per entry, (n,) int64: 0 without a spelling, -1 for an empty entry."""
         return np.array([-1 if ids is None else len(ids) for ids in self.spell(wanted)], dtype=np.int64)
 
     def spell(self, wanted: Sequence[bytes | None]) -> list[list[int] | None]:
-        """Ids for each entry: empty where there is no spelling, None where nothing is asked (None or b"")."""
+        """Return the ids for each entry: empty without a spelling, None for an empty entry (None or b"")."""
         found: list[list[int] | None] = [[] if form else None for form in wanted]
         for start in range(0, len(wanted), _BATCH):
             places, texts = [], []
@@ -117,17 +118,19 @@ def _inside_text(tokenizer: TextTokenizer, forms: TokenForms) -> Tokenizer:
     }
     before, cut = ({"type": "Sequence", key: some} if some else None for key, some in steps.items())
     inside = Tokenizer.from_str(json.dumps({**_EMPTY, "normalizer": before, "pre_tokenizer": cut}))
-    inside.model = backend.model  # shared: reading a large one again takes seconds
+    inside.model = backend.model  # shared: reloading a large model takes seconds
     added = backend.get_added_tokens_decoder()
     for token_id, token in added.items():
         token.special = token_id in forms.special
-    inside.add_tokens([added[token_id] for token_id in sorted(added)])  # they get the same ids as in a file
+    inside.add_tokens(
+        [added[token_id] for token_id in sorted(added)]
+    )  # in this order, they get their original ids
     inside.encode_special_tokens = True
     return inside
 
 
 def _marks(step: Part) -> bool:
-    """Whether a normaliser writes the mark of a space."""
+    """Return whether a normaliser writes the mark of a space."""
     replaces = step["type"] == "Replace" and step["pattern"] == {"String": " "}
     return replaces or step["type"] == "ByteLevel"
 

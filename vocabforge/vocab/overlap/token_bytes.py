@@ -1,8 +1,8 @@
-"""What each token stands for, as bytes: the only form in which two vocabularies can be compared.
+"""Byte forms of tokens, the only form in which two vocabularies can be compared.
 
-The byte form of a token is what the tokenizer's decoder adds to a text for it, behind other tokens. So a leading
-space belongs to the token that writes it (``Ġthe``, ``▁the`` and WordPiece's ``the`` are ``b" the"``; ``##ing`` is
-``b"ing"``), and the joined byte forms of a text's ids are the text behind the tokenizer's normaliser.
+The byte form of a token is what the tokenizer's decoder appends for it after other tokens. A leading space
+therefore belongs to its token (``Ġthe``, ``▁the`` and WordPiece's ``the`` are ``b" the"``; ``##ing`` is
+``b"ing"``), and the joined byte forms of a text's ids are the text after normalisation.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["TokenForms", "byte_level_characters", "is_byte_level", "readable", "
 
 _Step = Callable[[str], "str | bytes"]
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-# What the library's WordPiece decoder does to each piece where its clean-up is on, in its order.
+# Replacements of the library's WordPiece decoder in each piece if clean-up is on, in its order.
 _CLEAN_UP = (
     *((" " + mark, mark) for mark in (".", "?", "!", ",")),
     (" ' ", "'"),
@@ -38,13 +38,13 @@ _CLEAN_UP = (
 
 @dataclass(frozen=True, eq=False)
 class TokenForms:
-    """The tokens of a tokenizer as bytes.
+    """Byte forms of a tokenizer's tokens.
 
     Attributes:
         forms: V entries; None for special tokens, the unknown token and ids without a token.
-        special: ids of the special added tokens, the unknown token, and those that begin and end a text.
-        added: ids of the other added tokens (such as ``<think>``), which the model's merges never make.
-        family: how the vocabulary spells bytes, for people.
+        special: ids of special added tokens, the unknown token, and tokens that begin or end a text.
+        added: ids of other added tokens (such as ``<think>``), which merges never produce.
+        family: how the vocabulary represents bytes, for display.
     """
 
     forms: tuple[bytes | None, ...]
@@ -54,19 +54,19 @@ class TokenForms:
 
 
 def token_bytes(tokenizer: TextTokenizer) -> list[bytes | None]:
-    """Byte form of every id, V entries; see :class:`TokenForms` for what has none.
+    """Return the byte form of every id, V entries; see :class:`TokenForms` for ids without a byte form.
 
     Raises:
-        DataError: the tokenizer's decoder is not one whose bytes are known.
+        DataError: the tokenizer's decoder is not supported.
     """
     return list(token_forms(tokenizer).forms)
 
 
 def token_forms(tokenizer: TextTokenizer) -> TokenForms:
-    """:func:`token_bytes`, with what tells control tokens and added tokens apart; read from the tokenizer's parts.
+    """Return byte forms, special ids and added ids, derived from the parts of the tokenizer.
 
     Raises:
-        DataError: the tokenizer's decoder is not one whose bytes are known.
+        DataError: the tokenizer's decoder is not supported.
     """
     content = json.loads(tokenizer.backend.to_str())
     family, spell = _family(content, tokenizer)
@@ -86,7 +86,7 @@ def token_forms(tokenizer: TextTokenizer) -> TokenForms:
 
 
 def _unknown_ids(content: Mapping[str, Any]) -> set[int]:
-    """The unknown token stands for no bytes in particular, whether or not it is marked as special."""
+    """Return the id of the unknown token, which has no bytes even if it is not marked as special."""
     model = content["model"]
     if isinstance(model.get("unk_id"), int):  # Unigram
         return {model["unk_id"]}
@@ -95,9 +95,9 @@ def _unknown_ids(content: Mapping[str, Any]) -> set[int]:
 
 
 def _control_ids(tokenizer: TextTokenizer, added: Mapping[int, Any]) -> set[int]:
-    """Tokens that begin or end a text, where they are more than text.
+    """Return the tokens that begin or end a text, unless they are ordinary text.
 
-    An end token that only ``generation_config.json`` names may be an ordinary one, such as a line end: it stays text.
+    An end token named only in ``generation_config.json`` may be ordinary (a line end) and remains text.
     """
     named = (tokenizer.special_text.get(name) for name in ("bos_token", "eos_token"))
     ids = {tokenizer.backend.token_to_id(text) for text in named if text is not None}
@@ -126,7 +126,7 @@ def _family(content: Mapping[str, Any], tokenizer: TextTokenizer) -> tuple[str, 
 
 
 def is_byte_level(tokenizer: TextTokenizer) -> bool:
-    """Whether any part of the tokenizer maps bytes to characters (else "a" is a character, not a byte)."""
+    """Return whether any part of the tokenizer maps bytes to characters (else "a" is not a byte)."""
     parts = (("pre_tokenizer", "pretokenizers"), ("normalizer", "normalizers"), ("decoder", "decoders"))
     steps = (step for name, key in parts for step in flat(tokenizer.structure[name], key))
     return any(step["type"] == "ByteLevel" for step in steps)
@@ -134,7 +134,7 @@ def is_byte_level(tokenizer: TextTokenizer) -> bool:
 
 @cache
 def byte_level_characters() -> tuple[str, ...]:
-    """GPT-2's character for each byte 0..255 (Radford et al. 2019)."""
+    """Return GPT-2's character for each byte 0..255 (Radford et al. 2019)."""
     printable = {
         *range(ord("!"), ord("~") + 1),
         *range(ord("¡"), ord("¬") + 1),
@@ -154,7 +154,7 @@ def _byte_level(model: Mapping[str, Any]) -> Callable[[str], bytes]:
         text = token.removesuffix(suffix) if ends_word else token
         if all(character in bytes_of for character in text):
             form = bytes(bytes_of[character] for character in text)
-        else:  # as the library's decoder does it
+        else:  # as in the library's decoder
             form = _utf8(text)
         return form + b" " if ends_word else form
 
@@ -166,7 +166,7 @@ def _utf8(text: str) -> bytes:
 
 
 def _decoder_steps(content: Mapping[str, Any], tokenizer: TextTokenizer) -> list[_Step]:
-    """The decoder as functions on one token that stands behind others; without a decoder, by the other parts."""
+    """Return the decoder as functions on one token after others, derived from other parts if missing."""
     steps: list[_Step] = []
     fused = False
     for part in flat(content.get("decoder"), "decoders"):
@@ -178,7 +178,7 @@ def _decoder_steps(content: Mapping[str, Any], tokenizer: TextTokenizer) -> list
             if not fused:
                 steps.append(_strip(part["content"], int(part["start"]), int(part["stop"])))
             elif part["stop"]:
-                raise _not_known("a decoder that cuts the end of the text", tokenizer)
+                raise _not_known("a decoder that strips the end of the text", tokenizer)
         elif kind == "ByteFallback":
             steps.append(_byte_fallback)
         elif kind == "Metaspace":
@@ -211,7 +211,7 @@ def _steps_without_decoder(content: Mapping[str, Any], tokenizer: TextTokenizer)
         return [lambda word: " " + word]
     if not cutters:  # nothing is dropped between tokens: they are the text itself
         return []
-    raise _not_known("no decoder, and pieces of words that bear no mark", tokenizer)
+    raise _not_known("no decoder, and word pieces without a mark", tokenizer)
 
 
 def _replace(old: str, new: str) -> _Step:
@@ -258,10 +258,10 @@ _UNSEEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zs", "Zl", "Zp"}
 
 
 def readable(token: bytes | str) -> str:
-    """A token as people can read it on one line, and no two tokens alike.
+    """Return a token as readable text on one line, distinct for distinct tokens.
 
-    A space is ``␣``; line ends and tabs are escaped; a byte outside valid UTF-8 is ``\\xNN``, whatever is not seen
-    ``\\uNNNN``; a combining mark at the beginning stands on a dotted circle.
+    A space is ``␣``; line ends and tabs are escaped; a byte outside valid UTF-8 is ``\\xNN``, other invisible
+    characters are ``\\uNNNN``; a leading combining mark is placed on a dotted circle.
     """
     text = token.decode("utf-8", "surrogateescape") if isinstance(token, bytes) else token
     shown = "".join(map(_shown, text))

@@ -1,6 +1,6 @@
-"""Coverage: what share of a text's tokens a ranking of the vocabulary holds, at every size.
+"""Coverage: the share of a text's tokens in the first ids of a ranking, for every size.
 
-Pure functions over counts (V,) and rankings (R,). Sums are whole numbers, so a size is never wrong by rounding.
+Pure functions over counts (V,) and rankings (R,). Sums are integers, so sizes have no rounding errors.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from ...core.errors import DataError, UsageError
 from .select import Ids, select
 
 SHARES = (0.9, 0.95, 0.99)
-"""Shares of the tokens whose carrying part of the vocabulary is reported (FR-Spec: 25% carry 95%)."""
+"""Shares of the tokens for which the needed part of the vocabulary is reported (FR-Spec: 25% cover 95%)."""
 
 
 def rank_all(counts: Ids, forced: Iterable[int] = ()) -> Ids:
-    """(V,) all ids in rank order: forced ones first, then by count; its first R are ``select`` of size R."""
+    """Return all ids (V,) in rank order: forced, then by count; the first R equal ``select`` of size R."""
     return select(counts, len(counts), forced, fill="lowest-id")
 
 
 def covered(ranked: Ids, counts: Ids) -> npt.NDArray[np.int64]:
-    """(R,) int64: tokens that the first 1, 2, ... R ids hold; never falls."""
+    """Return the number of tokens covered by the first 1, 2, ... R ids: (R,) int64, non-decreasing."""
     return np.cumsum(counts[ranked])
 
 
 def coverage_at(ranked: Ids, counts: Ids, sizes: Sequence[int]) -> list[float | None]:
-    """Share of the counted tokens that the first ``size`` ids hold; None for a size beyond the ranking.
+    """Return the share of tokens covered by the first ``size`` ids; None for a size beyond the ranking.
 
     Raises:
         DataError: nothing was counted.
@@ -40,9 +40,9 @@ def coverage_at(ranked: Ids, counts: Ids, sizes: Sequence[int]) -> list[float | 
 
 
 def smallest_size(ranked: Ids, counts: Ids, share: float) -> int | None:
-    """The fewest first ids of a ranking that hold at least ``share`` of the counted tokens; None where all hold less.
+    """Return the smallest number of first ids that cover at least ``share`` of the counted tokens.
 
-    Exact: ``share`` is the decimal fraction that it was written as.
+    None if all ids cover less. Exact: ``share`` is taken as the decimal fraction that was written.
 
     Raises:
         UsageError: ``share`` outside 0 < share <= 1.
@@ -61,7 +61,7 @@ def smallest_size(ranked: Ids, counts: Ids, share: float) -> int | None:
 
 
 def size_for_coverage(counts: Ids, share: float, forced: Iterable[int] = ()) -> int:
-    """The smallest draft vocabulary, forced ids included, that holds at least ``share`` of the counted tokens.
+    """Return the smallest size, including forced ids, that covers at least ``share`` of the counted tokens.
 
     Raises:
         UsageError: ``share`` outside 0 < share <= 1, or a forced id outside the vocabulary.
@@ -73,10 +73,10 @@ def size_for_coverage(counts: Ids, share: float, forced: Iterable[int] = ()) -> 
 
 
 def carrying(counts: Ids) -> list[dict[str, Any]]:
-    """The fewest ids that carry each of :data:`SHARES` of the tokens, by count alone (nothing forced).
+    """Return the smallest numbers of ids that cover each of :data:`SHARES` of the tokens, without forced ids.
 
     Returns:
-        ``share``, ``size`` and ``of_vocabulary`` (``size`` over V); the last two None where all ids hold less.
+        ``share``, ``size`` and ``of_vocabulary`` (``size`` / V); the last two are None if all ids cover less.
     """
     ranked = rank_all(counts)
     found = [(share, smallest_size(ranked, counts, share)) for share in SHARES]
@@ -87,10 +87,11 @@ def carrying(counts: Ids) -> list[dict[str, Any]]:
 
 
 def knee(ranked: Ids, counts: Ids) -> int:
-    """The size whose coverage is furthest above the line between the curve's ends over log sizes.
+    """Return the size whose coverage is furthest above the line between the curve's ends over log sizes.
 
-    ``argmax over s of C(s) - C(1) - (C(V) - C(1)) log s / log V`` with the coverage C of the first s ids: beyond it
-    coverage grows by less per doubling than over the whole curve (Satopaa et al. 2011, without smoothing).
+    ``argmax over s of C(s) - C(1) - (C(V) - C(1)) log s / log V`` with the coverage C of the first s ids.
+    Beyond this size, coverage grows less per doubling than over the whole curve (Satopaa et al. 2011, without
+    smoothing).
 
     Raises:
         DataError: nothing was counted.
@@ -101,9 +102,9 @@ def knee(ranked: Ids, counts: Ids) -> int:
 
 
 def unseen_mass(counts: Ids) -> float:
-    """Good-Turing estimate (Good 1953) of the share of further text whose ids have no count yet: n_1 / N.
+    """Return the Good-Turing estimate (Good 1953) of the share of further tokens without a count: n_1 / N.
 
-    Means something for counts of tokens only, not for mixtures. A figure near 0 says that enough was counted.
+    Valid for token counts only, not for mixtures. A value near 0 means that enough text was counted.
 
     Raises:
         DataError: nothing was counted.
@@ -112,7 +113,7 @@ def unseen_mass(counts: Ids) -> float:
 
 
 def unseen_share(counts: Ids, heldout: Ids) -> float:
-    """Share of held-out tokens whose id has no count in ``counts``: what :func:`unseen_mass` estimates.
+    """Return the share of held-out tokens without a count in ``counts``, estimated by :func:`unseen_mass`.
 
     Raises:
         DataError: nothing was held out.
@@ -121,7 +122,7 @@ def unseen_share(counts: Ids, heldout: Ids) -> float:
 
 
 def size_ladder(vocab_size: int, extra: Iterable[int] = ()) -> list[int]:
-    """Sizes for a table: powers of two and the steps half-way between, up to V, and ``extra``."""
+    """Return sizes for a table: powers of two and their midpoints up to V, and ``extra``."""
     powers = (1 << bits for bits in range(vocab_size.bit_length()))
     usual = {size for power in powers for size in (power, power * 3 // 2) if vocab_size >> 8 <= size}
     kept = {size for size in usual | set(extra) if 1 <= size < vocab_size}
@@ -129,7 +130,7 @@ def size_ladder(vocab_size: int, extra: Iterable[int] = ()) -> list[int]:
 
 
 def curve_sizes(vocab_size: int, points: int = 120) -> list[int]:
-    """Sizes for a curve: evenly spread on a logarithmic axis from 1 to V, each once."""
+    """Return distinct sizes for a curve, evenly spaced on a logarithmic axis from 1 to V."""
     spread = np.geomspace(1, vocab_size, points)
     return sorted({int(size) for size in np.rint(spread)} | {1, vocab_size})
 

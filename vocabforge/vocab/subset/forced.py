@@ -1,4 +1,4 @@
-"""Which ids a draft vocabulary holds whatever their counts."""
+"""Ids that a draft vocabulary includes regardless of their counts."""
 
 from __future__ import annotations
 
@@ -14,8 +14,13 @@ from .select import SpecialTokens
 
 @dataclass(frozen=True)
 class ForceOptions:
-    """What is forced beside the end tokens and the chat template's control tokens: ``ids``, the 256 ``bytes``, the
-    template's ``tools`` tokens, and the end tokens of a ``target`` folder, whose tokenizer must be the table's.
+    """Ids to force in addition to the end tokens and the chat template's control tokens.
+
+    Attributes:
+        ids: further ids.
+        bytes: whether to force the 256 byte tokens.
+        tools: whether to force the template's tool tokens.
+        target: target folder whose end tokens are forced; its tokenizer must be the table's.
     """
 
     ids: tuple[int, ...] = ()
@@ -25,7 +30,7 @@ class ForceOptions:
 
 
 def forced_ids(table: FrequencyTable, options: ForceOptions) -> tuple[int, ...]:
-    """The forced ids, ascending.
+    """Return the forced ids, ascending.
 
     Raises:
         DataError: no end token is known and none is forced by id, or there are no 256 byte tokens to force.
@@ -48,17 +53,17 @@ def forced_ids(table: FrequencyTable, options: ForceOptions) -> tuple[int, ...]:
             raise DataError(
                 "the tokenizer has no token for each of the 256 bytes, so they cannot be forced",
                 expected="byte-level BPE, or byte fallback (<0x00> to <0xFF>)",
-                remedy="leave --force-bytes out",
+                remedy="omit --force-bytes",
             )
         found |= set(special.bytes)
     return tuple(sorted(found))
 
 
 def target_rows(folder: Path, vocab_size: int) -> int | None:
-    """Rows of a target's LM head, ``vocab_size`` of its config.json; None where it names none.
+    """Return the rows of a target's LM head (``vocab_size`` of its config.json), or None if missing.
 
     Raises:
-        DataError: there is no such folder.
+        DataError: no such folder.
         MismatchError: fewer rows than ``vocab_size`` token ids (more are padding).
     """
     if not folder.is_dir():

@@ -1,8 +1,8 @@
-"""Draft vocabularies and counts in the formats of other projects: exports and imports.
+"""Export and import draft vocabularies and counts in the formats of other projects.
 
 * FR-Spec and SGLang's ``--speculative-token-map``: ``torch.save`` of a plain list of ids in rank order.
 * EAGLE-3: offsets ``d2t`` (R,) int64 and ``t2d`` (V,) bool, here as a safetensors file.
-* SpecVocab: a text file with one count a line, line n for token id n.
+* SpecVocab: a text file with one count per line, line n + 1 for token id n.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ EXPORTS: dict[str, str] = {
     "d2t": "vocabforge.vocab.subset.maps:write_d2t",
     "counts-text": "vocabforge.vocab.subset.maps:write_counts_text",
 }
-_COUNT_DIGITS = 19  # those of 2**63 - 1
+_COUNT_DIGITS = 19  # digits of 2**63 - 1
 
 
 @dataclass(frozen=True, eq=False)
 class ExportInputs:
-    """A subset, the counts (V,) it was chosen by, and rows of the target's head for ``t2d``, padded ones included."""
+    """Subset, the counts (V,) it was selected by, and the padded rows of the target's head for ``t2d``."""
 
     subset: VocabSubset
     counts: Ids | None = None
@@ -44,23 +44,23 @@ class ExportInputs:
 
 
 def exporters(names: Iterable[str], what: ExportInputs) -> list[Callable[[Path], Path]]:
-    """Writers by name, each to be called with a folder; what one of them lacks is said before any runs.
+    """Return writers by name, each to be called with a folder; missing inputs raise before any writer runs.
 
     Raises:
-        UsageError: an unknown name, or an export that needs counts and has none.
+        UsageError: an unknown name, or an export that needs counts without counts.
     """
     wanted = list(dict.fromkeys(names))
     writers = [resolve(EXPORTS, name, "export") for name in wanted]
     if "counts-text" in wanted and what.counts is None:
         raise UsageError(
-            "the export counts-text needs counts, and a list of ids has none",
+            "the export counts-text needs counts, but a list of ids has none",
             remedy="choose other exports, or give --counts",
         )
     return [partial(writer, what) for writer in writers]
 
 
 def write_fr_spec(what: ExportInputs, folder: Path) -> Path:
-    """``freq_<R>.pt``: a plain list of ids in rank order, as FR-Spec and SGLang load it."""
+    """Write ``freq_<R>.pt``: a plain list of ids in rank order, as FR-Spec and SGLang load it."""
     import torch
 
     path = folder / f"freq_{len(what.subset)}.pt"
@@ -69,26 +69,26 @@ def write_fr_spec(what: ExportInputs, folder: Path) -> Path:
 
 
 def write_d2t(what: ExportInputs, folder: Path) -> Path:
-    """``d2t.safetensors``: offsets ``d2t`` (R,) int64 and ``t2d`` (rows,) bool."""
+    """Write ``d2t.safetensors``: offsets ``d2t`` (R,) int64 and ``t2d`` (rows,) bool."""
     path = folder / "d2t.safetensors"
     save_file({"d2t": what.subset.d2t(), "t2d": what.subset.t2d(what.rows)}, path)
     return path
 
 
 def write_counts_text(what: ExportInputs, folder: Path) -> Path:
-    """``counts.txt``: the count of every id of the vocabulary, one a line, as SpecVocab reads them."""
+    """Write ``counts.txt``: the count of every id, one per line, in SpecVocab's format."""
     if what.counts is None:
-        raise ValueError("exporters() lets no counts be written that are not there")
+        raise ValueError("exporters() must reject counts-text without counts")
     path = folder / "counts.txt"
     atomic_write(path, "".join(f"{count}\n" for count in what.counts.tolist()))
     return path
 
 
 def read_fr_spec(path: Path) -> Ids:
-    """(R,) int64 ids in rank order from an FR-Spec list; a pickle that holds anything else is never run.
+    """Read (R,) int64 ids in rank order from an FR-Spec list; a pickle with any other content is never run.
 
     Raises:
-        DataError: no such file, no list of whole numbers, or one that would run code.
+        DataError: the file is missing, is not a list of integers, or would run code.
     """
     import torch
 
@@ -129,7 +129,7 @@ def read_fr_spec(path: Path) -> Ids:
 def subset_from_list(
     ranked: Ids, tokenizer: TextTokenizer, *, source: object
 ) -> tuple[VocabSubset, list[int]]:
-    """A draft vocabulary from ids in rank order, and the tokenizer's end tokens that it lacks.
+    """Return a draft vocabulary from ids in rank order, and the tokenizer's end tokens that it lacks.
 
     Raises:
         DataError: ids that repeat, or that the tokenizer does not have.
@@ -140,7 +140,7 @@ def subset_from_list(
             "the list holds ids more than once",
             got=f"{len(ranked):,} ids, {len(values):,} different; repeated: {shortened(values[times > 1])}",
             source=source,
-            remedy="make the list again; one that was padded to its size holds fewer ids than it says",
+            remedy="make the list again; padding a list to its size repeats ids",
         )
     outside = values[(values < 0) | (values >= tokenizer.vocab_size)]
     if len(outside):
@@ -159,23 +159,23 @@ def subset_from_list(
 
 
 def read_counts_text(path: Path, tokenizer: TextTokenizer) -> FrequencyTable:
-    """A frequency table from one count a line (SpecVocab); documents and bytes are not known and 0.
+    """Read a frequency table with one count per line (SpecVocab); documents and bytes are set to 0.
 
     Raises:
-        DataError: no such file, a line that is no count, or another number of lines than the tokenizer has ids (further
-            lines of 0 are padded rows).
+        DataError: the file is missing, a line is not a count, or the number of lines is not the tokenizer's
+            number of ids (further lines of 0 are padded rows).
     """
     try:
         lines = path.read_text("ascii").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        got = error.strerror if isinstance(error, OSError) else "no plain text"
+        got = error.strerror if isinstance(error, OSError) else "not plain text"
         raise DataError("the counts cannot be read", got=got, source=path, remedy="check the path") from error
     bad = next((number for number, line in enumerate(lines, start=1) if not _is_count(line.strip())), None)
     if bad is not None:
         raise DataError(
             "a line is no count",
             got=repr(lines[bad - 1][:60]),
-            expected="one whole number of 0 or above a line, line n + 1 for token id n",
+            expected="one integer of 0 or above per line, line n + 1 for token id n",
             source=f"{path}:{bad}",
         )
     values = [int(line) for line in lines]
@@ -205,6 +205,6 @@ def _is_count(text: str) -> bool:
 
 
 def _refused(error: Exception) -> str:
-    """What a pickle would have called; not torch's advice to open it all the same."""
+    """Return what a pickle would have called, without torch's advice to load it anyway."""
     found = re.search(r".*\bunsupported (global|class|operand|opcode)\b.*", str(error), re.IGNORECASE)
-    return found[0].strip() if found else "no plain list"
+    return found[0].strip() if found else "not a plain list"

@@ -1,7 +1,8 @@
-"""Schedules: how many of a ranked draft vocabulary's tokens each draft step may use (PA-FR).
+"""Schedules: the number of tokens of a ranked draft vocabulary that each draft step may use (PA-FR).
 
-At draft step t the vocabulary is ``V_t = {v : rank(v) <= B(t)}``. Every schedule has B(0) = B(1) = k_max and then
-falls, never rises, to k_min. DynaSpec's formula is lost in its text: ``decay`` is our reading and the default.
+At draft step t the vocabulary is ``V_t = {v : rank(v) <= B(t)}``. Every schedule has B(0) = B(1) = k_max,
+then decreases to k_min and never increases. DynaSpec's formula is missing from its text; ``decay`` is our
+interpretation and the default.
 """
 
 from __future__ import annotations
@@ -24,11 +25,13 @@ DEFAULT_STEPS = 7
 def schedule_sizes(
     schedule: str, k_max: int, k_min: int | None = None, steps: int = DEFAULT_STEPS
 ) -> tuple[int, ...]:
-    """B(0) ... B(K - 1), never rising, within k_min .. k_max; K = ``steps``. ``constant`` has no k_min.
+    """Return B(0) ... B(K - 1), non-increasing, within k_min .. k_max; K = ``steps``.
+
+    ``constant`` has no k_min.
 
     Raises:
-        UsageError: an unknown schedule, K below 1, sizes below 1 or the wrong way round, a k_min that is missing or has
-            no meaning.
+        UsageError: an unknown schedule, K below 1, sizes below 1 or in the wrong order, or a k_min that is
+            missing or not applicable.
     """
     function: Callable[[int, int, int, int], int] = resolve(SCHEDULES, schedule, "schedule")
     if schedule == "constant":
@@ -36,11 +39,11 @@ def schedule_sizes(
             raise UsageError(
                 "a constant schedule has one size only",
                 got=f"k_min {k_min:,}, k_max {k_max:,}",
-                remedy="leave --k-min out",
+                remedy="omit --k-min",
             )
         k_min = k_max
     if k_min is None:
-        raise UsageError(f"the schedule {schedule} needs the size that it falls to", expected="--k-min N")
+        raise UsageError(f"the schedule {schedule} needs a smallest size", expected="--k-min N")
     if not 1 <= k_min <= k_max:
         raise UsageError(
             "the sizes of the schedule are not in order",
@@ -53,18 +56,18 @@ def schedule_sizes(
 
 
 def constant(step: int, k_max: int, k_min: int, steps: int) -> int:
-    """B(t) = k_max."""
+    """Return B(t) = k_max."""
     return k_max
 
 
 def linear(step: int, k_max: int, k_min: int, steps: int) -> int:
-    """An equal step down each time, rounded down: k_max at t = 1, k_min at t = K - 1."""
+    """Return B(t) for equal steps down, rounded down: k_max at t = 1, k_min at t = K - 1."""
     falls = steps - 2
     return k_max - -(-(k_max - k_min) * (step - 1) // falls) if step > 1 else k_max
 
 
 def geometric(step: int, k_max: int, k_min: int, steps: int) -> int:
-    """An equal ratio each time, rounded to the nearest: k_max at t = 1, k_min at t = K - 1."""
+    """Return B(t) for an equal ratio per step, rounded to nearest: k_max at t = 1, k_min at t = K - 1."""
     if step <= 1:
         return k_max
     share = (step - 1) / (steps - 2)
@@ -72,5 +75,5 @@ def geometric(step: int, k_max: int, k_min: int, steps: int) -> int:
 
 
 def decay(step: int, k_max: int, k_min: int, steps: int) -> int:
-    """B(t) = max(k_min, floor(k_max / t)) for t >= 1."""
+    """Return B(t) = max(k_min, floor(k_max / t)) for t >= 1."""
     return max(k_min, k_max // step)

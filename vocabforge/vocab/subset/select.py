@@ -1,4 +1,4 @@
-"""Which ids become a draft vocabulary: forced ones, then the most frequent."""
+"""Select a draft vocabulary: forced ids, then the most frequent."""
 
 from __future__ import annotations
 
@@ -16,8 +16,14 @@ from ...corpus.tokenizer.tokenizer import TextTokenizer
 
 @dataclass(frozen=True)
 class SpecialTokens:
-    """Ids by purpose: ends of sequence and turn, the chat template's special tokens (``control``) and its added
-    tokens for tool calls and thinking (``tools``), the 256 single bytes (empty without all), other special tokens.
+    """Special ids by purpose.
+
+    Attributes:
+        eos: ends of sequence and turn.
+        control: special tokens of the chat template.
+        tools: added tokens of the chat template for tool calls and thinking.
+        bytes: the 256 single bytes, empty if any is missing.
+        others: other special tokens.
     """
 
     eos: tuple[int, ...] = ()
@@ -28,10 +34,10 @@ class SpecialTokens:
 
     @classmethod
     def of(cls, tokenizer: TextTokenizer) -> SpecialTokens:
-        """Those of a tokenizer; end tokens above its highest id are no tokens of it and left out.
+        """Return the special ids of a tokenizer; end tokens above its highest id are excluded.
 
-        Tokens with a usual name of an end token count as such though no file names them: files often name
-        the end of a turn only, and a drafter must be able to draft every end.
+        Tokens with a usual end-token name are included even if no file names them: files often name only the
+        end of a turn, and a drafter must be able to draft every end.
         """
         named = tuple(token for token in tokenizer.eos_ids if token < tokenizer.vocab_size)
         usual = (token for token in usual_eos_ids(tokenizer.backend) if token < tokenizer.vocab_size)
@@ -53,13 +59,13 @@ class SpecialTokens:
 
 
 def byte_ids(tokenizer: TextTokenizer) -> tuple[int, ...]:
-    """Ids of the tokens for the single bytes 0..255, or () when one is missing.
+    """Return the ids of the tokens for the single bytes 0..255, or () if one is missing.
 
-    Byte fallback spells them ``<0x00>`` ... ``<0xFF>``; byte-level BPE by the 256 characters of GPT-2's table
-    (Radford et al. 2019).
+    Byte fallback spells them ``<0x00>`` ... ``<0xFF>``; byte-level BPE uses the 256 characters of GPT-2's
+    table (Radford et al. 2019).
     """
     vocab = tokenizer.backend.get_vocab(with_added_tokens=False)
-    from ..overlap.token_bytes import (  # reading a subset needs none of it
+    from ..overlap.token_bytes import (  # not needed to read a subset
         byte_level_characters,
         is_byte_level,
     )
@@ -76,11 +82,12 @@ Ids = npt.NDArray[np.int64]
 
 
 def select(counts: Ids, size: int, forced: Iterable[int] = (), *, fill: Fill = "error") -> Ids:
-    """The ``size`` ids of a draft vocabulary, (R,) int64 in rank order, unique.
+    """Select the ``size`` ids of a draft vocabulary, (R,) int64 in rank order, unique.
 
-    Forced ids come first, then the others by count (V,), descending; ties go to the lower id. FR-Spec (Zhao et al.
-    2025) and VocabTrim (Goel et al. 2025) differ in what was counted only. ``fill`` says what happens when fewer than R
-    ids are forced or have a count: ``error``, or ``lowest-id`` takes the lowest ids without a count.
+    Forced ids come first, then the others by count (V,), descending; ties go to the lower id. FR-Spec (Zhao
+    et al. 2025) and VocabTrim (Goel et al. 2025) differ only in what was counted. If fewer than R ids are
+    forced or have a count, ``fill`` applies: ``error`` raises, ``lowest-id`` adds the lowest ids without a
+    count.
 
     Raises:
         UsageError: R outside 1..V or below the number of forced ids, or a forced id outside the vocabulary.
@@ -120,6 +127,6 @@ def select(counts: Ids, size: int, forced: Iterable[int] = (), *, fill: Fill = "
 
 
 def shortened(ids: Ids) -> str:
-    """The first of many ids, and how many there are, for messages."""
+    """Return the first ids and their total number, for messages."""
     shown = ", ".join(map(str, ids[:12].tolist()))
     return shown + (f", … ({len(ids):,} ids)" if len(ids) > 12 else "")

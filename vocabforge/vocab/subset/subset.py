@@ -1,4 +1,4 @@
-"""Static draft vocabularies: the artefact, and the two forms in which it is used."""
+"""Static draft vocabularies: the artefact, and its maps d2t and t2d."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _FILE = "subset.safetensors"
 
 @dataclass(frozen=True, eq=False)
 class VocabSubset:
-    """A draft vocabulary of R of the target's V token ids.
+    """Draft vocabulary of R of the target's V token ids.
 
     Attributes:
-        ids: (R,) int64, ascending; row j of a draft head stands for target id ``ids[j]``.
+        ids: (R,) int64, ascending; row j of a draft head is target id ``ids[j]``.
         ranked: (R,) int64, the same ids in rank order (the FR-Spec list).
-        forced: ids that are inside whatever their counts, ascending.
-        coverage: share of the counted tokens whose id is inside, None when nothing was counted.
-        filled: how many ids have neither a count nor a reason to be forced.
+        forced: ids included regardless of their counts, ascending.
+        coverage: share of the counted tokens whose id is included, None if nothing was counted.
+        filled: number of ids that are not forced and have no count.
         schedule: B(0), B(1), ...: draft step t may use the first B(t) ids of ``ranked`` (PA-FR); empty: all.
     """
 
@@ -70,7 +70,7 @@ class VocabSubset:
         if not np.array_equal(np.sort(self.ranked), self.ids):
             return "a rank order of other ids"
         if not np.isin(np.asarray(self.forced, dtype=np.int64), self.ids).all():
-            return "forced ids that are not inside"
+            return "forced ids that are not included"
         if self.schedule and not 1 <= min(self.schedule) <= max(self.schedule) <= len(self.ids):
             return f"a schedule of {min(self.schedule)} to {max(self.schedule)} among {len(self.ids)} ids"
         if self.schedule and not set(self.forced) <= set(self.ranked[: min(self.schedule)].tolist()):
@@ -81,11 +81,11 @@ class VocabSubset:
         return len(self.ids)
 
     def d2t(self) -> Ids:
-        """(R,) int64 **offsets**: draft index j stands for target id ``j + d2t[j]`` (EAGLE-3's layout)."""
+        """Return (R,) int64 **offsets**: draft index j is target id ``j + d2t[j]`` (EAGLE-3's layout)."""
         return self.ids - np.arange(len(self.ids), dtype=np.int64)
 
     def t2d(self, vocab_size: int | None = None) -> npt.NDArray[np.bool_]:
-        """(V,) bool, True where the target id is inside; ``vocab_size`` counts a target's padded rows too.
+        """Return (V,) bool, True for included target ids; ``vocab_size`` may include a target's padded rows.
 
         Raises:
             UsageError: ``vocab_size`` is below the tokenizer's.
@@ -93,19 +93,19 @@ class VocabSubset:
         rows = self.vocab_size if vocab_size is None else vocab_size
         if rows < self.vocab_size:
             raise UsageError(
-                "t2d needs a place for every token", got=rows, expected=f"at least {self.vocab_size}"
+                "t2d needs an entry for every token", got=rows, expected=f"at least {self.vocab_size}"
             )
         inside = np.zeros(rows, dtype=np.bool_)
         inside[self.ids] = True
         return inside
 
     def digest(self) -> str:
-        """Hex SHA-256 over the ids, V and the fingerprint: what a drafter trained on it depends on."""
+        """Return the hex SHA-256 of ids, V and fingerprint, on which a trained drafter depends."""
         head = f"{self.vocab_size} {self.fingerprint} ".encode()
         return hashlib.sha256(head + self.ids.astype("<i8").tobytes()).hexdigest()
 
     def check_tokenizer(self, tokenizer: TextTokenizer, *, source: object) -> None:
-        """Refuse a tokenizer that this draft vocabulary (of ``source``) was not made for.
+        """Check that this draft vocabulary (of ``source``) was made for a tokenizer.
 
         Raises:
             MismatchError: the fingerprints differ.
@@ -122,7 +122,7 @@ class VocabSubset:
     def from_ranked(
         cls, ranked: Ids, *, vocab_size: int, fingerprint: str, forced: Iterable[int] = ()
     ) -> VocabSubset:
-        """From ids in rank order, without counts."""
+        """Create a draft vocabulary from ids in rank order, without counts."""
         return cls(np.sort(ranked), ranked, vocab_size, fingerprint, tuple(sorted(set(forced))))
 
 
@@ -135,7 +135,7 @@ def make_subset(
     fill: Fill = "error",
     schedule: Sequence[int] = (),
 ) -> VocabSubset:
-    """:func:`select`, with the coverage of the counts that it was made from.
+    """Select a draft vocabulary with :func:`select` and compute its coverage of the counts.
 
     Raises:
         UsageError: see :func:`select`; also a schedule with a step too small for the forced ids.
@@ -173,7 +173,7 @@ def save_subset(
     overwrite: bool = False,
     exports: Iterable[Callable[[Path], object]] = (),
 ) -> None:
-    """Write the artefact (kind ``subset``); each of ``exports`` is called with the folder and writes a further file."""
+    """Write the artefact (kind ``subset``); each of ``exports`` is called with the folder to write a file."""
     meta = {
         "size": len(subset),
         "vocab_size": subset.vocab_size,
@@ -191,10 +191,10 @@ def save_subset(
 
 
 def load_subset(path: Path) -> VocabSubset:
-    """Read the artefact back, verified.
+    """Load and verify the artefact.
 
     Raises:
-        ArtifactError: no such artefact, or one that does not hold what its manifest says.
+        ArtifactError: no such artefact, or its content does not match its manifest.
     """
     artifact = open_artifact(path, KIND)
     meta = artifact.meta
