@@ -59,7 +59,7 @@ _REMEDY = "the folder was modified or truncated after it was written; create it 
 
 @dataclass(frozen=True)
 class Artifact:
-    """A verified artefact folder.
+    """Verified artefact folder.
 
     Attributes:
         kind: ``counts``, ``subset``, ``drafter``, ...
@@ -232,7 +232,7 @@ def open_artifact(path: Path, kind: str | tuple[str, ...] | None = None, *, veri
             got=f"schema {manifest['schema_version']}",
             expected=f"schema {SCHEMA_VERSION}",
             source=path,
-            remedy="make it again with this version, or use the version that wrote it",
+            remedy="create it again with this version, or use the version that wrote it",
         )
     if kinds and manifest["kind"] not in kinds:
         raise ArtifactError(

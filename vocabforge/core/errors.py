@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 class VocabForgeError(Exception):
-    """A failure caused by input, environment or configuration, not by a bug.
+    """Failure caused by input, environment or configuration, not by a bug.
 
     Args:
         message: one sentence that describes the problem.

@@ -162,7 +162,7 @@ def check_eos_inside(inside: list[int], tokenizer: TextTokenizer) -> Finding[Non
     missing = sorted(set(ids) - set(inside))
     if missing:
         return Finding(
-            f"end tokens {missing} can never be drafted: the last tokens of every answer cost a pass each",
+            f"end tokens {missing} can never be drafted: the last tokens of every answer need one pass each",
             "warning",
             "select the draft vocabulary with --target, which forces them in",
         )
@@ -250,7 +250,7 @@ def check_vocabularies(
     ways = ForeignWays(tokenizer, target.model.config.vocab_size, MethodSpec())
     way = ways.of(path, config.vocab_size)
     if way.bridge is not None:
-        return Finding(f"another one than the target's: {way.facts}", value=way)
+        return Finding(f"different from the target's: {way.facts}", value=way)
     if not (path / "tokenizer.json").is_file():
         return Finding(
             f"no tokenizer.json; assumed to be the target's, which also has {config.vocab_size:,} rows",

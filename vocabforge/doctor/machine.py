@@ -164,7 +164,7 @@ def check_threads(torch: Any) -> Finding[None]:
         return Finding(
             found,
             "warning",
-            f"more threads than cores wait for each other: OMP_NUM_THREADS={max(1, int(usable))}",
+            f"more threads than cores slow each other down: set OMP_NUM_THREADS={max(1, int(usable))}",
         )
     if setting and threads < int(usable):
         return Finding(found, "warning", f"cores stay idle: unset OMP_NUM_THREADS or set it to {int(usable)}")
@@ -186,7 +186,7 @@ def check_disk() -> Finding[None]:
     free = shutil.disk_usage(folder).free
     found = f"{free / _GIB:.1f} GiB free in {folder}"
     if not os.access(folder, os.W_OK):
-        return Finding(f"{found}, which is not writable", "warning", "give every --output elsewhere")
+        return Finding(f"{found}, which is not writable", "warning", "choose an --output in another folder")
     if free < _LITTLE_DISK:
         return Finding(found, "warning", "free some space: exports and checkpoints may not fit")
     return Finding(found)

@@ -137,7 +137,7 @@ def check_native(drafter: Drafter) -> Finding[None]:
     known = _EXPORTS.get(drafter.kind)
     if known is None:
         return Finding(f"native: no server's layout holds {drafter.label} drafters")
-    return Finding(f"native, read by vocabforge alone; for servers export it ({known})")
+    return Finding(f"native, read only by vocabforge; for servers export it ({known})")
 
 
 def check_folder(path: Path, options: ServerCheckOptions) -> Finding[Folder]:
@@ -148,12 +148,12 @@ def check_folder(path: Path, options: ServerCheckOptions) -> Finding[Folder]:
     missing = [name for name in options.servers if name not in names]
     if missing:
         wanted = "; ".join(f"{name}: {reader_of(name).layout}" for name in missing)
-        return Finding(f"{named}: not known to {', '.join(missing)}", "failed", f"export it ({wanted})")
+        return Finding(f"{named}: not supported by {', '.join(missing)}", "failed", f"export it ({wanted})")
     if not names:
-        found = "no server here knows it"
+        found = "not read by any supported server"
         remedy = "write the architecture of a server into config.json, or export --format sglang-eagle3"
         if ServedBlock.matches(folder.body):
-            found = "a block drafter: how servers read one is not known here"
+            found = "a block drafter, which these checks do not support"
             remedy = "compare accepted lengths with the server's; export --format block lists the servers"
         return Finding(f"{named}: {found}", "warning", remedy)
     titles = ", ".join(reader_of(name).title for name in names)
@@ -193,7 +193,7 @@ def check_captured(served: Served, drafter: Drafter | tuple[()]) -> Finding[None
         return Finding(
             f"{found}, but vocabforge reads the folder as {list(drafter.config.aux_layers)}",
             "failed",
-            "see which is right under layers by acceptance; vocabforge export lists them in every server's numbering",
+            "see layers by acceptance for the correct ones; vocabforge export lists them for every server",
         )
     return Finding(found)
 
@@ -226,7 +226,7 @@ def check_dtypes(folder: Folder, target: ServedTarget) -> Finding[None]:
         return Finding(
             f"packed or quantised: {', '.join(packed[:4])}" if packed else "no weights",
             "failed",
-            "give the drafter as it was before it was quantised",
+            "pass the drafter before quantisation",
         )
     first, *more = sorted(set(dtypes.values()))
     if more:

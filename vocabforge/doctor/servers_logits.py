@@ -28,9 +28,7 @@ def check_logits(served: Served, drafter: Drafter, text: ProbedText, title: str)
     ours = our_logits(cast(CachedDrafter, drafter), served.layers, text, choices)
     inside = _scored(served, drafter)
     if inside is not None:
-        return Finding(
-            inside, "failed", "the rows of the head stand for other tokens: export the drafter again"
-        )
+        return Finding(inside, "failed", "the head rows map to other tokens: export the drafter again")
     size = float(torch.stack([row.abs().max() for row in theirs]).max())
     gaps = [float((a - b).abs().max()) for a, b in zip(theirs, ours)]
     found = f"within {max(gaps):.1e} of {title}'s arithmetic over {len(text.ids) - 1} tokens and {STEPS} draft steps"
@@ -51,7 +49,7 @@ def _scored(served: Served, drafter: Drafter) -> str | None:
     if len(ids) == len(theirs) and torch.equal(ids.sort().values, theirs.sort().values):
         return None
     common = int(torch.isin(theirs, ids).sum())
-    return f"{len(theirs):,} tokens are scored there and {len(ids):,} here, {common:,} of them in both"
+    return f"{len(theirs):,} tokens scored by the server, {len(ids):,} by vocabforge, {common:,} by both"
 
 
 def server_logits(served: Served, text: ProbedText) -> tuple[list[Tensor], list[int]]:

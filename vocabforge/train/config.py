@@ -91,7 +91,7 @@ class DataConfig(StrictModel):
         if self.prepared is None and not self.train:
             raise ValueError("data.train is empty: give files, or data.prepared")
         if self.prepared is not None and (self.train or self.heldout):
-            raise ValueError("data.prepared already contains the rows: leave data.train and data.heldout out")
+            raise ValueError("data.prepared holds the rows already: leave data.train and data.heldout out")
         return self
 
 
@@ -132,8 +132,8 @@ class DrafterConfig(StrictModel):
             types differ); ``plain`` has no context extension.
         rope_theta: base of ``plain``; default 10,000.
         num_layers: decoder layers; default 1 (EAGLE-3), 5 (DFlash, DSpark) or 4 (P-EAGLE).
-        fc_norm: EAGLE-3.1: RMSNorm over each layer's features before ``fc``. This and the following switches
-            are for EAGLE-3 and P-EAGLE; default false.
+        fc_norm: EAGLE-3.1: RMSNorm over each layer's features before ``fc``. Default false, as for the
+            following switches, which apply to EAGLE-3 and P-EAGLE.
         norm_output: EAGLE-3.1: feed back the state after the final norm.
         norm_before_fc: one RMSNorm over all features before ``fc``; excludes ``fc_norm``.
         norm_before_residual: apply a norm to the first layer's residual.
@@ -143,7 +143,7 @@ class DrafterConfig(StrictModel):
         markov_rank: rank of DSpark's bias that depends on the previous token; default 256.
         medusa_heads: number of Medusa heads, 1 to 5; default 5. Other kinds reject the key.
         medusa_layers: residual blocks of each Medusa head; default 1. Other kinds reject the key.
-        medusa_own_heads: a separate LM head for each Medusa head, as published; needs ``head: own``. Default
+        medusa_own_heads: separate LM head for each Medusa head, as published; needs ``head: own``. Default
             false.
         fc_bias: give EAGLE-1's ``fc`` a bias, as published; vLLM does not support it. Default false. Other
             kinds reject the key.
@@ -215,12 +215,12 @@ class LowRankConfig(StrictModel):
 
 
 class RouterSizes(StrictModel):
-    """Router over vocabulary clusters (DynaSpec; docs/methods.md); details missing in the paper are our choice.
+    """Router over vocabulary clusters (DynaSpec; docs/methods.md); details not in the paper are our choice.
 
     Attributes:
         width: width of the MLP's hidden layers; default: a quarter of the hidden size.
         depth: number of hidden layers, each followed by SiLU.
-        top_n: a cluster is positive iff it contains one of the drafter's top-n tokens.
+        top_n: clusters that contain one of the drafter's top-n tokens are positive.
     """
 
     width: Positive | None = None
@@ -249,7 +249,7 @@ class HeadsConfig(StrictModel):
     Attributes:
         router: DynaSpec's router for an EAGLE drafter; to train one afterwards use ``train-router``.
         ranker: SpecVocab's ranker.
-        small_ranker: a second ranker with another rank.
+        small_ranker: second ranker with another rank.
         low_rank: SlimSpec's low-rank head, whose scores define the distribution.
     """
 
@@ -425,7 +425,7 @@ class LiveConfig(StrictModel):
 
 
 class BookkeepingConfig(StrictModel):
-    """How often a run evaluates, logs and saves checkpoints.
+    """Intervals of evaluation, logging and checkpoints.
 
     Attributes:
         seed: seed of initial weights, data order and random draws.

@@ -153,7 +153,7 @@ def prepare_options(config: DataConfig) -> PrepareOptions:
 
 
 def with_prepared(config: DataConfig) -> DataConfig:
-    """Replace values of the section by those of ``prepared``; print one message that lists all differing keys.
+    """Replace values of the section by those of ``prepared``; print a message that lists differing keys.
 
     Raises:
         ArtifactError: the folder is not a prepared-data artefact.
@@ -165,7 +165,7 @@ def with_prepared(config: DataConfig) -> DataConfig:
     differing = [name for name in values if name in config.model_fields_set and given[name] != values[name]]
     if differing:
         named = ", ".join(f"{name} {_value(values[name])} (not {_value(given[name])})" for name in differing)
-        say(f"The prepared data have: {named}; for other values run prepare-data again ({config.prepared})")
+        say(f"The prepared data hold: {named}; other values need prepare-data again ({config.prepared})")
     return DataConfig.model_validate({**config.model_dump(), **values})
 
 
@@ -197,7 +197,7 @@ def data_values(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def batch_rows(count: int, batch_size: int, step: int, seed: int) -> list[int]:
-    """Return the row numbers of a step, which depend only on seed and step; each epoch is a new permutation."""
+    """Return the row numbers of a step, which depend only on seed and step; epochs are permutations."""
     rows = []
     for index in range(step * batch_size, (step + 1) * batch_size):
         epoch, place = divmod(index, count)

@@ -73,7 +73,7 @@ class JointTarget(nn.Module):
         return vocab_loss(replace(inputs, loss=loss or self._loss), self._options)
 
     def sums(self, batch: CapturedBatch) -> Tensor:
-        """Return (4,): nats of the original and of this target on the text, equal best tokens, counted tokens."""
+        """Return (4,): nats of the original and this target on the text, equal best tokens, token count."""
         before, now = (self.loss(each, batch, 1.0, (("ce", 1.0),)) for each in (batch, self.states(batch)))
         return torch.tensor([before.total, now.total, now.correct.sum(), len(now.losses)])
 

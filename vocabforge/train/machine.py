@@ -51,7 +51,7 @@ class TokenClock:
 
 @contextlib.contextmanager
 def stop_requested() -> Iterator[threading.Event]:
-    """Set the yielded event on SIGINT or SIGTERM, so that the run can stop cleanly; a second signal interrupts."""
+    """Set the yielded event on SIGINT or SIGTERM for a clean stop; a second signal interrupts at once."""
     flag = threading.Event()
 
     def handle(number: int, _frame: Any) -> None:

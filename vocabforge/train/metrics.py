@@ -59,7 +59,7 @@ class TTTTotals:
         return self.sums.flatten()
 
     def add(self, figures: Sequence[StepFigures]) -> None:
-        """Add the figures of one batch for steps 0, 1, ...; with fewer than K steps later columns are unchanged."""
+        """Add the figures of one batch for steps 0, 1, ...; missing steps leave their columns unchanged."""
         alive = torch.ones_like(figures[0].hits)  # (B, T) all earlier steps were hits
         # (B, T) product of earlier overlaps
         chance = torch.ones_like(figures[0].overlaps, dtype=torch.float64)

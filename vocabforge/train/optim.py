@@ -54,7 +54,7 @@ def make_optimizer(
 
 
 def is_hidden_matrix(name: str, parameter: Tensor) -> bool:
-    """Return whether Muon can train a parameter: a matrix between states, not a token table or a single row."""
+    """Return whether Muon can train a parameter: a matrix between states, not a token table or a vector."""
     return parameter.dim() == 2 and min(parameter.shape) > 1 and not any(part in name for part in _TOKEN_ROWS)
 
 
@@ -115,7 +115,7 @@ class MasterAdamW(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """One update from the parameters' gradients; those without one stay."""
+        """Update all parameters that have a gradient."""
         for group in self.param_groups:
             parameters = [p for p in group["params"] if p.grad is not None]
             states = [self.state[p] for p in parameters]
@@ -167,7 +167,7 @@ class MuonAdamW(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """One update from the parameters' gradients; those without one stay."""
+        """Update all parameters that have a gradient."""
         with _newton_schulz_in_fp32() if self._fp32 else nullcontext():
             for part in self._parts:
                 part.step()

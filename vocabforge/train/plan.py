@@ -234,7 +234,7 @@ def flop_a_token(
 
 
 def trained_state(parameters: int, weights: str, muon: int = 0) -> dict[str, int]:
-    """Return the bytes of weights (``fp32``, or ``bf16`` with fp32 masters), gradients, moments, and their sum.
+    """Return the bytes of weights (``fp32``, or ``bf16`` with fp32 masters), gradients, moments and total.
 
     AdamW has two moments per parameter; ``muon`` parameters have one.
     """
@@ -251,7 +251,7 @@ def trained_state(parameters: int, weights: str, muon: int = 0) -> dict[str, int
 
 
 def share_of_state(state: dict[str, int], processes: int, divided: int) -> int:
-    """Return the bytes of a trained state per process; ``divided`` is the ZeRO stage: 0 for DDP, 3 for FSDP2."""
+    """Return the bytes of a trained state per process; ``divided`` is the ZeRO stage (DDP: 0, FSDP2: 3)."""
     stages = {"moments": 1, "masters": 1, "gradients": 2, "weights": 3}
     return sum(
         -(-state[name] // processes) if divided >= stage else state[name] for name, stage in stages.items()
@@ -259,7 +259,7 @@ def share_of_state(state: dict[str, int], processes: int, divided: int) -> int:
 
 
 def loss_workspace(impl: str, chunk_mb: int, rows: int, columns: int, loss: Mixture = KL) -> int:
-    """Return the workspace of the vocabulary loss in bytes, for M drafted rows over the rows of both heads."""
+    """Return the workspace in bytes of the vocabulary loss, for drafted rows over the rows of both heads."""
     chunk, naive = chunk_mb << 20, naive_bytes(rows, columns, loss)
     return {"naive": naive, "fused": chunk}.get(impl, min(chunk, naive))
 

@@ -83,7 +83,7 @@ def resume(trainer: Resumable) -> int:
             )
             say(
                 f"It ran as {before['processes']} process(es), {then}, and continues as {group.size}, "
-                f"{here}: the batches are the same, but the last bits may differ."
+                f"{here}: the batches are the same, the last bits need not be."
             )
     return step
 

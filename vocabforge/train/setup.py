@@ -48,7 +48,13 @@ _PUBLISHED: Mapping[str, tuple[float, float, float]] = {"eagle1": (1.0, 0.1, 0.1
 
 @dataclass(frozen=True)
 class Basis:
-    """Checked small inputs of a run: ``config`` completed by prepared data, the target's ``config.json``, sizes."""
+    """Checked small inputs of a run.
+
+    Attributes:
+        config: configuration, completed by prepared data.
+        target: content of the target's ``config.json``.
+        sizes: sizes of the drafter.
+    """
 
     config: TrainConfig
     target: Mapping[str, Any]

@@ -186,7 +186,7 @@ class TrainStep(nn.Module):
         return losses[0] if len(losses) == 1 else joined(losses)
 
     def _own_inputs(self, h: Tensor, taken: TakenRows, per_row: Tensor) -> list[LossInputs]:
-        """Return the loss inputs of the drafter: one part, or one per step if steps have their own LM heads."""
+        """Return the loss inputs of the drafter: one part, or one per step if the steps' LM heads differ."""
         drafter, sizes = self.drafter, list(taken.sizes)
         reduced = len(drafter.target_ids) != len(self._target_head[0])
         ids = drafter.target_ids if reduced else None

@@ -1,4 +1,4 @@
-"""Experiment trackers of accelerate (TensorBoard, W&B, MLflow, ...), in addition to metrics.jsonl; rank 0 only.
+"""Experiment trackers of accelerate (TensorBoard, W&B, MLflow, ...) on rank 0, besides metrics.jsonl.
 
 A failing tracker is dropped and training continues: metrics.jsonl has all figures.
 """
@@ -22,7 +22,7 @@ _PROJECT = "vocabforge"
 
 
 def check_trackers(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the usable trackers among ``names``; if its package is missing, TensorBoard is skipped with a warning.
+    """Return the usable trackers among ``names``; TensorBoard is skipped with a warning if not installed.
 
     Raises:
         UsageError: a name is unknown, or the package of another tracker is missing.

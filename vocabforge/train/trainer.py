@@ -104,7 +104,7 @@ class Trainer:
     def noise(
         self, batch: CapturedBatch, step: int, rows: list[int], shard: TokenShard | None = None
     ) -> Tensor | None:
-        """Return noise (B, T, .) for the drafter's input features of these rows, or of a shard; None if off."""
+        """Return noise (B, T, .) for the drafter's input features of these rows or of a shard, or None."""
         width = self.step_module.settings.feature_noise
         if not width:
             return None
@@ -122,7 +122,7 @@ class Trainer:
     def capture_part(
         self, split: Literal["train", "heldout"], indices: list[int], steps: int
     ) -> tuple[CapturedBatch, TokenShard | None]:
-        """Return this process's part of these packed rows for an unroll of K steps: all, or its shard of each."""
+        """Capture this process's part of these packed rows for an unroll of K steps: all, or its shards."""
         if self._sequence is None:
             return self.capture(split, indices), None
         rows = to_tensors(self.data.rows(split), indices, self.device)

@@ -142,7 +142,7 @@ def _blocks(
 ) -> Iterator[TTTStep]:
     if drafter.max_steps is not None and steps > drafter.max_steps:
         raise ConfigError(
-            f"a {drafter.label} drafter's block has fewer drafts",
+            f"a {drafter.label} drafter's block has no such draft",
             got=f"ttt.steps of {steps}",
             expected=f"at most {drafter.max_steps}",
             remedy="lower ttt.steps, or raise drafter.block_size",
@@ -188,7 +188,7 @@ def rows_by_step(
 
 
 def checkpointed_step(drafter: Drafter, ids: Tensor, g: Tensor, position: Tensor, state: TTTState) -> Tensor:
-    """Run ``drafter.ttt_step`` storing only g, the step's keys and its result; bitwise equal to the plain step.
+    """Run ``drafter.ttt_step`` storing only g, the step's keys and its result; results are bitwise equal.
 
     The drafter's step appends to its state, so each pass gets a copy; the first copy becomes the state.
     """

@@ -101,7 +101,7 @@ class WithDraftHead:
         self._head = None
 
     def _build(self) -> DraftHead:
-        """Build the head in the first pass (memory profiling): vLLM has shared embedding and LM head by then."""
+        """Build the head in the first pass (memory profiling), when vLLM has shared embedding and LM head."""
         if self.lm_head.tp_size > 1:
             raise UsageError(
                 "this draft head reads all rows of the LM head",

@@ -112,7 +112,7 @@ def check_routable(drafter: Any, *, source: object) -> None:
     """
     if not (is_autoregressive(drafter) or is_parallel(drafter)):
         raise UsageError(
-            f"a {drafter.label} drafter has no input states for a router to read",
+            f"a {drafter.label} drafter is fed nothing, so there is no state for a router to read",
             got=source,
             expected="an EAGLE or block drafter",
             remedy="train such a drafter, or another draft head",

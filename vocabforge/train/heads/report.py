@@ -184,7 +184,7 @@ def _means(row: Tensor, vocab_size: int, routed: bool) -> dict[str, Any]:
 
 
 def report_table(report: Mapping[str, Any]) -> DataTable:
-    """Return a table with one row per head over all draft steps: recall, shortlist, acceptance, chain, losses."""
+    """Return a table with one row per head: recall, shortlist, acceptance and chain over all draft steps."""
     rows = []
     for name, entry in report["heads"].items():
         one = entry["overall"]

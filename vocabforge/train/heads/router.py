@@ -82,7 +82,7 @@ class RouterTrainer:
         )  # loss, average precision and rows of the last step
 
     def run(self) -> Path:
-        """Train to the last step, resuming from the newest checkpoint; return the router's folder. Collective.
+        """Train to the last step, resuming from the newest checkpoint; return the output folder. Collective.
 
         Raises:
             DataError: the loss is not finite; names the batch.
@@ -170,7 +170,7 @@ class RouterTrainer:
         return copied.eval().requires_grad_(False)
 
     def report(self, router: Router | None = None) -> dict[str, Any] | None:
-        """Compute held-out figures with the default budgets on rank 0; return None on other ranks. Collective.
+        """Return held-out figures with the default budgets on rank 0, None on other ranks. Collective.
 
         Args:
             router: result of :meth:`plain`, if already computed.

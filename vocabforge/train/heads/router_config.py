@@ -35,9 +35,7 @@ class RouterRunConfig(BookkeepingConfig):
         # The option affected no weights, so older runs can resume without it.
         if not isinstance(values, Mapping) or "budgets" not in values:
             return values
-        say(
-            "run.budgets is ignored: compare cluster budgets with vocabforge tune, or eval --budget"
-        )
+        say("run.budgets is no longer read: compare cluster budgets with vocabforge tune, or eval --budget")
         return {name: value for name, value in values.items() if name != "budgets"}
 
 

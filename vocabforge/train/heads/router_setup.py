@@ -1,4 +1,4 @@
-"""Build a :class:`~vocabforge.train.heads.router.RouterTrainer` from a configuration: load, check, assemble."""
+"""Build a :class:`~vocabforge.train.heads.router.RouterTrainer` from its configuration."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def router_strategy(group: Group) -> str:
     strategy = wanted_strategy("auto", group)
     if strategy == "deepspeed":
         raise UsageError(
-            "train-router does not support DeepSpeed: a router is too small to shard",
+            "train-router does not run under DeepSpeed: a router is too small to shard",
             got="a launcher configured for DeepSpeed",
             expected="DDP or FSDP2",
             remedy="launch with recipes/accelerate/multi_gpu.yaml or fsdp2.yaml",

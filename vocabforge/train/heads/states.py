@@ -81,7 +81,7 @@ def router_labels(logits: Tensor, cluster: Tensor, clusters: int, top_n: int) ->
 
 
 def best_columns(logits: Tensor, top_n: int) -> Tensor:
-    """Return the n best columns (N, n) int64 of (N, R') fp32 logits in any order; ties go to lower columns."""
+    """Return the n best columns (N, n) int64 of (N, R') fp32 logits, unordered; ties go to lower columns."""
     n = min(top_n, logits.shape[1])
     values, best = logits.topk(n, dim=-1)
     last = values[:, -1:]

@@ -171,7 +171,7 @@ class LossChunk:
 
 @dataclass(frozen=True)
 class LossPlan:
-    """Order of work: ``rows`` (M,) lists each draft row once, ``teachers`` (G,) the teacher of each row group."""
+    """Order of work: ``rows`` (M,) lists each draft row once, ``teachers`` (G,) the teacher of each group."""
 
     rows: Int
     teachers: Int
@@ -468,7 +468,7 @@ class _Work:
         self._gradients(s, rows, draft, weight[:, None], block)
 
     def _gradients(self, delta: Tensor, rows: Tensor, draft: Tensor, weight: Tensor, block: int) -> None:
-        """Multiply d loss / d s (m, R) with the head and with the draft states (``block`` head rows at a time).
+        """Multiply d loss / d s (m, R) with the head and with the draft states (per ``block`` head rows).
 
         The weight (m, 1) is applied to the factors with H' columns, not to those with R.
         """

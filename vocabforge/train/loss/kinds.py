@@ -133,7 +133,7 @@ LOSSES: Mapping[str, LossKind] = {
 
 
 def teacher_logs(z: Tensor, target_ids: Tensor | None, log_sum: Tensor | None = None) -> TeacherLogs:
-    """Compute teacher terms from logits z (C, V), or (C, R) of the draft tokens with ``log_sum`` (C,) over V."""
+    """Compute teacher terms from logits z (C, V), or (C, R) with ``log_sum`` (C,) over all V tokens."""
     some = z if target_ids is None or log_sum is not None else z[:, target_ids]
     log_p = some - (z.logsumexp(-1) if log_sum is None else log_sum)[:, None]
     p = log_p.exp()

@@ -70,7 +70,7 @@ class TakenRows:
 
 
 def take_rows(steps: Sequence[TTTStep], batch: CapturedBatch) -> TakenRows:
-    """Gather the counted rows of an unroll: row t of step k has its teacher at t + 1 + k and label t + 2 + k."""
+    """Gather the counted rows of an unroll: row t of step k has teacher t + 1 + k and label t + 2 + k."""
     hidden, facts = batch.hidden, batch.facts
     length = hidden.shape[1]
     places = [step.places(length) for step in steps]
@@ -100,7 +100,7 @@ def feature_loss(taken: TakenRows, weight: Tensor) -> Tensor:
 
 
 def confidence_loss(confidence: Tensor, row_loss: RowLoss, weight: Tensor) -> Tensor:
-    """Compute the weighted cross-entropy of confidence logits (M,) with the acceptance probability (DSpark)."""
+    """Compute the weighted cross-entropy of confidence logits (M,) with acceptance probabilities (DSpark)."""
     losses = F.binary_cross_entropy_with_logits(
         confidence.float(), row_loss.overlap.clamp(0.0, 1.0), reduction="none"
     )
@@ -158,7 +158,7 @@ HELDOUT = -1
 def draw_anchors(
     loss_mask: Tensor, document: Tensor, rows: Sequence[int], most: int, seed: int, step: int
 ) -> Tensor:
-    """Draw the blocks of a step: up to ``most`` positions of each packed row (B, T) whose first draft is counted.
+    """Draw the blocks of a step: up to ``most`` positions per packed row (B, T) whose first draft is counted.
 
     Args:
         rows: row numbers in the data.

@@ -72,10 +72,10 @@ def deepspeed_config(config: TrainConfig, size: int) -> dict[str, Any]:
         wrong.append(f"zero_optimization.stage {stage}")
     if wrong:
         raise ConfigError(
-            "the DeepSpeed configuration contradicts the recipe",
+            "the DeepSpeed configuration does not go with the recipe",
             got="; ".join(wrong),
-            expected="zero_optimization.stage 1, 2 or 3 (with drafter.freeze 1 or 2); batch sizes and clipping "
-            "missing or auto; no optimizer, scheduler or fp16 section",
+            expected="zero_optimization.stage 1, 2 or 3 (with drafter.freeze 1 or 2); batch sizes and "
+            "clipping unset or auto; no optimizer, scheduler or fp16 section",
             source=file,
             remedy="correct the file, or use one of recipes/deepspeed",
         )
@@ -107,7 +107,7 @@ class DeepSpeed(Strategy):
         self._engine: Any = deepspeed.initialize(
             model=step, optimizer=adamw, config=settings, dist_init_required=False
         )[0]
-        for module in step.modules():  # restore buffers: bf16 mode casts the target's tensors and rotary tables
+        for module in step.modules():  # undo bf16 mode's cast of the target's tensors and rotary tables
             module._buffers.update(buffers.get(id(module), {}))
         self._utils: Any = deepspeed.utils
         self.parameters = trained(step)

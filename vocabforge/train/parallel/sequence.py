@@ -51,7 +51,7 @@ class TokenShard:
 
 
 class UlyssesExchange:
-    """:class:`~vocabforge.models.ttt.attention.HeadExchange` by all-to-all; gradients are exchanged in reverse.
+    """Implements :class:`~vocabforge.models.ttt.attention.HeadExchange` by all-to-all, with gradients.
 
     Args:
         swap: all-to-all of the group.
@@ -149,7 +149,7 @@ def check_sequence_parallel(config: TrainConfig, sizes: Any, strategy: str) -> N
         )
     if strategy == "deepspeed":
         raise UsageError(
-            "DeepSpeed does not support run.sequence_parallel",
+            "DeepSpeed does not go with run.sequence_parallel",
             got=f"run.sequence_parallel {size}",
             expected="DDP or FSDP2",
             remedy="launch with recipes/accelerate/multi_gpu.yaml or fsdp2.yaml",

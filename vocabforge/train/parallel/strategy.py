@@ -136,7 +136,7 @@ def make_strategy(
     """
     if config.optim.name == "muon" and name == "deepspeed":
         raise UsageError(
-            "Muon needs matrices, but DeepSpeed flattens sharded tensors",
+            "Muon needs matrices, and DeepSpeed flattens what it divides",
             got=f"strategy {name}",
             expected="one process, DDP or FSDP2",
             source="optim.name",
