@@ -12,6 +12,7 @@ import pytest
 
 from tests.worlds import CHAT_TEMPLATE, byte_tokenizer
 from vocabforge.core.errors import DataError
+from vocabforge.corpus.chat.conversation import read_conversation, read_tools
 from vocabforge.corpus.chat.render import ChatOptions
 from vocabforge.corpus.prepared.dataset import SequenceOptions, iter_sequences
 from vocabforge.corpus.sources.bytes import Problems
@@ -144,6 +145,156 @@ def test_calls_in_every_form(tmp_path: Path, call: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("empty", [[], None, "", "[]"])
+@pytest.mark.parametrize(
+    ("call", "outer", "inner"),
+    [
+        ({"id": "c1", "name": "look", "arguments": {"a": 1}}, {"id": "c1", "type": "function"}, {}),
+        ({"name": "look", "parameters": {"a": 1}}, {"type": "function"}, {}),
+        ({"name": "look", "args": {"a": 1}, "type": "tool_call"}, {"type": "tool_call"}, {}),
+        ({"function": {"name": "look", "input": {"a": 1}, "strict": True}}, {}, {"strict": True}),
+    ],
+)
+def test_keys_of_a_call_have_one_place(
+    call: dict[str, Any], outer: dict[str, Any], inner: dict[str, Any]
+) -> None:
+    found = read_conversation({"messages": [ASK, {"role": "assistant", "tool_calls": [call]}]})
+    assert found is not None
+    (read,) = found.messages[1]["tool_calls"]
+    assert read == {**outer, "function": {**inner, "name": "look", "arguments": {"a": 1}}}
+    tool = {"type": "function", "name": "look", "parameters": {}, "strict": True}
+    wanted = {"type": "function", "function": {"name": "look", "parameters": {}, "strict": True}}
+    assert read_tools([tool]) == [wanted]
+
+
+def test_calls_without_an_object_around_name_and_arguments(tmp_path: Path) -> None:
+    template = (
+        "{% for m in messages %}[{{ m.role }}]{{ m.content or '' }}{% for c in m.tool_calls or [] %}"
+        "<call>{{ c.name }}{{ c.arguments | tojson }}{% endfor %}<|end|>{% endfor %}"
+    )
+    call = {"function": {"name": "look", "arguments": {"at": "sea"}}}
+    row = {"messages": [ASK, {"role": "assistant", "content": "", "tool_calls": [call]}]}
+    assert '{{<call>look{"at": "sea"}<|end|>}}' in one_text(tmp_path, row, template)[0]
+
+
+def test_calls_that_do_not_reach_the_text_are_refused(tmp_path: Path) -> None:
+    template = TEMPLATE.replace("in m.tool_calls or []", "in (m.tool_calls or []) if tools")
+    tokenizer = load_tokenizer(byte_tokenizer(tmp_path / "t", template=template))
+    turn = {"role": "assistant", "content": "", "tool_calls": [{"name": "look", "arguments": {}}]}
+    rows = [{"messages": [ASK, turn]}, {"messages": [ASK, turn], "tools": TOOLS}]
+    problems = Problems(shown=0)
+    assert len(texts(tokenizer, write_rows(tmp_path / "a.jsonl", rows), problems)) == 1
+    assert problems.kinds == {"the chat template does not write tool calls": 1}
+
+
+def test_a_template_that_demands_a_result_after_a_call(tmp_path: Path) -> None:
+    demands = "{% if messages[-1].tool_calls %}{{ raise_exception('no result') }}{% endif %}"
+    call = {"role": "assistant", "content": "", "tool_calls": [{"name": "look", "arguments": {}}]}
+    row = {
+        "messages": [ASK, call, {"role": "tool", "content": "7"}, {"role": "assistant", "content": "Seven."}]
+    }
+    text, said = one_text(tmp_path, row, demands + TEMPLATE)
+    assert '[assistant]{{<call>{"name": "look", "arguments": {}}<|end|>}}[tool]7' in text
+    assert said is None
+
+
+def test_a_template_that_demands_a_system_message(tmp_path: Path) -> None:
+    """Its forms are found all the same, and what it reads is not said to be left out."""
+    demands = "{% if messages[0].role != 'system' %}{{ raise_exception('no system') }}{% endif %}"
+    template = demands + TEMPLATE.replace("reasoning_content", "thinking")
+    row = {
+        "system": "S",
+        "messages": [ASK, {"role": "assistant", "content": "Yes.", "reasoning": "Hm."}],
+        "tools": TOOLS,
+    }
+    text, said = one_text(tmp_path, row, template)
+    assert text.endswith("[assistant]{{<think>Hm.</think>Yes.<|end|>}}")
+    assert said is None
+
+
+def test_variables_of_the_row_decide_what_a_template_reads(tmp_path: Path) -> None:
+    template = TEMPLATE.replace("if m.reasoning_content", "if keep and m.thinking").replace(
+        "{{ m.reasoning_content }}", "{{ m.thinking }}"
+    )
+    answer = {"role": "assistant", "content": "Yes.", "thinking": "Hm."}
+    row = {"messages": [ASK, answer], "chat_template_kwargs": {"keep": True}}
+    assert one_text(tmp_path, row, template) == (
+        "[user]Is it?<|end|>[assistant]{{<think>Hm.</think>Yes.<|end|>}}",
+        None,
+    )
+    said = one_text(tmp_path, {"messages": [ASK, answer]}, template)[1]
+    assert said == "Not read: thinking in 1 turn"
+
+
+@pytest.mark.parametrize(
+    ("row", "left"),
+    [
+        (
+            {"messages": ROUNDS, "documents": {"a": 1}, "chosen": "x", "conversation": "y", "prompt": "z"},
+            None,
+        ),
+        ({"prompt": "Hi.", "chosen": "Ho.", "rejected": "No.", "response": "x", "input": "y"}, None),
+        (
+            {"question": "Hi.", "answer": "Ho.", "messages": {}, "conversations": {"a": "b"}},
+            {"conversations"},
+        ),
+    ],
+)
+def test_keys_of_other_formats_are_named(row: dict[str, Any], left: set[str] | None) -> None:
+    found = read_conversation(row)
+    assert found is not None
+    used = {"messages", "question", "answer", "chosen", "rejected", "prompt"}
+    if row.get("messages"):
+        used = {"messages"}
+    assert set(found.unread) == (left or set(row) - used)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"question": "Hi.", "chosen": "Ho.", "rejected": "No."},
+        {"instruction": "Hi.", "input": "", "chosen": "Ho.", "rejected": "No."},
+        {"prompt": '[{"role": "user", "content": "Hi."}]', "completion": "Ho."},
+        {"prompt": "Hi.", "chosen": '[{"role": "assistant", "content": "Ho."}]', "rejected": "[]"},
+        {"messages": ['{"role": "user", "content": "Hi."}', '{"role": "assistant", "content": "Ho."}']},
+        {"messages": [], "prompt": "Hi.", "response": "Ho."},
+        {"messages": {"role": ["user", "assistant"], "content": ["Hi.", "Ho."], "name": None}},
+        {"conversations": [{"assistant": "Ho.", "human": "Hi."}]},
+        {"messages": [{"role": "user", "content": {"type": ["text"], "text": ["Hi."]}}, ROUNDS[1]]},
+    ],
+)
+def test_relatives_of_the_usual_rows(row: dict[str, Any]) -> None:
+    found = read_conversation(row)
+    assert found is not None
+    assert [(turn["role"], turn["content"]) for turn in found.messages] == [
+        ("user", "Hi."),
+        ("assistant", "Ho."),
+    ]
+
+
+def test_weights_thinking_and_parts_that_are_not_usual(tmp_path: Path) -> None:
+    call = {"from": "function_call", "value": '{"name": "look", "arguments": {}}', "weight": 0}
+    found = read_conversation({"conversations": [{"from": "human", "value": "Hi."}, call]})
+    assert found is not None
+    assert found.messages[1]["loss_weight"] == 0
+    thought = {"role": "assistant", "content": "Yes.", "reasoning_content": [{"type": "text", "text": "Hm."}]}
+    assert "<think>Hm.</think>Yes." in one_text(tmp_path, {"messages": [ASK, thought]})[0]
+    with pytest.raises(DataError, match="thinking of a turn is not text"):
+        read_conversation({"messages": [ASK, {**thought, "reasoning_content": 5}]})
+    part = {"type": "text", "text": "Is it?", "cache_control": {"type": "ephemeral"}}
+    answer = {"role": "assistant", "content": "Yes.", "weight": 0.5}
+    said = one_text(tmp_path, {"messages": [{"role": "user", "content": [part]}, answer]})[1]
+    assert said == "Not read: cache_control of parts in 1 turn, weight in 1 turn"
+
+
+def test_names_of_the_row_that_python_has_too(tmp_path: Path) -> None:
+    row = {
+        "messages": [ASK, {"role": "assistant", "content": "Y"}],
+        "chat_template_kwargs": {"self": 1, "tool": 2},
+    }
+    said = one_text(tmp_path, row)[1]
+    assert said == "Not read: self of chat_template_kwargs in 1 row, tool of chat_template_kwargs in 1 row"
+
+
 def test_no_call_is_no_call(tmp_path: Path, empty: Any) -> None:
     strict = "{% for m in messages %}{% if 'tool_calls' in m %}{{ m.tool_calls[0].name }}{% endif %}"
     row = {"messages": [ASK, {"role": "assistant", "content": "Yes.", "tool_calls": empty}], "tools": empty}

@@ -51,10 +51,12 @@ Other keys that are not null are kept because chat templates may read them.
 so its end is not the target's. :data:`PARTS` and :data:`THINKING_KEY` record the form in the row."""
 
 PARTS = "_parts"
-"""Message key of the row's content parts of type ``text`` and ``thinking``, if there are several."""
+"""Message key of the row's content parts of type ``text`` and ``thinking``, if the content is a list."""
 THINKING_KEY = "_thinking_key"
 """Message key of the row's name for ``reasoning_content``."""
-INTERNAL = frozenset({"loss_weight", "cut", PARTS, THINKING_KEY})
+UNREAD = "_unread"
+"""Message key of a list: what nothing can read, such as other keys of content parts."""
+INTERNAL = frozenset({"loss_weight", "cut", PARTS, THINKING_KEY, UNREAD})
 """Message keys that are not passed to templates."""
 
 _ROLES = {
@@ -106,7 +108,12 @@ CONVERSATION_KEYS = frozenset(
     }
     | {"tools", "functions", "documents", "chat_template_kwargs", "text", "generation"}
 )
-"""Row keys that are read or safe to ignore (``rejected``, and ``generation`` in rows from regenerate)."""
+"""Row keys with a meaning for conversations."""
+_IGNORED = ("text", "generation")  # an alternative to the conversation; how ``regenerate`` made the row
+_ARGUMENTS = ("arguments", "parameters", "args", "input")
+_LISTS = ("prompt", "completion", "response", "chosen", "rejected", "history")
+_ASKS = ("prompt", "question", "query", "instruction")
+_SPEAKERS = ("system", "developer", "user", "assistant", "function_call", "tool")
 _RESERVED = ("messages", "tools", "documents", "add_generation_prompt")
 
 
@@ -137,23 +144,23 @@ def read_conversation(row: Mapping[str, Any]) -> Conversation | None:
     Raises:
         DataError: the row looks like a conversation but is malformed.
     """
-    row = {name: _as_turns(name, value) for name, value in row.items() if value is not None}
-    used = set(CONVERSATION_KEYS)
+    row = {name: _as_rows(name, value) for name, value in row.items() if value is not None}
+    used: set[Any] = set(_IGNORED)
     messages = _messages_of(row, used)
     if messages is None:
         return None
     system = next((name for name in _SYSTEM if isinstance(row.get(name), str) and row[name].strip()), None)
     if system is not None and messages[0]["role"] != "system":
         messages.insert(0, {"role": "system", "content": row[system]})
-    elif system is not None and messages[0]["content"] != row[system]:
-        used.discard(system)
-    used -= {name for name in _SYSTEM if name != system and row.get(name)}
+        used.add(system)
+    elif system is not None and messages[0]["content"] == row[system]:
+        used.add(system)
     tools = next((name for name in ("tools", "functions") if not is_empty(row.get(name))), None)
-    if tools == "tools":
-        used.discard("functions")
     variables = _template_arguments(row.get("chat_template_kwargs"))
+    used |= {tools, "chat_template_kwargs"}
     if isinstance(documents := row.get("documents"), list) and documents:
         variables["documents"] = documents
+        used.add("documents")
     unread = tuple(name for name, value in row.items() if name not in used and not is_empty(value))
     return Conversation(messages, row.get(tools) if tools else None, variables, unread)
 
@@ -161,6 +168,13 @@ def read_conversation(row: Mapping[str, Any]) -> Conversation | None:
 def is_empty(value: Any) -> bool:
     """Return whether a value is null or an empty text, list or object."""
     return value is None or (isinstance(value, (str, list, dict)) and not value)
+
+
+def system_text(messages: Sequence[Message]) -> str | None:
+    """Return the system and developer messages before the first question as one text, or None."""
+    before = itertools.takewhile(lambda message: message["role"] != "user", messages)
+    texts = [str(message["content"]) for message in before if message["role"] in ("system", "developer")]
+    return "\n\n".join(text for text in texts if text.strip()) or None
 
 
 def key_name(message: Message, key: str) -> str:
@@ -187,38 +201,71 @@ def _template_arguments(value: Any) -> dict[str, Any]:
     return dict(value)
 
 
-def _as_turns(name: str, value: Any) -> Any:
-    """Convert turns given as JSON text or as one list per key to a list; return other values unchanged."""
-    if name in _TURNS and isinstance(value, str) and value.lstrip().startswith("["):
-        return _parsed(value, f"the row's {name}", "a list of turns")
-    if name in (*_TURNS, "prompt", "chosen") and isinstance(value, Mapping) and value:
-        columns = list(value.values())
-        if all(isinstance(column, list) for column in columns) and len({len(c) for c in columns}) == 1:
-            return [dict(zip(value, values)) for values in zip(*columns)]
-    return value
+def _as_rows(name: str, value: Any) -> Any:
+    """Convert a list given as JSON text or as one list per key; return other values unchanged."""
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        if name in _TURNS:
+            return _parsed(value, f"the row's {name}", "a list of turns")
+        if name in _LISTS:
+            with contextlib.suppress(ValueError, DataError):
+                parsed = load_nested(value, name)
+                return parsed if all(isinstance(one, (Mapping, list)) for one in parsed) else value
+    return _transposed(value) if name in (*_TURNS, *_LISTS, "tools", "functions") else value
+
+
+def _transposed(value: Any) -> Any:
+    """Convert an object with one list per key to a list of objects; return other values unchanged."""
+    if not isinstance(value, Mapping):
+        return value
+    columns = {name: column for name, column in value.items() if column is not None}
+    lists = all(isinstance(column, list) for column in columns.values())
+    if not columns or not lists or len({len(column) for column in columns.values()}) != 1:
+        return value
+    return [dict(zip(columns, values)) for values in zip(*columns.values())]
 
 
 def _messages_of(row: Mapping[str, Any], used: set[Any]) -> list[Message] | None:
-    """Read the row's turns in the first format found; remove the keys of other formats from ``used``."""
-    if "chosen" in row and "rejected" in row and (turns := _preferred(row)) is not None:
-        return _turns(turns)
-    given = [name for name in _TURNS if isinstance(row.get(name), list)]
-    pairs = [pair for pair in _PAIRS if pair[0] in row and pair[1] in row]
-    if given:
-        used -= {*given[1:], *(name for pair in _PAIRS for name in pair), *_INPUTS, "history"}
-        return _turns(row[given[0]])
-    if not pairs:
+    """Read the row's turns in the first format found; add the keys that were read to ``used``."""
+    if "chosen" in row and "rejected" in row and (messages := _preferred(row, used)) is not None:
+        return messages
+    given = next((name for name in _TURNS if isinstance(row.get(name), list) and row[name]), None)
+    if given is not None:
+        used.add(given)
+        return _turns(row[given])
+    pair = next((pair for pair in _PAIRS if pair[0] in row and pair[1] in row), None)
+    if pair is None:
+        if any(isinstance(row.get(name), list) for name in _TURNS):
+            _turns([])  # raises
         return None
-    extra = None
-    if pairs[0][0] == "instruction":
-        extra = next((name for name in _INPUTS if isinstance(row.get(name), str) and row[name].strip()), None)
-    used -= {*(name for pair in _PAIRS for name in pair), *_INPUTS} - {*pairs[0], extra}
-    return _pair(row, *pairs[0], extra)
+    question, answer = _question(row, pair[0], used), row[pair[1]]
+    used.add(pair[1])
+    before = _history(row, used)
+    asked = [{"role": "user", "content": question}] if isinstance(question, str) else question
+    told = [{"role": "assistant", "content": answer}] if isinstance(answer, str) else answer
+    if not isinstance(asked, list) or not isinstance(told, list):
+        raise DataError(
+            f"{pair[0]} and {pair[1]} are not both texts",
+            got=f"{type(question).__name__} and {type(answer).__name__}",
+            expected="texts or lists of turns",
+        )
+    return [*before, *_turns([*asked, *told])]
 
 
-def _preferred(row: Mapping[str, Any]) -> Sequence[Any] | None:
+def _question(row: Mapping[str, Any], name: str, used: set[Any]) -> Any:
+    """Return the question of a row, joined with the input of an instruction."""
+    used.add(name)
+    if name != "instruction" or not isinstance(row[name], str):
+        return row[name]
+    extra = next((key for key in _INPUTS if isinstance(row.get(key), str) and row[key].strip()), None)
+    used.add(extra)
+    return row[name] if extra is None else f"{row[name]}\n{row[extra]}"
+
+
+def _preferred(row: Mapping[str, Any], used: set[Any]) -> list[Message] | None:
     """Return the turns of a preference row; the chosen text, turn, turns or conversation comes last."""
-    before: Any = next((row[name] for name in (*_TURNS, "prompt") if name in row), [])
+    name = next((name for name in (*_TURNS, *_ASKS) if not is_empty(row.get(name))), None)
+    read: set[Any] = {"chosen", "rejected"}
+    before: Any = [] if name is None else _question(row, name, read)
     chosen = row["chosen"]
     turns = [{"role": "user", "content": before}] if isinstance(before, str) else list(before)
     if isinstance(chosen, str):
@@ -227,10 +274,12 @@ def _preferred(row: Mapping[str, Any]) -> Sequence[Any] | None:
         chosen = [chosen]
     if not isinstance(chosen, list) or not chosen or (not turns and len(chosen) < 2):
         return None
+    used |= read | {name}
+    earlier = _history(row, used)
     if _is_answer(chosen[0]) and not (turns and _is_answer(turns[-1])):
-        return [*turns, *chosen]
+        return [*earlier, *_turns([*turns, *chosen])]
     # The conversation already has its answer, or the chosen turns are the whole conversation.
-    return turns if turns and _is_answer(turns[-1]) else chosen
+    return [*earlier, *_turns(turns if turns and _is_answer(turns[-1]) else chosen)]
 
 
 def _is_answer(turn: Any) -> bool:
@@ -241,42 +290,44 @@ def _is_answer(turn: Any) -> bool:
 def _turns(turns: Sequence[Any]) -> list[Message]:
     if not turns:
         raise DataError("the conversation is empty", got="no turn", expected="at least one turn")
-    if len(turns) > 1 and all(isinstance(turn, str) for turn in turns):  # user and assistant alternate
-        names = itertools.cycle(("user", "assistant"))
-        turns = [{"role": name, "content": text} for name, text in zip(names, turns)]
+    if len(turns) > 1 and all(isinstance(turn, str) for turn in turns):
+        parsed = [_json_object(turn) for turn in turns]
+        names = itertools.cycle(("user", "assistant"))  # of plain texts
+        turns = [
+            {"role": name, "content": text} if one is None else one
+            for one, name, text in zip(parsed, names, turns)
+        ]
     return [_message(turn) for given in turns for turn in _by_speaker(given)]
 
 
+def _json_object(text: str) -> Any:
+    if not text.lstrip().startswith("{"):
+        return None
+    with contextlib.suppress(ValueError, DataError):
+        value = load_nested(text, "a turn of the conversation")
+        return value if isinstance(value, dict) and any(name in value for name in _ROLE_KEYS) else None
+    return None
+
+
 def _by_speaker(turn: Any) -> list[Any]:
-    """Split an object with one text per speaker (``{"human": ..., "assistant": ...}``) into turns."""
+    """Split an object with one text per speaker (``{"human": ..., "assistant": ...}``) into turns.
+
+    The order of the keys means nothing: tables and sorted JSON change it.
+    """
     if not isinstance(turn, Mapping) or any(name in turn for name in _ROLE_KEYS):
         return [turn]
     said = [name for name, text in turn.items() if str(name).lower() in _ROLES and isinstance(text, str)]
     if not said:
         return [turn]
+    said.sort(key=lambda name: _SPEAKERS.index(_ROLES[str(name).lower()]))
     rest = {name: value for name, value in turn.items() if name not in said}
     turns = [{"role": name, "content": turn[name]} for name in said]
     return [*turns[:-1], {**rest, **turns[-1]}]
 
 
-def _pair(row: Mapping[str, Any], ask: str, reply: str, extra: str | None) -> list[Message]:
-    question, answer = row[ask], row[reply]
-    before = _history(row.get("history"))
-    if isinstance(question, list) and isinstance(answer, list):
-        return [*before, *_turns([*question, *answer])]
-    if not isinstance(question, str) or not isinstance(answer, str):
-        kinds = f"{type(question).__name__} and {type(answer).__name__}"
-        raise DataError(
-            f"{ask} and {reply} are not both texts", got=kinds, expected="two texts, or two lists of turns"
-        )
-    if extra is not None:
-        question = f"{question}\n{row[extra]}"
-    asked = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
-    return [*before, *_turns(asked)]
-
-
-def _history(history: Any) -> list[Message]:
+def _history(row: Mapping[str, Any], used: set[Any]) -> list[Message]:
     """Read the earlier rounds of an Alpaca row: pairs of texts, question-answer objects, or turns."""
+    history = row.get("history")
     if is_empty(history):
         return []
     if not isinstance(history, list):
@@ -285,6 +336,7 @@ def _history(history: Any) -> list[Message]:
             got=type(history).__name__,
             expected="a list of question-answer pairs or of turns",
         )
+    used.add("history")
     turns: list[Any] = []
     for entry in history:
         if isinstance(entry, Mapping) and not any(name in entry for name in _ROLE_KEYS):
@@ -317,23 +369,30 @@ def _message(turn: Any) -> Message:
             "a turn of the conversation has an unknown role", got=name, expected=", ".join(_ROLES)
         )
     told = _first_key(turn, _CONTENT_KEYS)
-    content = turn[told] if told else None
+    content = _transposed(turn[told]) if told else None
     message: Message = {"role": role, "content": ""}
-    read = {named, told, *_WEIGHTS, "cut", "tool_calls", "function_call"}
-    if (
-        thinking := next((n for n in _THINKING if isinstance(turn.get(n), str) and turn[n]), None)
-    ) is not None:
-        message["reasoning_content"] = turn[thinking]
+    read = {named, told, "cut", "tool_calls"}
+    thinking = next((name for name in _THINKING if not is_empty(turn.get(name))), None)
+    if thinking is not None:
+        message["reasoning_content"] = _thinking_text(turn[thinking])
         read |= {thinking, *(name for name in _THINKING if turn.get(name) == turn[thinking])}
         if thinking != "reasoning_content":
             message[THINKING_KEY] = thinking
+    calls = _calls(turn.get("tool_calls"))
+    old = _old_call(turn.get("function_call"))
+    if not calls or [call["function"] for call in calls] == [call["function"] for call in old]:
+        calls = calls or old
+        read.add("function_call")
+    weights = {name: turn[name] for name in _WEIGHTS if turn.get(name) is not None}
+    read |= {name for name, weight in weights.items() if _is_weight(weight)}
     message |= {key: value for key, value in turn.items() if key not in read and value is not None}
-    if calls := [*_calls(turn.get("tool_calls")), *_old_call(turn.get("function_call"))]:
+    if calls:
         message["tool_calls"] = calls
-    if role == "assistant" and any(_is_zero(turn.get(key)) for key in _WEIGHTS):
-        message["loss_weight"] = 0
-    if role == "assistant" and turn.get("cut") is True:
-        message["cut"] = True
+    if role in ("assistant", "function_call"):
+        if any(_is_weight(weight) and float(weight) == 0 for weight in weights.values()):
+            message["loss_weight"] = 0
+        if turn.get("cut") is True:
+            message["cut"] = True
     if isinstance(content, list):
         _read_parts(content, message)
     elif isinstance(content, str):
@@ -347,6 +406,23 @@ def _message(turn: Any) -> Message:
     if role == "function_call":
         message |= {"role": "assistant", "content": "", "tool_calls": [_tool_call(message["content"])]}
     return message
+
+
+def _thinking_text(value: Any) -> str:
+    parts = value if isinstance(value, list) else [value]
+    texts = [_part_text(part, part.get("type") if isinstance(part, Mapping) else None) for part in parts]
+    if not all(isinstance(text, str) for text in texts):
+        raise DataError(
+            "the thinking of a turn is not text",
+            got=type(value).__name__,
+            expected="a text or a list of texts",
+        )
+    return "".join(text for text in texts if text is not None)
+
+
+def _is_weight(weight: Any) -> bool:
+    """Return whether a loss weight says to learn a turn (1) or not (0); others are not read."""
+    return weight in (0, 1, "0", "1", "0.0", "1.0")
 
 
 def _old_call(call: Any) -> list[dict[str, Any]]:
@@ -365,6 +441,11 @@ def _read_parts(parts: Sequence[Any], message: Message) -> None:
     for part in parts:
         kind = part.get("type") if isinstance(part, Mapping) else None
         value = _part_text(part, kind)
+        if isinstance(part, Mapping):
+            keys = (key for key in part if key not in ("type", "text", "value", kind))
+            message.setdefault(UNREAD, []).extend(
+                f"{key} of parts" for key in keys if not is_empty(part[key])
+            )
         if value is not None and kind in ("text", "input_text", "output_text", None):
             texts.append(value)
             kept.append({"type": "text", "text": value})
@@ -382,8 +463,9 @@ def _read_parts(parts: Sequence[Any], message: Message) -> None:
                 expected="parts of type text, thinking, reasoning or tool_call",
             )
     message["content"] = "".join(texts)
-    if len(kept) > 1:
-        message[PARTS] = kept
+    message[PARTS] = kept
+    if not message.get(UNREAD):
+        message.pop(UNREAD, None)
 
 
 def _part_text(part: Any, kind: Any) -> str | None:
@@ -402,12 +484,21 @@ def _part_text(part: Any, kind: Any) -> str | None:
 
 
 def _tool_call(text: str) -> dict[str, Any]:
-    call = _parsed(text, "a tool call", "an object with a name and arguments")
+    return _call(_parsed(text, "a tool call", "an object with a name and arguments"))
+
+
+def _call(call: Any) -> dict[str, Any]:
+    """Return a call with its name and arguments in ``function`` and its other keys (id, type) outside."""
     body = _named(call, "a tool call")
-    return {
-        "type": "function",
-        "function": {"name": body["name"], "arguments": _arguments(body.get("arguments"))},
-    }
+    named = next((name for name in _ARGUMENTS if name in body), "arguments")
+    function = {"name": body["name"], "arguments": _arguments(body.get(named))}
+    if body is call:
+        return {"type": "function", **_without(call, {"name", named}), "function": function}
+    return {**call, "function": {**_without(body, {"name", named}), **function}}
+
+
+def _without(value: Mapping[str, Any], keys: set[str]) -> dict[str, Any]:
+    return {key: item for key, item in value.items() if key not in keys}
 
 
 def _parsed(text: str, what: str, expected: str) -> Any:
@@ -433,6 +524,7 @@ def _calls(calls: Any) -> list[dict[str, Any]]:
     """Return tool calls as serving engines pass them to templates: arguments as an object, not JSON text."""
     if isinstance(calls, str) and calls.strip():
         calls = _parsed(calls, "the JSON text of a turn's tool calls", "a list of objects, each with a name")
+    calls = _transposed(calls)
     if isinstance(calls, Mapping) and calls:
         calls = [calls]
     if is_empty(calls) or (isinstance(calls, str) and not calls.strip()):
@@ -443,14 +535,7 @@ def _calls(calls: Any) -> list[dict[str, Any]]:
             got=type(calls).__name__,
             expected="a list of objects, each with a name",
         )
-    found = []
-    for call in calls:
-        if isinstance(call, str):
-            call = _parsed(call, "a tool call", "an object with a name and arguments")
-        body = _named(call, "a tool call")
-        outer = call if "function" in call else {"type": "function"}
-        found.append({**outer, "function": {**body, "arguments": _arguments(body.get("arguments"))}})
-    return found
+    return [_tool_call(call) if isinstance(call, str) else _call(call) for call in calls]
 
 
 class Arguments(dict[str, Any]):
@@ -471,10 +556,6 @@ def _arguments(arguments: Any) -> Any:
     return arguments if not is_empty(arguments) else {}
 
 
-def _is_zero(weight: Any) -> bool:
-    return isinstance(weight, (int, float)) and weight == 0
-
-
 def read_tools(value: Any) -> list[dict[str, Any]] | None:
     """Return a row's tool list (a list or its JSON text) as serving engines pass it to templates, or None.
 
@@ -483,6 +564,7 @@ def read_tools(value: Any) -> list[dict[str, Any]] | None:
     """
     if isinstance(value, str):
         value = _parsed(value, "the row's tool list", "a list of tools") if value.strip() else None
+    value = _transposed(value)
     if value is None:
         return None
     check_nesting(value, "the row's tool list")
@@ -500,4 +582,4 @@ def _tool(entry: Any) -> dict[str, Any]:
         entry = _parsed(entry, "a tool of the row", "an object with a name")
     if isinstance(entry, dict) and isinstance(entry.get("function"), dict):
         return entry
-    return {"type": "function", "function": _named(entry, "a tool of the row")}
+    return {"type": "function", "function": _without(_named(entry, "a tool of the row"), {"type"})}

@@ -9,12 +9,12 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from ...core.errors import DataError
-from .conversation import INTERNAL, PARTS, Message
+from .conversation import INTERNAL, PARTS, THINKING_KEY, Message
 from .template import check_template, render_template
 
 ContentFormat = Literal["auto", "text", "parts"]
@@ -33,7 +33,6 @@ _TOOL: dict[str, Any] = {
     },
 }
 _THINKING_KEYS = ("reasoning_content", "reasoning", "thinking")
-_SWITCHES: tuple[dict[str, bool], ...] = ({}, {"enable_thinking": True, "thinking": True})
 
 
 @dataclass(frozen=True)
@@ -47,6 +46,7 @@ class TemplateForms:
         thinking: key of a turn's thinking, ``part`` for a content part of type ``thinking``, or None if the
             template reads no thinking.
         text_arguments: whether call arguments are passed as JSON text instead of an object.
+        flat_calls: whether name and arguments of a call are passed without an object ``function`` around them.
         whole_turns: whether the template writes turns with all their keys.
         tools: whether the template reads the tool list.
     """
@@ -56,6 +56,7 @@ class TemplateForms:
     silent: frozenset[str] = frozenset()
     thinking: str | None = "reasoning_content"
     text_arguments: bool = False
+    flat_calls: bool = False
     whole_turns: bool = False
     tools: bool = False
 
@@ -81,6 +82,8 @@ class TemplateForms:
         shaped = {key: value for key, value in message.items() if key not in INTERNAL}
         if message["role"] in self.parts or (message["role"] in self.lists and PARTS in message):
             shaped["content"] = self._as_parts(message, shaped)
+        if self.thinking is None and (own := message.get(THINKING_KEY)) in _THINKING_KEYS:
+            shaped[own] = shaped.pop("reasoning_content")  # read in other conversations only, if at all
         if "reasoning_content" in shaped and self.thinking not in (None, "reasoning_content"):
             thinking = shaped.pop("reasoning_content")
             if self.thinking == "part":
@@ -89,30 +92,31 @@ class TemplateForms:
                 shaped["content"] = [{"type": "thinking", "thinking": thinking}, *texts]
             else:
                 shaped[str(self.thinking)] = thinking
-        if self.text_arguments and shaped.get("tool_calls"):
-            shaped["tool_calls"] = [_with_text(call) for call in shaped["tool_calls"]]
+        if (self.text_arguments or self.flat_calls) and shaped.get("tool_calls"):
+            shaped["tool_calls"] = [self._shaped_call(call) for call in shaped["tool_calls"]]
         return shaped
 
-
-def _with_text(call: Mapping[str, Any]) -> dict[str, Any]:
-    function = call["function"]
-    arguments = function.get("arguments")
-    if isinstance(arguments, str):
-        return dict(call)
-    text = getattr(arguments, "text", None) or json.dumps(arguments, ensure_ascii=False)
-    return {**call, "function": {**function, "arguments": text}}
+    def _shaped_call(self, call: Mapping[str, Any]) -> dict[str, Any]:
+        function = dict(call["function"])
+        arguments = function.get("arguments")
+        if self.text_arguments and not isinstance(arguments, str):
+            text = getattr(arguments, "text", None) or json.dumps(arguments, ensure_ascii=False)
+            function["arguments"] = text
+        if not self.flat_calls:
+            return {**call, "function": function}
+        return {**{key: value for key, value in call.items() if key != "function"}, **function}
 
 
 def find_forms(
-    template: str, special: Mapping[str, str], *, tools: bool, content: ContentFormat, source: object
+    template: str, names: Mapping[str, Any], *, tools: bool, content: ContentFormat, source: object
 ) -> TemplateForms:
-    """Detect the forms of a template, with or without a tool list; ``special`` maps names to token texts.
+    """Detect the forms of a template, with or without a tool list; ``names`` are its variables.
 
     Raises:
         DataError: the template cannot be compiled, or two different questions or answers render alike.
     """
     check_template(template, source)
-    found = _found(template, tuple(special.items()), tools, content)
+    found = _found(template, _Names(names), tools, content)
     for role, what in (("user", "the user's texts"), ("assistant", "the assistant's texts")):
         if role in found.silent:
             raise DataError(
@@ -126,11 +130,16 @@ def find_forms(
     return found
 
 
-@functools.lru_cache(maxsize=32)
-def _found(
-    template: str, special: tuple[tuple[str, str], ...], tools: bool, content: ContentFormat
-) -> TemplateForms:
-    prober = _Prober(template, dict(special), tools)
+class _Names(dict[str, Any]):
+    """Variables of a template that can be the key of a cache."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(json.dumps(self, sort_keys=True, default=str))
+
+
+@functools.lru_cache(maxsize=256)
+def _found(template: str, names: _Names, tools: bool, content: ContentFormat) -> TemplateForms:
+    prober = _Prober(template, names, tools)
     parts: set[str] = set()
     lists: set[str] = set()
     silent: set[str] = set()
@@ -148,13 +157,11 @@ def _found(
             parts.add(role)
         elif as_text is False:
             silent.add(role)
-    forms = TemplateForms(frozenset(parts), thinking=None)
-    return TemplateForms(
-        parts=forms.parts,
-        lists=frozenset(lists),
-        silent=frozenset(silent),
+    forms = TemplateForms(frozenset(parts), frozenset(lists), frozenset(silent), thinking=None)
+    forms = prober.with_calls(forms)
+    return replace(
+        forms,
         thinking=prober.thinking(forms),
-        text_arguments=prober.text_arguments(forms),
         whole_turns=prober.dumps(forms),
         tools=tools and prober.reads_tools(forms),
     )
@@ -163,9 +170,9 @@ def _found(
 class _Prober:
     """Renderer of short test conversations."""
 
-    def __init__(self, template: str, special: Mapping[str, str], tools: bool) -> None:
+    def __init__(self, template: str, names: Mapping[str, Any], tools: bool) -> None:
         self._template = template
-        self._names = {**special, "tools": [_TOOL]} if tools else dict(special)
+        self._names = {**names, "tools": [_TOOL] if tools else None}
 
     def render(self, messages: Sequence[Mapping[str, Any]], **variables: Any) -> str | None:
         """Return the rendered text, or None if the template rejects the conversation."""
@@ -198,56 +205,88 @@ class _Prober:
             if first is not None and second is not None:
                 yield first, second
 
+    def _compare(
+        self, forms: TemplateForms, cores: Iterable[tuple[list[Message], list[Message]]]
+    ) -> Iterator[tuple[str, str]]:
+        """Yield the renderings of pairs of conversations, also with a system message, unless rejected."""
+        for pair in cores:
+            for opening in ([], [_turn("system")]):
+                first, second = (self.render(forms.shape([*opening, *core])) for core in pair)
+                if first is not None and second is not None:
+                    yield first, second
+
     def thinking(self, forms: TemplateForms) -> str | None:
         """Return the form in which the template reads the thinking of the last turn, or None."""
+
+        def core(probe: str, called: bool, answered: bool) -> list[Message]:
+            turn = {**_turn("assistant"), "reasoning_content": probe}
+            if called:
+                turn["tool_calls"] = [_call({"at": "sea"})]
+            return [_turn("user"), turn, *(_AFTER_CALL if answered else [])]
+
         for key in (*_THINKING_KEYS, "part"):
-            shaper = TemplateForms(forms.parts, thinking=key, text_arguments=forms.text_arguments)
-            for switches in _SWITCHES:
-                for calls in ({}, {"tool_calls": [_call({"at": "sea"})]}):
-                    texts = [
-                        self.render(
-                            shaper.shape(
-                                [_turn("user"), {**_turn("assistant"), "reasoning_content": probe, **calls}]
-                            ),
-                            **switches,
-                        )
-                        for probe in _PROBES
-                    ]
-                    if None not in texts and texts[0] != texts[1] and not _REPR.search(str(texts[0])):
-                        return key
+            kinds = ((False, False), (True, False), (True, True))
+            pairs = ((core(_PROBES[0], *kind), core(_PROBES[1], *kind)) for kind in kinds)
+            for first, second in self._compare(replace(forms, thinking=key), pairs):
+                if first != second and not _REPR.search(first):
+                    return key
         return None
 
-    def text_arguments(self, forms: TemplateForms) -> bool:
-        """Return whether arguments must be text: objects are rejected or printed as Python dicts."""
+    def with_calls(self, forms: TemplateForms) -> TemplateForms:
+        """Return the forms with that of calls whose name and arguments are written, arguments as JSON."""
 
-        def texts(as_text: bool) -> list[str | None]:
-            shaper = TemplateForms(forms.parts, text_arguments=as_text)
-            turn = {**_turn("assistant", ""), "tool_calls": [_call({"at": _PROBES[0]})]}
-            return [self.render(shaper.shape([_turn("user"), turn]))]
+        def core(call: dict[str, Any], answered: bool) -> list[Message]:
+            return [
+                _turn("user"),
+                {**_turn("assistant", ""), "tool_calls": [call]},
+                *_AFTER_CALL[: 2 * answered],
+            ]
 
-        (plain,), (text,) = texts(False), texts(True)
-        if plain is not None and f"{{'at': '{_PROBES[0]}'}}" not in plain:
-            return False
-        return text is not None and _PROBES[0] in text
+        def differ(form: TemplateForms, calls: Sequence[dict[str, Any]]) -> bool:
+            pairs = ((core(calls[0], answered), core(calls[1], answered)) for answered in (False, True))
+            return any(
+                first != second and f"'at': '{_PROBES[0]}'" not in first
+                for first, second in self._compare(form, pairs)
+            )
+
+        tried = [
+            replace(forms, flat_calls=flat, text_arguments=text)
+            for flat in (False, True)
+            for text in (False, True)
+        ]
+        arguments = [_call({"at": probe}) for probe in _PROBES]
+        names = [_call({"at": "sea"}, probe) for probe in _PROBES]
+        whole = (form for form in tried if differ(form, arguments) and differ(form, names))
+        partly = (form for form in tried if differ(form, arguments) or differ(form, names))
+        return next(whole, None) or next(partly, forms)
 
     def reads_tools(self, forms: TemplateForms) -> bool:
         """Return whether a different tool list changes the text."""
-        messages = forms.shape([_turn("user"), _turn("assistant")])
         other = {**_TOOL, "function": {**_TOOL["function"], "name": _PROBES[0]}}
-        return self.render(messages) != self.render(messages, tools=[other])
+        for opening in ([], [_turn("system")]):
+            messages = forms.shape([*opening, _turn("user"), _turn("assistant")])
+            if self.render(messages) != self.render(messages, tools=[other]):
+                return True
+        return False
 
     def dumps(self, forms: TemplateForms) -> bool:
         """Return whether the template writes an unknown key of a turn."""
-        text = self.render(forms.shape([{**_turn("user"), _KEY: _PROBES[0]}, _turn("assistant")]))
-        return text is not None and _KEY in text
+        core = [{**_turn("user"), _KEY: _PROBES[0]}, _turn("assistant")]
+        return any(_KEY in first for first, _ in self._compare(forms, [(core, core)]))
 
 
 def _turn(role: str, content: str = "sea") -> Message:
     return {"role": role, "content": content}
 
 
-def _call(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    return {"id": _CALL_ID, "type": "function", "function": {"name": "look", "arguments": dict(arguments)}}
+def _call(arguments: Mapping[str, Any], name: str = "look") -> dict[str, Any]:
+    return {"id": _CALL_ID, "type": "function", "function": {"name": name, "arguments": dict(arguments)}}
+
+
+_AFTER_CALL = [
+    {**_turn("tool"), "tool_call_id": _CALL_ID, "name": "look"},
+    _turn("assistant"),
+]
 
 
 def _contexts(role: str, content: str) -> Iterator[list[Message]]:
@@ -258,13 +297,17 @@ def _contexts(role: str, content: str) -> Iterator[list[Message]]:
         yield [turn]
         yield [turn, assistant]
         yield [system, turn]
+        yield [system, turn, assistant]
     elif role == "assistant":
         yield [user, turn]
         yield [user, turn, user]
         yield [system, user, turn]
+        yield [system, user, turn, user]
     elif role == "tool":
         asked = {"role": "assistant", "content": "", "tool_calls": [_call({"at": "sea"})]}
-        yield [user, asked, {**turn, "tool_call_id": _CALL_ID, "name": "look"}, assistant]
+        told = {**turn, "tool_call_id": _CALL_ID, "name": "look"}
+        yield [user, asked, told, assistant]
+        yield [system, user, asked, told, assistant]
     else:
         yield [turn, user]
         yield [turn, user, assistant]

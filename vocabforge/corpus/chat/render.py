@@ -10,8 +10,9 @@ from typing import Any, Literal
 
 from ...core.errors import DataError, UsageError
 from ..tokenizer.tokenizer import TextTokenizer
-from .conversation import INTERNAL, Message, is_empty, key_name, read_tools
+from .conversation import INTERNAL, UNREAD, Message, is_empty, key_name, read_tools
 from .forms import ContentFormat
+from .template import mentions
 from .thinking import (
     Thought,
     behind_empty_block,
@@ -180,17 +181,10 @@ def render_chats(
             expected="no tool list, no tool call and no tool result",
         )
     template = tokenizer.template_for(listed)
-    if tokenizer.forms(listed).thinking is not None:
-        messages = [with_cut_thinking(message, options.thinking_tags) for message in messages]
-    if any(message.get("tool_calls") for message in messages) and "tool_calls" not in template:
-        raise DataError(
-            "the chat template does not write tool calls",
-            got=roles_of(messages),
-            expected="a template that reads tool_calls",
-            source=tokenizer.source.parent,
-        )
     own = dict(variables or {})
     names: dict[str, Any] = {**({"tools": listed} if listed else {}), **options.variables, **own}
+    if tokenizer.forms(listed, names).thinking is not None:
+        messages = [with_cut_thinking(message, options.thinking_tags) for message in messages]
     opened, closed = options.thinking_tags
     known = closed in template or has_thinking(messages, opened)
 
@@ -226,8 +220,21 @@ def render_chats(
             facts["thinking_only_turns"] = left
         chat = _rendered(rendering, first, options, thoughts, facts)
         if stop == parts[-1][0]:
+            _check_calls(rendering)
             chat = replace(chat, unread=unread_keys(rendering, own))
         yield chat
+
+
+def _check_calls(rendering: Rendering) -> None:
+    """Refuse a conversation whose calls do not reach the text, which would train on empty turns."""
+    called = any(message.get("tool_calls") for message in rendering.messages)
+    if called and not _changes(rendering, partial(_without, "tool_calls")):
+        raise DataError(
+            "the chat template does not write tool calls",
+            got=roles_of(rendering.messages),
+            expected="a template that reads tool_calls (some do only with a tool list)",
+            source=rendering.tokenizer.source.parent,
+        )
 
 
 def unread_keys(rendering: Rendering, own: Mapping[str, Any]) -> Counter[str]:
@@ -238,11 +245,15 @@ def unread_keys(rendering: Rendering, own: Mapping[str, Any]) -> Counter[str]:
     earlier turns does not count.
     """
     tokenizer, messages, tools = rendering.tokenizer, rendering.messages, rendering.variables.get("tools")
-    template, forms = tokenizer.template_for(tools), tokenizer.forms(tools)
+    template, forms = tokenizer.template_for(tools), tokenizer.forms(tools, rendering.variables)
     found: Counter[str] = Counter()
     for index, message in enumerate(messages):
         content = str(message["content"]).strip()
-        if message["role"] != "assistant" and content and content not in rendering.whole:
+        found.update(f"{name} in turns" for name in message.get(UNREAD, ()))
+        found.update(
+            f"{key} of tool_calls in turns" for key in _call_keys(message) if not mentions(template, key)
+        )
+        if content and content not in rendering.whole and not message.get("tool_calls"):
             found[f"content of {message['role']} in turns"] += not _depends(rendering, index)
         if forms.thinking is None and message.get("reasoning_content"):
             found[f"{key_name(message, 'reasoning_content')} in turns"] += 1
@@ -253,7 +264,7 @@ def unread_keys(rendering: Rendering, own: Mapping[str, Any]) -> Counter[str]:
         if key not in _HANDLED and not is_empty(value)
     )
     for key, count in extra.items():
-        known = key in template or forms.whole_turns
+        known = mentions(template, key) or forms.whole_turns
         if not (known and _changes(rendering, partial(_without, key))):
             found[f"{key} in turns"] += count
     calls = [(message, len(message["tool_calls"])) for message in messages if message.get("tool_calls")]
@@ -266,11 +277,17 @@ def unread_keys(rendering: Rendering, own: Mapping[str, Any]) -> Counter[str]:
     if tools and not forms.tools:
         found["tools in rows"] += 1
     for key in own:
-        if key not in template:
-            found[
-                f"{key} of chat_template_kwargs in rows" if key != "documents" else "documents in rows"
-            ] += 1
+        if not mentions(template, key):
+            of = "" if key == "documents" else " of chat_template_kwargs"
+            found[f"{key}{of} in rows"] += 1
     return +found
+
+
+def _call_keys(message: Message) -> set[str]:
+    """Return the keys of a turn's calls beside those that every call has."""
+    calls = message.get("tool_calls") or ()
+    outer = {key for call in calls for key in call} - {"id", "type", "function"}
+    return outer | {key for call in calls for key in call["function"]} - {"name", "arguments"}
 
 
 def _depends(rendering: Rendering, index: int) -> bool:

@@ -133,6 +133,11 @@ def check_template(template: str, source: object) -> None:
         _compile(template)
 
 
+def mentions(template: str, name: str) -> bool:
+    """Return whether a template contains a name as a word."""
+    return re.search(rf"(?<!\w){re.escape(name)}(?!\w)", template) is not None
+
+
 def marks_generation(template: str) -> bool:
     """Return whether a template has ``{% generation %}`` tags."""
     return _TAG.search(template) is not None
@@ -203,9 +208,8 @@ def render_template(
     names = {"tools": None, "documents": None, **variables}
     try:
         parts, size = [], 0
-        for part in compiled.generate(
-            messages=list(messages), add_generation_prompt=add_generation_prompt, **names
-        ):
+        given = {**names, "messages": list(messages), "add_generation_prompt": add_generation_prompt}
+        for part in compiled.generate(given):
             parts.append(part)
             size += len(part)
             _check_size(size, _LONGEST_TEXT)

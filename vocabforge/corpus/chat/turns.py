@@ -133,8 +133,12 @@ def assistant_turns(rendering: Rendering, wanted: Collection[int]) -> list[Assis
     for index in sorted(set(wanted) - {0}):
         head = rendering.upto(index, prompt=True)
         start = len(head) if whole.startswith(head) else _start_by_substitution(rendering, index, head)
-        upto = rendering.upto(index + 1)
-        end = len(upto) if whole.startswith(upto) else _end_by_substitution(rendering, index)
+        try:
+            upto = rendering.upto(index + 1)
+        except DataError:  # the template demands a result after a call
+            end = _end_by_token(rendering, index, ends)
+        else:
+            end = len(upto) if whole.startswith(upto) else _end_by_substitution(rendering, index)
         if start < behind or end < start:
             raise rendering.unstable(index, "its own text")
         behind = start + _without_tail(whole[start:end], closers)
@@ -262,6 +266,17 @@ def _end_by_substitution(rendering: Rendering, index: int) -> int:
     if not rendering.whole.endswith(after) or not after.startswith(tail):
         raise rendering.unstable(index, "the text after it")
     return len(rendering.whole) - len(after) + len(tail)
+
+
+def _end_by_token(rendering: Rendering, index: int, ends: tuple[str, ...]) -> int:
+    """Return the end of a turn that cannot be the last one: after its first end token."""
+    ((first, second),) = rendering.probed(index, len(rendering.messages))
+    after, whole = _common_suffix(first, second), rendering.whole
+    places = [(at, len(end)) for end in ends if (at := after.find(end)) >= 0]
+    if not whole.endswith(after) or not places:
+        raise rendering.unstable(index, "the text after it")
+    at, size = min(places)
+    return len(whole) - len(after) + at + size
 
 
 def _own_end(after: str, closers: tuple[str, ...]) -> str:

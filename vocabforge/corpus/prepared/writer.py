@@ -19,6 +19,7 @@ from ...core.console import say
 from ...core.errors import ArtifactError, ConfigError, DataError
 from ...core.files import atomic_write
 from ...core.progress import ProgressBar
+from ..chat.conversation import is_empty, system_text
 from ..sources.bytes import Problems
 from ..sources.document import Document
 from ..sources.inputs import expand_paths, is_hub
@@ -283,8 +284,8 @@ class _Prompts:
     """Held-out documents as questions in Spec-Bench format, as lines of JSON.
 
     A plain text becomes a prompt of ``prompt_tokens`` tokens with the rest as reference; a conversation
-    becomes its user turns. Conversations with tools are skipped: their later turns answer calls that the
-    target never made.
+    becomes its user turns, with its system message. Conversations with tools or template variables of their
+    own are skipped.
     """
 
     def __init__(self, tokenizer: TextTokenizer, options: HeldoutOptions) -> None:
@@ -294,9 +295,12 @@ class _Prompts:
     def add(self, document: Document | None) -> None:
         if document is None or len(self.lines) == self._options.prompts:
             return
+        system = None
         if document.messages is not None:
-            if any(m["role"] == "tool" or m.get("tool_calls") for m in document.messages):
-                return
+            called = any(m["role"] == "tool" or m.get("tool_calls") for m in document.messages)
+            if called or not is_empty(document.tools) or document.variables:
+                return  # a question cannot express them
+            system = system_text(document.messages)
             turns = [m["content"] for m in document.messages if m["role"] == "user"]
             references = [m["content"] for m in document.messages if m["role"] == "assistant"]
         else:
@@ -305,6 +309,8 @@ class _Prompts:
             return
         number = 81 + len(self.lines)
         row = {"question_id": number, "category": "heldout", "turns": turns, "reference": references}
+        if system is not None:
+            row["system"] = system
         self.lines.append(json.dumps(row, ensure_ascii=False))
 
     def _cut(self, text: str) -> tuple[list[str], list[str]]:

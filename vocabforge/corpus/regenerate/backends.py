@@ -13,6 +13,7 @@ from ...core.console import say
 from ...core.errors import DataError, VocabForgeError
 from ...core.progress import ProgressBar, human_rate
 from ..chat.conversation import read_tools
+from ..chat.template import mentions
 from ..sources.bytes import Problems
 from ..sources.document import Document, SourceOptions
 from ..sources.sources import iter_documents
@@ -67,13 +68,16 @@ class RegenerateJob:
         if self.tokenizer is None:
             return Counter({key: n for key, n in beside.items() if key.rpartition(" in ")[0] not in _SENT})
         tools = read_tools(document.tools)
-        template, forms = self.tokenizer.template_for(tools), self.tokenizer.forms(tools)
-        left = {key: n for key, n in beside.items() if key.rpartition(" in ")[0] not in template}
+        template, forms = (
+            self.tokenizer.template_for(tools),
+            self.tokenizer.forms(tools, document.variables),
+        )
+        left = {key: n for key, n in beside.items() if not mentions(template, key.rpartition(" in ")[0])}
         if forms.whole_turns:
             left = {key: n for key, n in left.items() if not key.endswith(" in turns")}
         left.pop("chat_template_kwargs in rows", None)
         for key in document.variables:
-            if key not in template:
+            if not mentions(template, key):
                 left[f"{key} of chat_template_kwargs in rows"] = 1
         return Counter(left)
 

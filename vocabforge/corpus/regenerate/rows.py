@@ -257,8 +257,11 @@ def output_row(walk: Walk, generation: GenerationSettings) -> dict[str, Any]:
     row: dict[str, Any] = {"messages": messages}
     if walk.conversation.tools is not None:
         row["tools"] = walk.conversation.tools
-    if walk.conversation.variables:
-        row["chat_template_kwargs"] = dict(walk.conversation.variables)
+    variables = dict(walk.conversation.variables)
+    if (documents := variables.pop("documents", None)) is not None:
+        row["documents"] = documents
+    if variables:
+        row["chat_template_kwargs"] = variables
     facts = generation.facts()
     row["generation"] = {
         name: facts[name] for name in ("model", "temperature", "top_p", "max_tokens", "seed")

@@ -20,6 +20,7 @@ from .rows import CONVERSATION_KEYS, missing_column, row_document
 
 Convert = Callable[[Any], Any]
 _JSON = "arrow.json"
+_LIST_TYPES = ("is_list", "is_large_list", "is_fixed_size_list", "is_list_view", "is_large_list_view")
 _ROWS = 1024
 
 
@@ -46,7 +47,7 @@ class RowReader:
     def __init__(self, schema: Any, columns: Sequence[str], path: Path, context: ReadContext) -> None:
         converters = {name: converter(schema.field(name)) for name in columns}
         self._convert = {name: convert for name, convert in converters.items() if convert is not None}
-        left = [name for name in schema.names if name not in columns] if len(columns) > 1 else []
+        left = [name for name in schema.names if name not in columns]
         self._left = {f"{name} in rows": 1 for name in left}
         self._path, self._context = path, context
         self._sampler = Sampler.of_file(context.options, path)
@@ -148,7 +149,7 @@ def _children(kind: Any) -> list[Any]:
 def _is_list(kind: Any) -> bool:
     from pyarrow import types
 
-    return any(getattr(types, name)(kind) for name in ("is_list", "is_large_list", "is_fixed_size_list"))
+    return any(getattr(types, name)(kind) for name in _LIST_TYPES if hasattr(types, name))
 
 
 def holds_text(kind: Any) -> bool:

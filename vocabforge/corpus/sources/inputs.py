@@ -172,6 +172,11 @@ def _files(path: Path) -> list[Path]:
 
 
 def _inside(folder: Path) -> list[Path]:
+    if (folder / "dataset_dict.json").is_file() and (folder / "train").is_dir():
+        others = sorted(one.name for one in folder.iterdir() if one.is_dir() and one.name != "train")
+        if others:
+            say(f"{folder}: reading the split train; for another, give its folder ({', '.join(others)})")
+        folder = folder / "train"
     return sorted(file for file in folder.rglob("*") if _is_source(file))
 
 

@@ -123,15 +123,17 @@ def _read_side_file(path: Path) -> dict[str, Any]:
 def special_texts(beside: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """Return the special tokens that Transformers passes to a chat template.
 
-    These are every ``*_token`` of the configuration, including ``extra_special_tokens``.
+    These are every ``*_token`` of special_tokens_map.json and tokenizer_config.json, in this order, and all of
+    ``extra_special_tokens``.
     """
     config, older = beside["tokenizer_config.json"], beside["special_tokens_map.json"]
     extra = config.get("extra_special_tokens")
     found: dict[str, str] = {}
-    for file in (config, older, extra if isinstance(extra, dict) else {}):
+    extra = extra if isinstance(extra, dict) else {}
+    for file in (older, config, extra):
         for name, value in file.items():
             text = value.get("content") if isinstance(value, dict) else value
-            if str(name).endswith("_token") and isinstance(text, str):
+            if (str(name).endswith("_token") or file is extra) and isinstance(text, str):
                 found.setdefault(str(name), text)
     return found
 

@@ -123,7 +123,11 @@ class TextTokenizer:
             DataError: the text contains a token of :attr:`beyond`.
         """
         for token in self.beyond:
-            if token in text:
+            # A longer token of the model may begin with it.
+            if (
+                token in text
+                and max(self.backend.encode(text, add_special_tokens=False).ids) >= self.vocab_size
+            ):
                 raise DataError(
                     f"the text contains {token}, an added token of the tokenizer without a row in the model",
                     got=f"an id beyond {self.vocab_size - 1:,}",
@@ -197,7 +201,7 @@ class TextTokenizer:
             text = json.dumps(named, sort_keys=True)
         return None if text is None else hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
-    def forms(self, tools: Any = None) -> TemplateForms:
+    def forms(self, tools: Any = None, variables: Mapping[str, Any] | None = None) -> TemplateForms:
         """Return how the template for this tool list reads messages.
 
         Raises:
@@ -205,14 +209,19 @@ class TextTokenizer:
         """
         return find_forms(
             self.template_for(tools),
-            self.special_text,
+            {**self.special_text, **(variables or {}), "tools": None, "documents": None},
             tools=bool(tools),
             content=self.content_format,
             source=self.source.parent,
         )
 
     def render(
-        self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = False, **variables: Any
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        /,
+        *,
+        add_generation_prompt: bool = False,
+        **variables: Any,
     ) -> str:
         """Render a conversation as text; ``variables`` are additional template variables (``tools``, ...).
 
@@ -222,7 +231,7 @@ class TextTokenizer:
         tools = variables.get("tools")
         return render_template(
             self.template_for(tools),
-            self.forms(tools).shape(messages),
+            self.forms(tools, variables).shape(messages),
             add_generation_prompt=add_generation_prompt,
             variables={**self.special_text, **variables},
             source=self.source.parent,

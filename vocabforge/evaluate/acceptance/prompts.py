@@ -31,7 +31,9 @@ def read_prompts(path: Path, tokenizer: TextTokenizer, config: LiveConfig, conte
     """
     form = resolve_format(tokenizer, config.prompt_format)
     questions = read_questions(path)
-    rendered = [PromptBuilder(tokenizer, form).ask(question.turns[0]) for question in questions]
+    rendered = [
+        PromptBuilder(tokenizer, form, question.system).ask(question.turns[0]) for question in questions
+    ]
     most = min(config.max_prompt_tokens, context - config.max_new_tokens - config.total)
     fitting = [prompt for prompt in rendered if 0 < len(prompt) <= most]
     if not fitting:

@@ -17,7 +17,6 @@ from .rows import Row, add_id, iter_rows, no_question, require, text_of, value_o
 from .types import Question
 
 if TYPE_CHECKING:
-    from ...corpus.chat.conversation import Message
     from ...corpus.sources.bytes import Problems
     from ...corpus.sources.document import Document
 
@@ -34,11 +33,10 @@ GSM8K_SYSTEM = (
 )
 NO_CATEGORY = "none"  # public data sets omit it
 _TASK_ID = re.compile(r"[^/]+/(\d{1,9})")
-_SYSTEM_ROLES = ("system", "developer")
 
 
 def read_questions(path: Path) -> list[Question]:
-    """Read Spec-Bench's rows of ``{"question_id", "category", "turns"[, "reference"]}``; ignore other keys.
+    """Read Spec-Bench's rows of ``{"question_id", "category", "turns"[, "reference", "system"]}``; ignore other keys.
 
     Raises:
         DataError: the file is unreadable or has no question; or a row is not JSON, lacks a key, has a wrong
@@ -68,12 +66,14 @@ def question_of(row: Row, source: str) -> Question:
     require(category.isprintable(), "category", category, printable, source)
     texts = isinstance(turns, list) and bool(turns) and all(isinstance(text, str) and text for text in turns)
     require(texts, "turns", turns, "a list of non-empty texts", source)
-    reference = row.get("reference")
+    reference, system = row.get("reference"), row.get("system")
+    require(system is None or isinstance(system, str), "system", system, "a text", source)
     return Question(
         number,
         category,
         tuple(whole(text, "a turn", source) for text in turns),
         None if reference is None else _references(reference),
+        system=system or None,
     )
 
 
@@ -183,6 +183,8 @@ def read_chats(path: Path) -> list[Question]:
 
 
 def _conversation(number: int, document: Document, problems: Problems) -> Question | None:
+    from ...corpus.chat.conversation import system_text
+
     if document.messages is None:
         problems.add("the row holds no conversation", document.source, document.line)
         return None
@@ -192,10 +194,4 @@ def _conversation(number: int, document: Document, problems: Problems) -> Questi
         problems.add(what, document.source, document.line)
         return None
     problems.unread(document.beside_contents(answers=False), document.source, document.line)
-    return Question(number, "chat", tuple(turns), system=_system(document.messages))
-
-
-def _system(messages: list[Message]) -> str | None:
-    first = next(at for at, message in enumerate(messages) if message["role"] == "user")
-    texts = [str(message["content"]) for message in messages[:first] if message["role"] in _SYSTEM_ROLES]
-    return "\n\n".join(text for text in texts if text.strip()) or None
+    return Question(number, "chat", tuple(turns), system=system_text(document.messages))
