@@ -205,11 +205,21 @@ def test_decoding_gives_the_same_tokens_and_accepted_lengths(name: str, files: P
         if "adaptive" in method:  # how much it drafts depends on measured times; what it writes does not
             assert _tokens(found[method]) == _tokens(questions)
         else:
-            assert found[method] == questions, method
+            assert found[method] == _ended(questions, method), method
 
 
 def _tokens(questions: dict[str, Any]) -> dict[str, list[list[int]]]:
     return {question: [ids for ids, _ in turns] for question, turns in questions.items()}
+
+
+def _ended(questions: dict[str, Any], method: str) -> dict[str, Any]:
+    """Questions of an earlier version, whose accepted lengths included tokens behind the end of the answer."""
+    cut = {}
+    for question, turns in questions.items():
+        cut[question] = [[ids, list(lengths)] for ids, lengths in turns]
+        for ids, lengths in cut[question] if method != "plain" else ():
+            lengths[-1] -= sum(lengths) - (len(ids) - 1)
+    return cut
 
 
 def _decoded(file: Path) -> dict[str, Any]:
@@ -263,9 +273,9 @@ def test_interrupted_evaluation(files: Path) -> None:
     limits = ("--tree", "dynamic", "--control", "fixed", "--max-new-tokens", 8, "--output", "evaluating")
     continues_or_says_what_to_do("eval", *ASK, *words, *limits, done="")
     for name in ("plain", "reduced"):
-        assert _decoded(Path(f"evaluating/details/{name}.jsonl")) == _decoded(
-            Path(f"evaluation/details/{name}.jsonl")
-        )
+        found, was = (_decoded(Path(f"{run}/details/{name}.jsonl")) for run in ("evaluating", "evaluation"))
+        # What the earlier version had done is taken over as it is.
+        assert _ended(found, name) == _ended(was, name)
 
 
 def test_interrupted_training(files: Path) -> None:

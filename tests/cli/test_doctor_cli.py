@@ -49,7 +49,7 @@ def test_everything_that_belongs_together_is_well(pristine: World) -> None:
     assert code == 0
     ours = {key: row for key, row in rows.items() if not key.startswith("environment")}
     assert {key for key, row in ours.items() if row["state"] != "ok"} == set()
-    assert "3 padded rows" in ours["target: tokenizer"]["found"]
+    assert "3 unused padding rows" in ours["target: tokenizer"]["found"]
     assert "'<|end|>'" in ours["target: end tokens"]["found"]
     assert "prefix-stable" in ours["target: chat template"]["found"]
     assert "within" in ours["target: logits"]["found"]

@@ -38,9 +38,9 @@ ROWS: dict[str, dict[str, Any]] = {
 
 METADATA: dict[str, tuple[str, ...]] = {
     "sharegpt": ("id",),
-    "ultrachat": ("prompt", "prompt_id"),
+    "ultrachat": ("prompt_id",),
     "perfectblend": ("source",),
-    "magpie": ("uuid", "instruction", "response", "intent"),
+    "magpie": ("uuid", "intent"),
     "openhermes": ("source", "title"),
     "gsm8k": (),
     "magicoder": (),

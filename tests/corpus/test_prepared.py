@@ -351,7 +351,7 @@ def test_data_of_another_tokenizer_or_version_are_refused(tmp_path, tokenizer, m
     (other / "tokenizer.json").write_text(json.dumps(content))
     with pytest.raises(MismatchError, match="different tokenizers"):
         check_belongs(done, load_tokenizer(other))
-    monkeypatch.setattr(module, "FORMAT", module.FORMAT + 1)
+    monkeypatch.setattr(module, "READ_FORMATS", (max(module.READ_FORMATS) + 1,))
     with pytest.raises(ArtifactError, match="another version of the format"):
         load_prepared(tmp_path / "out")
 

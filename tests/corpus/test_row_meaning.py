@@ -144,7 +144,6 @@ def test_calls_in_every_form(tmp_path: Path, call: dict[str, Any]) -> None:
         assert said is None
 
 
-@pytest.mark.parametrize("empty", [[], None, "", "[]"])
 @pytest.mark.parametrize(
     ("call", "outer", "inner"),
     [
@@ -173,7 +172,7 @@ def test_calls_without_an_object_around_name_and_arguments(tmp_path: Path) -> No
     )
     call = {"function": {"name": "look", "arguments": {"at": "sea"}}}
     row = {"messages": [ASK, {"role": "assistant", "content": "", "tool_calls": [call]}]}
-    assert '{{<call>look{"at": "sea"}<|end|>}}' in one_text(tmp_path, row, template)[0]
+    assert '<call>look{"at": "sea"}<|end|>}}' in one_text(tmp_path, row, template)[0]
 
 
 def test_calls_that_do_not_reach_the_text_are_refused(tmp_path: Path) -> None:
@@ -295,6 +294,7 @@ def test_names_of_the_row_that_python_has_too(tmp_path: Path) -> None:
     assert said == "Not read: self of chat_template_kwargs in 1 row, tool of chat_template_kwargs in 1 row"
 
 
+@pytest.mark.parametrize("empty", [[], None, "", "[]"])
 def test_no_call_is_no_call(tmp_path: Path, empty: Any) -> None:
     strict = "{% for m in messages %}{% if 'tool_calls' in m %}{{ m.tool_calls[0].name }}{% endif %}"
     row = {"messages": [ASK, {"role": "assistant", "content": "Yes.", "tool_calls": empty}], "tools": empty}

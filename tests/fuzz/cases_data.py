@@ -45,7 +45,7 @@ ROWS: list[tuple[str, str, Change, str]] = [
     (CHATS, "a number of 5,000 digits", whole('{"messages": ' + "9" * 5000 + "}\n"), "not valid JSON"),
     (CHATS, "a NUL byte", whole(b'{"messages": [{"role": "user", "content": "a\x00b"}]}\n'), "not valid JSON"),
     (CHATS, "UTF-16", whole('{"text": "x"}\n'.encode("utf-16")), "UTF-8"),
-    (CHATS, "prompt of a list, response of a text", whole('{"prompt": ["a"], "response": "b"}\n'), "not both texts"),
+    (CHATS, "prompt of a list, response of a text", whole('{"prompt": [1], "response": "b"}\n'), "is not an object"),
     (LIST, "no end", half(), "not valid"),
     (LIST, "two lists", more("[]"), "Extra data"),
     (LIST, "a comma too many", swap("}, {", "},, {"), "not valid"),

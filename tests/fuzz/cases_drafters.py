@@ -54,7 +54,7 @@ FILES: list[tuple[str, str, Change, str]] = [
     (GGUF, "positions without end", setting("eagle3.context_length", "I", 2**32 - 1), ""),
     (GGUF, "an epsilon of NaN", setting("eagle3.attention.layer_norm_rms_epsilon", "f", float("nan")), ""),
     (GGUF, "a RoPE base of infinity", setting("eagle3.rope.freq_base", "f", float("inf")), ""),
-    (GGUF, "two layers", setting("eagle3.block_count", "I", 2), "not those of its configuration"),
+    (GGUF, "two layers", setting("eagle3.block_count", "I", 2), "differ in the number of layers"),
     (GGUF, "another alignment", setting("eagle3.vocab_size", "I", 7), ""),
 ]  # fmt: skip
 

@@ -164,7 +164,7 @@ def test_a_trained_drafter_keeps_its_sizes(kind: str, folder: Path, target: HFTa
     sizes = native_sizes(tmp_path / "d")
     assert (sizes.kind, sizes) == (kind, drafter.config)
     check_wishes(sizes, {"draft_vocab_size": 21, "num_heads": None}, source="here")
-    with pytest.raises(MismatchError, match=r"another drafter\.draft_vocab_size"):
+    with pytest.raises(MismatchError, match=r"different drafter\.draft_vocab_size"):
         check_wishes(sizes, {"draft_vocab_size": 22}, source="here")
 
 

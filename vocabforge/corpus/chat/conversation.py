@@ -161,7 +161,12 @@ def read_conversation(row: Mapping[str, Any]) -> Conversation | None:
     if isinstance(documents := row.get("documents"), list) and documents:
         variables["documents"] = documents
         used.add("documents")
-    unread = tuple(name for name, value in row.items() if name not in used and not is_empty(value))
+    said = {message["content"] for message in messages}  # repeated under another key, nothing is lost
+    unread = tuple(
+        name
+        for name, value in row.items()
+        if name not in used and not is_empty(value) and not (isinstance(value, str) and value in said)
+    )
     return Conversation(messages, row.get(tools) if tools else None, variables, unread)
 
 
