@@ -1,15 +1,15 @@
-"""Builds the kernels: `python kernels/build.py`, which `make kernels` calls. Needs g++, and nvcc for CUDA; no GPU.
+"""Build the kernels: `python kernels/build.py` or `make kernels`. Needs g++, and nvcc for CUDA, but no GPU.
 
-Three libraries come from the same sources:
+The same sources produce three libraries:
 
-- native: CUDA kernels for compute capability 8.0 and 9.0a (and PTX for what comes later) with a CPU implementation
-  beside each, in ``vocabforge/ops/lib``, where the package finds it. One build serves every Python, with and
-  without CUDA in torch.
-- native without nvcc (``--cpu``): the CPU implementations alone.
-- emulated (``--emulator``): the CUDA sources compiled by g++ against ``kernels/emulator``, for tests; a library for
-  each folder, so that a test builds what it runs.
+- native: CUDA kernels for compute capability 8.0 and 9.0a (and PTX for later GPUs), each with a CPU
+  implementation, in ``vocabforge/ops/lib``. One build works with every Python version, with or without CUDA
+  in torch.
+- native without nvcc (``--cpu``): only the CPU implementations.
+- emulated (``--emulator``): the CUDA sources compiled by g++ against ``kernels/emulator``, for tests. Each
+  folder has a separate library, so a test builds only what it runs.
 
-Objects are kept in ``kernels/build`` and made again when a file that they were made from has changed.
+Object files are cached in ``kernels/build`` and rebuilt when one of their inputs changes.
 """
 
 from __future__ import annotations
@@ -33,21 +33,22 @@ from toolchain import BuildError, find_compiler, find_nvcc, nvcc_version, torch_
 
 ROOT = Path(__file__).resolve().parent
 BUILD = ROOT / "build"
-# Beside the package in the repository, inside it in a wheel.
+# kernels/ is a sibling of the package in the repository and part of the package in a wheel.
 PACKAGE = ROOT.parent if (ROOT.parent / "ops").is_dir() else ROOT.parent / "vocabforge"
 NATIVE = PACKAGE / "ops" / "lib" / "libvocabforge_ops.so"
 ARCHITECTURES = ("80", "90a")
 _FLAGS = {"native": ("-O3",), "cpu": ("-O3", "-DVF_NO_CUDA"), "emulated": ("-O1", "-DVF_EMULATE")}
-# Every access calls the emulator (nothing of the sanitizer's is linked); static shared memory is the library's own.
+# The sanitizer's memory hooks call the emulator (no sanitizer runtime is linked). Without unique symbols,
+# every library has separate static shared memory.
 _WATCHED = ("-fsanitize=thread", "-fno-gnu-unique")
-# Chosen when an op is called, so that one library serves several machines.
+# Selected when an op is called, so one library supports several CPUs.
 _PROCESSOR = {"base": ("-O3", "-Wno-psabi"), "v3": ("-O3", "-march=x86-64-v3")}
-_ABI = "-DTORCH_TARGET_VERSION=0x020b000000000000"  # the stable ABI of torch 2.11: any later torch loads it
+_ABI = "-DTORCH_TARGET_VERSION=0x020b000000000000"  # stable ABI of torch 2.11; later versions load it
 
 
 @dataclass(frozen=True)
 class Unit:
-    """One object file: its source, and the command that makes it from there, without ``-o``."""
+    """An object file: its source and the compile command without ``-o``."""
 
     source: Path
     variant: str
@@ -60,7 +61,7 @@ class Unit:
 
 
 def op_folders() -> list[Path]:
-    """Folders that hold ops: those with a binding."""
+    """Return the folders with ops, i.e. those with a binding."""
     return sorted(path.parent for path in ROOT.glob("*/binding.cpp"))
 
 
@@ -91,12 +92,12 @@ def _units(
 
 
 def _nvcc(nvcc: str) -> tuple[str, ...]:
-    """The compiler, with the host's that was asked for: the usual g++ may be newer than nvcc takes."""
+    """Return the nvcc command, with the host compiler from ``CXX``: nvcc may not support the default g++."""
     return (nvcc, "-ccbin", find_compiler()) if os.environ.get("CXX") else (nvcc,)
 
 
 def _cuda_flags(architectures: Sequence[str]) -> tuple[str, ...]:
-    """Machine code for each, and PTX of the first for devices that come later."""
+    """Return flags for machine code of each architecture and PTX of the first, for later devices."""
     codes = [f"-gencode=arch=compute_{one},code=sm_{one}" for one in architectures[1:]]
     first = architectures[0]
     codes.append(f"-gencode=arch=compute_{first},code=[sm_{first},compute_{first}]")
@@ -104,7 +105,7 @@ def _cuda_flags(architectures: Sequence[str]) -> tuple[str, ...]:
 
 
 def _compile(unit: Unit) -> bool:
-    """Make an object if it is not up to date; whether it was made.
+    """Compile an object if it is out of date and return whether it was compiled.
 
     Raises:
         BuildError: the compiler failed.
@@ -128,13 +129,13 @@ def _compile(unit: Unit) -> bool:
 
 
 def _key(unit: Unit, dependencies: Path) -> str:
-    """What an object was made from: the command and the contents of all files read."""
+    """Hash the command and the contents of all files read by the compiler."""
     digest = hashlib.sha256(" ".join(unit.command).encode())
     if dependencies.is_file():
         names = dependencies.read_text().replace("\\\n", " ").split(":", 1)[1].split()
         for name in sorted(set(names)):
             path = Path(name)
-            # Files of the compiler and of torch do not change behind their folder's back: their names do.
+            # For files of the compiler and torch the name is enough: a new version has another path.
             if path.is_relative_to(ROOT) or ".." in path.parts:
                 digest.update(path.read_bytes() if path.is_file() else b"?")
             digest.update(name.encode())
@@ -144,13 +145,13 @@ def _key(unit: Unit, dependencies: Path) -> str:
 def build(
     variant: str = "native", *, architectures: Sequence[str] | None = None, jobs: int | None = None
 ) -> Path:
-    """Make the package's library, ``native`` or ``cpu``; nothing is done where it is up to date.
+    """Build the package's library, ``native`` or ``cpu``, unless it is up to date.
 
     Args:
-        architectures: compute capabilities; by default those of the library that is there, at first all.
+        architectures: compute capabilities; default: those of the existing library, or all.
 
     Returns:
-        the library.
+        Path of the library.
 
     Raises:
         BuildError: a compiler is missing or has failed.
@@ -170,13 +171,13 @@ def build(
 
 
 def build_emulated(names: Sequence[str] | None = None, *, jobs: int | None = None) -> list[Path]:
-    """Make the emulated libraries of some folders, or of all; nothing is done where they are up to date.
+    """Build the emulated libraries of the given folders (default: all), unless they are up to date.
 
     Returns:
-        the libraries.
+        Paths of the libraries.
 
     Raises:
-        BuildError: no such folder; the compiler is missing or has failed.
+        BuildError: a folder does not exist, or the compiler is missing or has failed.
     """
     cuda = [folder for folder in op_folders() if any(folder.glob("*.cu"))]
     folders = cuda if names is None else [ROOT / name for name in names]
@@ -192,7 +193,7 @@ def build_emulated(names: Sequence[str] | None = None, *, jobs: int | None = Non
 
 
 def _compile_all(units: Sequence[Unit], jobs: int | None) -> int:
-    """How many objects had to be made; those of large folders go first, so that no core waits long for the last."""
+    """Compile large folders first, for an even load, and return the number of objects compiled."""
     weights = {
         folder: sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
         for folder in {unit.source.parent for unit in units}
@@ -220,7 +221,7 @@ def _make(
 
 
 def _facts(library: Path) -> dict[str, Any] | None:
-    """What was written beside a library; None where that, or the library, is not what a build left."""
+    """Return the metadata stored with a library, or None if either file is missing or modified."""
     try:
         facts: dict[str, Any] = json.loads(library.with_suffix(".json").read_text())
         whole = facts.pop("sha256") == hashlib.sha256(library.read_bytes()).hexdigest()
@@ -230,13 +231,13 @@ def _facts(library: Path) -> dict[str, Any] | None:
 
 
 def _sources(units: Sequence[Unit]) -> str:
-    """SHA-256 of what the library is made from."""
+    """Return the SHA-256 of the library's inputs."""
     keys = sorted(unit.object.with_suffix(".key").read_text() for unit in units)
     return hashlib.sha256("".join(keys).encode()).hexdigest()
 
 
 def _link(library: Path, objects: Sequence[Path], nvcc: str | None) -> None:
-    """Link under another name and rename: a process that has the old library open keeps it."""
+    """Link to a temporary name and rename, so processes that use the old library keep it."""
     library.parent.mkdir(parents=True, exist_ok=True)
     _, torch_libraries = torch_folders()
     fresh = library.with_suffix(f".{os.getpid()}.tmp")
@@ -254,7 +255,7 @@ def _link(library: Path, objects: Sequence[Path], nvcc: str | None) -> None:
 
 @contextmanager
 def _only_one() -> Iterator[None]:
-    """Wait for another build of this folder."""
+    """Hold a lock on this folder, waiting for other builds to finish."""
     BUILD.mkdir(exist_ok=True)
     with (BUILD / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -263,15 +264,19 @@ def _only_one() -> Iterator[None]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Build the kernels.")
-    parser.add_argument("--cpu", action="store_true", help="CPU implementations alone; needs no nvcc")
-    parser.add_argument("--emulator", action="store_true", help="the CUDA sources for the CPU, for tests")
-    parser.add_argument("--only", action="append", help="with --emulator: a folder's name; default all")
+    parser.add_argument(
+        "--cpu", action="store_true", help="build only the CPU implementations; does not need nvcc"
+    )
+    parser.add_argument(
+        "--emulator", action="store_true", help="build the CUDA sources for the CPU, for tests"
+    )
+    parser.add_argument("--only", action="append", help="with --emulator: name of a folder [all]")
     parser.add_argument(
         "--arch",
         action="append",
         help=f"compute capability, as 90a; default: as before, at first {' '.join(ARCHITECTURES)}",
     )
-    parser.add_argument("--jobs", type=int, help="compilers at once")
+    parser.add_argument("--jobs", type=int, help="number of parallel compilers")
     asked = parser.parse_args()
     if asked.only and not asked.emulator:
         parser.error("--only goes with --emulator: the package's library holds all ops")

@@ -1,10 +1,10 @@
-"""One command for a machine with a GPU: build the kernels, run the GPU tests, measure everything, write it down.
+"""Build the kernels, run the GPU tests and benchmarks on a machine with a GPU, and write a report.
 
-``make gpu-check`` or ``python kernels/gpu_check.py``; needs torch with CUDA, nvcc, g++ and pytest, no network and no
-installation. Every part runs though another failed; the exit code says whether all went well. Results:
-``runs/gpu-check/gpu-check.json`` and ``gpu-check.md``.
+Run ``make gpu-check`` or ``python kernels/gpu_check.py``. Needs torch with CUDA, nvcc, g++ and pytest, but no
+network and no installation. Every part runs even if another fails; the exit code is 0 only if all parts pass.
+Results: ``runs/gpu-check/gpu-check.json`` and ``gpu-check.md``.
 
-On a CPU, ``--device cpu --small`` runs the same code at small sizes.
+``--device cpu --small`` runs the same code on a CPU at small sizes.
 """
 
 from __future__ import annotations
@@ -40,25 +40,25 @@ from vocabforge.models.device import choose_device  # noqa: E402
 
 SCHEMA, SCHEMA_VERSION = "vocabforge.gpu-check", 1
 PARTS = ("build", "tests", "bench")
-_LIMITS = {"build": 200.0, "tests": 200.0, "bench": 400.0}  # seconds of a part at most
-_RESERVE = {"build": 200.0, "tests": 150.0, "bench": 20.0}  # that it leaves to the parts after it
-_TAIL = 4000  # characters of a failed command's output that are kept
+_LIMITS = {"build": 200.0, "tests": 200.0, "bench": 400.0}  # maximum seconds per part
+_RESERVE = {"build": 200.0, "tests": 150.0, "bench": 20.0}  # seconds reserved for later parts
+_TAIL = 4000  # characters kept from a failed command's output
 
 
 @dataclass
 class Check:
-    """One run: what was asked, and the report so far."""
+    """A run: its options and the report so far."""
 
     asked: argparse.Namespace
     began: float = field(default_factory=time.monotonic)
     report: dict[str, Any] = field(default_factory=dict)
 
     def left(self) -> float:
-        """Seconds until the time is over."""
+        """Return the remaining seconds."""
         return float(self.asked.seconds) - (time.monotonic() - self.began)
 
     def part(self, name: str, run: Callable[[float], Mapping[str, Any]]) -> None:
-        """Run one part within its time; whatever goes wrong is written down and the next part follows."""
+        """Run a part within its time limit and record any failure, so the next part can run."""
         parts: dict[str, Any] = self.report.setdefault("parts", {})
         if name not in self.asked.parts:
             parts[name] = {"state": "left out"}
@@ -75,11 +75,11 @@ class Check:
             traceback.print_exc()
         parts[name] = {**found, "seconds": round(time.monotonic() - start, 1)}
         _say(f"{name}: {found['state']} after {parts[name]['seconds']} s {found.get('problem', '')}".rstrip())
-        write(self.report, self.asked.output)  # what is there survives whatever comes
+        write(self.report, self.asked.output)  # keep the results if a later part crashes
 
     @property
     def failed(self) -> list[str]:
-        """Parts that went wrong."""
+        """Names of the failed parts."""
         return [name for name, part in self.report["parts"].items() if part["state"] == "failed"]
 
 
@@ -88,7 +88,7 @@ def _say(text: str) -> None:
 
 
 def command(arguments: Sequence[str], seconds: float, environment: Mapping[str, str]) -> tuple[int, str]:
-    """Run a command; its exit code (124 where the time was over) and the end of what it said."""
+    """Run a command and return its exit code (124 on timeout) and the end of its output."""
     try:
         done = subprocess.run(
             arguments,
@@ -105,7 +105,7 @@ def command(arguments: Sequence[str], seconds: float, environment: Mapping[str, 
 
 
 def build(seconds: float) -> Mapping[str, Any]:
-    """Compile the kernels; what is up to date is kept."""
+    """Compile the kernels that are out of date."""
     code, said = command([sys.executable, "kernels/build.py"], seconds, {})
     return _state(code, said)
 
@@ -115,22 +115,21 @@ def _state(code: int, said: str) -> dict[str, Any]:
 
 
 def run_tests(seconds: float, asked: argparse.Namespace, folder: Path) -> Mapping[str, Any]:
-    """Tests marked ``gpu``, under a tool of compute-sanitizer if that was asked for; see ``gpu_tests.py``.
+    """Run the tests marked ``gpu``, optionally under a compute-sanitizer tool; see ``gpu_tests.py``.
 
-    They pass only if at least one ran: without a GPU all of them are skipped, which is a failure unless the device is a
-    CPU.
+    At least one test must run: without a GPU all are skipped, which is a failure unless the device is a CPU.
     """
     files = gpu_tests.gpu_files(asked.tests)
     limits = gpu_tests.TestLimits(all=seconds)
     if asked.sanitize:
         limits = replace(limits, test=seconds, file=seconds)
-        if not asked.tests:  # the kernels themselves
+        if not asked.tests:  # only the kernels' tests
             files = [one for one in files if one.startswith("tests/ops/")]
     return judged(gpu_tests.run_files(files, limits, folder / "tests", asked.sanitize), asked.device)
 
 
 def judged(found: gpu_tests.Outcomes, device: str) -> dict[str, Any]:
-    """What a run of tests means. A file that needs a package that is not here was left out, and is named."""
+    """Summarize a test run. Files skipped for a missing package are listed but are not failures."""
     failures = {name: one for name, one in found.tests.items() if one["outcome"] == "failed"}
     counts = {name: found.count(name) for name in ("passed", "failed", "skipped")}
     cut = {name: why for name, why in found.left.items() if not why.startswith("No module")}
@@ -150,7 +149,7 @@ def judged(found: gpu_tests.Outcomes, device: str) -> dict[str, Any]:
 
 
 def bench(seconds: float, asked: argparse.Namespace, folder: Path) -> Mapping[str, Any]:
-    """All benchmarks, each part in a process of its own on a GPU."""
+    """Run all benchmarks, each part in a separate process on a GPU."""
     options = replace(kernels.REAL, device=asked.device)
     if asked.small:
         options = replace(kernels.SMALL, device=asked.device)
@@ -173,7 +172,7 @@ def bench(seconds: float, asked: argparse.Namespace, folder: Path) -> Mapping[st
 
 
 def write(done: Mapping[str, Any], folder: Path) -> None:
-    """The report as JSON and as Markdown."""
+    """Write the report as JSON and Markdown."""
     report = json.loads(json.dumps(done))
     atomic_write_json(folder / "gpu-check.json", report)
     lines = [
@@ -202,23 +201,23 @@ def write(done: Mapping[str, Any], folder: Path) -> None:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The command line; ends the program where it asks for what cannot be."""
+    """Parse the command line; exit if its options are invalid."""
     parser = argparse.ArgumentParser(description="Build, test and measure the kernels on this machine.")
     parser.add_argument(
         "--device", default="cuda", help="cuda, cuda:1, or cpu to prove the code without a GPU"
     )
     parser.add_argument("--small", action="store_true", help="small sizes; needed with --device cpu")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
-    parser.add_argument("--bench", nargs="+", default=list(BENCH_PARTS), help="parts of it")
-    parser.add_argument("--rows", nargs="+", type=int, default=[], help="N of the figures [all]")
-    parser.add_argument("--ops", nargs="+", default=[], help="ops of the figures [all]")
-    parser.add_argument("--shapes", nargs="+", default=[], help="model shapes of the figures [all]")
-    parser.add_argument("--only", default="", metavar="TEXT", help="figures with this in their name")
-    parser.add_argument("--tests", nargs="+", default=[], help="test files instead of all with GPU tests")
+    parser.add_argument("--bench", nargs="+", default=list(BENCH_PARTS), help="parts to measure")
+    parser.add_argument("--rows", nargs="+", type=int, default=[], help="values of N [all]")
+    parser.add_argument("--ops", nargs="+", default=[], help="ops to measure [all]")
+    parser.add_argument("--shapes", nargs="+", default=[], help="model shapes to measure [all]")
+    parser.add_argument("--only", default="", metavar="TEXT", help="only figures whose name contains TEXT")
+    parser.add_argument("--tests", nargs="+", default=[], help="test files [all with GPU tests]")
     parser.add_argument(
         "--sanitize", choices=gpu_tests.TOOLS, help="only build and test, under compute-sanitizer"
     )
-    parser.add_argument("--seconds", type=float, default=525.0, help="for everything together")
+    parser.add_argument("--seconds", type=float, default=525.0, help="time limit for the whole run")
     parser.add_argument("--output", type=Path, default=ROOT / "runs" / "gpu-check")
     asked = parser.parse_args(arguments)
     if asked.device == "cpu" and not asked.small:

@@ -1,6 +1,6 @@
-"""What is wanted of the figures, regime by regime, beside what bytes and dependent nodes allow.
+"""Performance goals for each regime, with the limits set by bytes moved and dependent graph nodes.
 
-The table of docs/performance.md is this one; a goal beyond its floor fails a test.
+docs/performance.md contains this table. A test checks that no goal exceeds its limit.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from bench.cases.types import LLAMA3_8B, QWEN3_8B, ModelShape
 
 from vocabforge.core.console import DataTable
 
-# Of the GPU of the estimates: bytes a second, and seconds that a dependent node costs beyond its work.
+# GPU assumed by the estimates: bytes/s, and seconds of overhead per dependent node.
 COPY, NODE = 4.3e12, 1.25e-6
-SHORTLIST = 2048  # k of the goals of ``indexed_logits``
+SHORTLIST = 2048  # k in the goals for ``indexed_logits``
 _SHAPES = (LLAMA3_8B, QWEN3_8B)
 
 Row = Mapping[str, Any]
-Floor = Callable[[ModelShape, int], float]  # shape, N -> the best that is possible
-Found = Callable[[Row], Sequence[float]]  # result of ``bench_kernels`` -> the figures of a regime
+Floor = Callable[[ModelShape, int], float]  # shape, N -> best possible value
+Found = Callable[[Row], Sequence[float]]  # result of ``bench_kernels`` -> figures of a regime
 
 
 @dataclass(frozen=True)
 class Goal:
-    """One figure in one regime.
+    """Goal for a figure in a regime.
 
     Attributes:
-        figure, regime: for the table.
+        figure, regime: labels in the table.
         rows: N of the regime.
-        wanted: at least this if ``rising``, else at most; None: the floor forbids what was wanted elsewhere.
-        expected: an estimate from reading the code, never a measurement.
+        wanted: minimum if ``rising``, else maximum; None if the goal of similar regimes exceeds the floor.
+        expected: estimate from reading the code, not a measurement.
     """
 
     figure: str
@@ -45,11 +45,11 @@ class Goal:
     rising: bool = True
 
     def floors(self) -> list[float]:
-        """The best that is possible at each shape and N of the regime, on the GPU of the estimates."""
+        """Return the best possible value for each shape and N of the regime, on the assumed GPU."""
         return [self.floor(shape, rows) for shape in _SHAPES for rows in self.rows]
 
     def allows(self, value: float) -> bool:
-        """Whether a figure is as good as wanted."""
+        """Return whether a figure meets the goal."""
         return self.wanted is None or (value >= self.wanted if self.rising else value <= self.wanted)
 
 
@@ -58,7 +58,7 @@ def _seconds(moved: float, nodes: int) -> float:
 
 
 def _listed(shape: ModelShape, rows: int, k: int, own: float) -> float:
-    """Distinct rows of the LM head in N lists of k: a share ``own`` of each is drawn, the rest is common."""
+    """Return the expected distinct LM-head rows in N lists of k, if a share ``own`` of each is random."""
     drawn = shape.vocab * (1.0 - (1.0 - k * own / shape.vocab) ** rows)
     return drawn + k * (1.0 - own)
 
@@ -68,13 +68,13 @@ def _static(shape: ModelShape) -> float:
 
 
 def _context_share(shape: ModelShape, rows: int) -> float:
-    """Logits and top-k over the core and each request's own text."""
+    """Estimate logits and top-k over the core and each request's text."""
     listed = shape.context_tokens + (requests_of(rows) - 1) * text_tokens(shape)
     return _seconds(2.0 * listed * shape.hidden, 2) / _static(shape)
 
 
 def _ranker_share(own: bool) -> Floor:
-    """Projection, scores with the choice, and logits with the top-k: three nodes."""
+    """Estimate three nodes: projection, scores with selection, and logits with top-k."""
 
     def floor(shape: ModelShape, rows: int) -> float:
         k, lists = min(shape.shortlists), rows if own else requests_of(rows)
@@ -86,7 +86,7 @@ def _ranker_share(own: bool) -> Floor:
 
 
 def _indexed(shape: ModelShape, rows: int, own: float) -> tuple[float, int]:
-    """Bytes of the distinct rows, and nodes: several lists are merged first."""
+    """Return the bytes of the distinct rows and the number of nodes; several lists are merged first."""
     listed = _listed(shape, rows, SHORTLIST, own)
     return 2.0 * shape.hidden * (listed + rows) + 8.0 * rows * SHORTLIST, min(rows, 2)
 
@@ -100,7 +100,7 @@ def _copy_share(own: float) -> Floor:
 
 
 def _over_gather(own: float) -> Floor:
-    """A gather writes and reads again every listed row: at most three times the bytes if all of them differ."""
+    """Compare with a gather, which writes and rereads all listed rows: at most 3x the bytes if all differ."""
 
     def floor(shape: ModelShape, rows: int) -> float:
         moved, nodes = _indexed(shape, rows, own)
@@ -111,7 +111,7 @@ def _over_gather(own: float) -> Floor:
 
 
 def _whole(nodes: int) -> Floor:
-    """Share of the byte roofline of a model's layers with so many nodes each."""
+    """Return the share of the byte roofline for layers with ``nodes`` nodes each."""
 
     def floor(shape: ModelShape, rows: int) -> float:
         sizes = shape.hidden * (2 * shape.heads + 2 * shape.kv_heads) * shape.head_dim
@@ -123,7 +123,7 @@ def _whole(nodes: int) -> Floor:
 
 
 def _heads_found(rows: tuple[int, ...], wanted: Callable[[Row], bool]) -> Found:
-    """The best of some heads over the faster static one, at each V and N."""
+    """Return the best time of the wanted heads relative to the faster static head, for each V and N."""
 
     def found(result: Row) -> list[float]:
         times: dict[tuple[int, int], dict[bool, float]] = {}
@@ -180,7 +180,7 @@ def _cycles_found(plain: bool) -> Found:
 
 _DYNAMIC, _RANKER = (f"best {kind} head, time over static 32k" for kind in ("dynamic", "ranker"))
 _COPIED, _GATHER = "`indexed_logits`, k = 2,048, share of the copy's rate", "gather + matmul over it, time"
-_ALIKE, _OWN = (" shared",), (" own",)  # ends of the names of cases
+_ALIKE, _OWN = (" shared",), (" own",)  # suffixes of case names
 _share: Callable[[Row], float] = lambda row: float(row["share"])  # noqa: E731
 
 GOALS: tuple[Goal, ...] = (
@@ -221,7 +221,7 @@ def _range(values: Sequence[float]) -> str:
 
 
 def goals_table(result: Row | None = None) -> DataTable:
-    """All goals; with a result also what was measured of each, and whether that is as wanted."""
+    """Return all goals; with a result, also the measured values and whether they meet the goals."""
     rows: list[list[object]] = []
     for goal in GOALS:
         wanted = f"at {'least' if goal.rising else 'most'} {goal.wanted:.2f}" if goal.wanted else "no goal"

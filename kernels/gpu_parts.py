@@ -1,7 +1,7 @@
-"""Parts of the kernels' benchmark in processes of their own: a crash of the device, or the end of the time, costs one
-figure and names it.
+"""Run each part of the kernels' benchmark in a separate process.
 
-A process announces a figure in a file before it is measured, and writes it down as soon as it is there.
+A process writes each figure's name to a journal before measuring it and the result immediately after. A
+device crash or a timeout therefore loses only one figure, whose name is known.
 """
 
 from __future__ import annotations
@@ -29,32 +29,32 @@ from bench.parts import (  # noqa: E402
 from bench.timing import DeviceCeilings  # noqa: E402
 
 _MOST_STARTS = 8
-_GRACE = 15.0  # seconds beyond the budget, for the figure that was begun in time
-_TAIL = 600  # characters of a dead process's last words
-# Seconds after which a figure of a part's own process hangs: models are made first, and libraries compile and tune.
+_GRACE = 15.0  # seconds beyond the budget, to finish a figure started in time
+_TAIL = 600  # characters kept from a failed process's output
+# Timeout per figure in seconds, by part; includes building models and compiling and tuning libraries.
 _HANGS = {"heads": 30.0, "ops": 30.0, "cycle": 90.0, "drafting": 90.0, LIBRARIES: 90.0}
 
 Command = Callable[[str, Path, Path], Sequence[str]]
 
 
 def this_python(part: str, journal: Path, options: Path) -> Sequence[str]:
-    """The command of a part's process."""
+    """Return the command that runs a part."""
     return [sys.executable, __file__, part, str(journal), str(options)]
 
 
 def run_isolated(
     part: str, options: KernelOptions, folder: Path, command: Command = this_python
 ) -> FigureJournal:
-    """Measure one part in processes of its own; one that dies is followed by another for the rest.
+    """Measure a part in a separate process; if it dies, start another for the remaining figures.
 
     Args:
-        part: row of ``PARTS``.
-        options: ``budget`` is for all its processes together.
-        folder: gets the journal and what the processes said.
-        command: of a process; it adds to the journal and skips what stands there.
+        part: key of ``PARTS``.
+        options: ``budget`` covers all processes together.
+        folder: receives the journal and the processes' output.
+        command: returns a process's command; the process appends to the journal and skips recorded figures.
 
     Returns:
-        its figures, and those that stay open with the reason.
+        Measured figures, and unmeasured figures with the reason.
     """
     folder.mkdir(parents=True, exist_ok=True)
     journal, settings, log = (folder / f"{part}.{end}" for end in ("jsonl", "json", "log"))
@@ -72,14 +72,14 @@ def run_isolated(
             return found
         name = at or f"{part}: start"
         JournalFile(journal).leave(name, why)
-        if at is None:  # it will not get further the next time
+        if at is None:  # a restart would fail in the same way
             break
     JournalFile(journal).leave(f"{part}: the rest", NO_TIME)
     return read_journal(journal)[0]
 
 
 def _one(command: Sequence[str], log: Path, seconds: float) -> str | None:
-    """Run one process; why it ended before it was done, or None."""
+    """Run a process and return why it failed, or None."""
     with log.open("a", encoding="utf-8") as output:
         begun = output.tell()
         try:
@@ -95,18 +95,18 @@ def _one(command: Sequence[str], log: Path, seconds: float) -> str | None:
 
 
 def _environment() -> dict[str, str]:
-    """This process's, with the package where it was found."""
+    """Return this process's environment, with the package's location on the path."""
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 class JournalFile(FigureJournal):
-    """A journal whose figures are on disk as they come.
+    """A journal that writes each figure to disk immediately.
 
     Args:
-        path: JSON lines are added to it.
-        skip: names that are not to be measured again.
-        hangs: seconds after which a figure ends the process, which is then the journal's alone; None: never.
+        path: JSON Lines file to append to.
+        skip: names of figures to skip.
+        hangs: timeout per figure in seconds, which kills the whole process; None disables it.
     """
 
     def __init__(
@@ -143,13 +143,13 @@ class JournalFile(FigureJournal):
 
 
 def read_journal(path: Path) -> tuple[FigureJournal, str | None]:
-    """What a process wrote, and the figure that it was at when it ended without finishing it."""
+    """Return the journal of a process and the figure that was unfinished when it ended, or None."""
     found, at = FigureJournal(), None
     lines = path.read_text("utf-8").splitlines() if path.is_file() else []
     for text in lines:
         try:
             line = json.loads(text)
-        except json.JSONDecodeError:  # cut off in the middle
+        except json.JSONDecodeError:  # truncated line
             continue
         name = line["name"]
         at = name if "begun" in line else None
@@ -161,7 +161,7 @@ def read_journal(path: Path) -> tuple[FigureJournal, str | None]:
 
 
 def read_options(values: Mapping[str, Any]) -> KernelOptions:
-    """What ``KernelOptions.to_dict`` gave."""
+    """Load the output of ``KernelOptions.to_dict``."""
     lists = {name: tuple(values[name]) for name in ("shapes", "rows", "ops")}
     ceilings = values["ceilings"] and DeviceCeilings(**values["ceilings"])
     return KernelOptions(**{**values, **lists, "ceilings": ceilings})
@@ -171,7 +171,7 @@ def main(arguments: Sequence[str]) -> None:
     """Measure a part in this process: ``PART JOURNAL OPTIONS``."""
     part, journal, settings = arguments
     values = json.loads(Path(settings).read_text())
-    passed = time.time() - values.pop("began")  # importing torch took its time
+    passed = time.time() - values.pop("began")  # includes importing torch
     options = read_options(values)
     before, _ = read_journal(Path(journal))
     known = frozenset({*before.rows, *before.open})

@@ -1,7 +1,7 @@
-"""A pytest plugin for ``gpu_tests.py``: notes each test as it begins and ends, and ends a process that can do no more.
+"""Pytest plugin for ``gpu_tests.py``: records when tests start and end, and stops unusable processes.
 
-That is one whose test takes longer than its limit, or whose device is lost: after an illegal address every further CUDA
-call fails.
+A process is stopped if a test exceeds its time limit or the device is lost: after an illegal address every
+later CUDA call fails.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from pathlib import Path
 from typing import Any
 
 JOURNAL, LIMIT = "VOCABFORGE_GPU_TESTS_JOURNAL", "VOCABFORGE_GPU_TESTS_LIMIT"
-LOST = 70  # exit code after an error that stays with the process
+LOST = 70  # exit code after a sticky CUDA error
 _STICKY = ("CUDA error", "CUBLAS_STATUS_EXECUTION_FAILED", "device-side assert")
 _NOT_STICKY = ("out of memory", "invalid argument", "invalid configuration")
-_TAIL = 3000  # characters of a failure
+_TAIL = 3000  # characters kept from a failure
 
 
 def read(path: Path) -> tuple[dict[str, dict[str, Any]], str | None]:
-    """Outcomes by test, and the test that was begun and has not ended."""
+    """Return outcomes by test, and the test that started but did not end, or None."""
     ended: dict[str, dict[str, Any]] = {}
     begun = None
     for line in path.read_text("utf-8").splitlines() if path.is_file() else ():
         try:
             entry = json.loads(line)
-        except json.JSONDecodeError:  # cut off by a kill
+        except json.JSONDecodeError:  # truncated by a kill
             continue
         if "outcome" in entry:
             if ended.get(entry["test"], {}).get("outcome") != "failed":
@@ -37,7 +37,7 @@ def read(path: Path) -> tuple[dict[str, dict[str, Any]], str | None]:
 
 
 def append(path: Path, **entry: Any) -> None:
-    """Add a line."""
+    """Append an entry as a JSON line."""
     with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(entry) + "\n")
 
@@ -47,7 +47,7 @@ def _note(**entry: Any) -> None:
 
 
 def pytest_collection_modifyitems(items: list[Any]) -> None:
-    """Tests that have ended are not run again."""
+    """Deselect tests that have already ended."""
     done = read(Path(os.environ[JOURNAL]))[0]
     items[:] = [item for item in items if item.nodeid not in done]
 

@@ -1,7 +1,7 @@
-"""The tests marked ``gpu``: a process a file, so that a hang, an abort or a lost device costs one test and no name.
+"""Run the tests marked ``gpu``, one process per file: a hang, an abort or a lost device fails only one test.
 
-A file whose process died is started again for the tests behind the one that it died in. Tests that failed run once more
-with blocking launches: the error then names its kernel.
+If a process dies, its file is restarted after the test that was running. Failed tests run again with blocking
+launches, so the error names the kernel.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "kernels"))
 import gpu_test_journal as journals  # noqa: E402
 
-# Folders in the order of their tests: ops before what is made of them, what compiles with Inductor last.
+# Folders in running order: ops before code that uses them, tests that compile with Inductor last.
 _ORDER = ("tests/ops/", "tests/models/", "tests/train/", "tests/decode/")
-_STARTS = 6  # of a file's process at most
+_STARTS = 6  # maximum process starts per file
 _NOT_DONE = "not done after"
-_TAIL = 2000  # characters of a dead process's last words
+_TAIL = 2000  # characters kept from a failed process's output
 TOOLS = ("memcheck", "racecheck")
 
 
 @dataclass(frozen=True)
 class TestLimits:
-    """Seconds of one test, of one file and of everything; processes side by side."""
+    """Limits in seconds for a test, a file and the whole run, and the number of parallel processes."""
 
     test: float = 30.0
     file: float = 90.0
@@ -42,11 +42,11 @@ class TestLimits:
 
 @dataclass
 class Outcomes:
-    """What came of the files' tests.
+    """Results of the tests.
 
     Attributes:
-        tests: outcome by test: ``outcome``, ``seconds``, ``problem``, and ``blocking`` (the same with blocking
-            launches) of a failed one.
+        tests: results by test: ``outcome``, ``seconds``, ``problem`` and, for a failed test, ``blocking``
+            (the result with blocking launches).
         left: files and tests that did not run, with the reason.
     """
 
@@ -54,12 +54,12 @@ class Outcomes:
     left: dict[str, str] = field(default_factory=dict)
 
     def count(self, outcome: str) -> int:
-        """Tests that ended so."""
+        """Return the number of tests with this outcome."""
         return sum(one["outcome"] == outcome for one in self.tests.values())
 
 
 def gpu_files(named: Sequence[str]) -> list[str]:
-    """Files with tests marked ``gpu``, in the order in which they run: others may need packages that are not here."""
+    """Return the files with tests marked ``gpu``, in running order; others may need missing packages."""
     if named:
         return list(named)
     files = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "tests").rglob("test_*.py"))]
@@ -71,7 +71,7 @@ def gpu_files(named: Sequence[str]) -> list[str]:
 def run_files(
     files: Sequence[str], limits: TestLimits, folder: Path, sanitize: str | None = None
 ) -> Outcomes:
-    """Run the files' tests; a line a test as it ends, everything in ``folder``."""
+    """Run the files' tests, print a line for each finished test, and write logs to ``folder``."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     end, outcomes = time.monotonic() + limits.all, Outcomes()
@@ -94,12 +94,12 @@ def _run_file(file: str, limits: TestLimits, end: float, folder: Path, sanitize:
         found.tests, at = journals.read(journal)
         if why is None:
             break
-        if why.code != journals.LOST:  # else the test itself says what happened
+        if why.code != journals.LOST:  # otherwise the test reported the error
             name = at or f"{file}: between tests"
             journals.append(journal, test=name, outcome="failed", seconds=0.0, problem=why.text)
             _say("failed", name, why.text.splitlines()[0])
             found.tests = journals.read(journal)[0]
-            if at is None and len(found.tests) == known + 1:  # nor would it get further the next time
+            if at is None and len(found.tests) == known + 1:  # a restart would fail in the same way
                 break
     if why is not None:
         found.left[file] = "the rest did not run: " + why.text.splitlines()[0]
@@ -123,13 +123,13 @@ def _run_file(file: str, limits: TestLimits, end: float, folder: Path, sanitize:
 def _again(
     file: str, failed: Sequence[str], journal: Path, seconds: float, limits: TestLimits, found: Outcomes
 ) -> None:
-    """Failed tests once more, each in a process that waits for every kernel."""
+    """Run failed tests again, each in a process with blocking launches."""
     end = time.monotonic() + seconds
     for number, name in enumerate(failed):
         if (left := end - time.monotonic()) <= 0:
             return
         own = journal.with_suffix(f".blocking-{number}.jsonl")
-        test = f"{file}::{name.partition('::')[2]}"  # pytest's names are relative to a folder that it chooses
+        test = f"{file}::{name.partition('::')[2]}"  # pytest picks the folder that its names are relative to
         why = _process(test, own, left, limits.test, {"CUDA_LAUNCH_BLOCKING": "1"}, None, quiet=True)
         one = journals.read(own)[0].get(name)
         found.tests[name]["blocking"] = (
@@ -155,7 +155,7 @@ def _process(
     *,
     quiet: bool = False,
 ) -> _Death | None:
-    """Run pytest over a file or a test; how it died, None where it ended by itself."""
+    """Run pytest on a file or a test; return how it died, or None if it finished."""
     arguments = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider"]
     arguments += ["-p", journals.__name__, "--continue-on-collection-errors", chosen]
     path = os.pathsep.join([str(ROOT / "kernels"), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -163,13 +163,13 @@ def _process(
         journals.JOURNAL: str(journal),
         journals.LIMIT: str(seconds if sanitize else min(test_seconds, seconds)),
         "PYTHONPATH": path,
-        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # plugins of a shared machine are nobody's wish
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # ignore plugins installed on a shared machine
     }
     if sanitize:
         tool = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
         arguments = [tool, "--tool", sanitize, "--error-exitcode", "99", *arguments]
         if sanitize == "memcheck":
-            # Else torch's allocator hides accesses beyond a tensor; but then no graph can be captured.
+            # torch's caching allocator hides out-of-bounds accesses; without it, graphs cannot be captured.
             ours["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"
             arguments += ["-k", "not graph and not capture"]
     log = journal.with_suffix(".log")
@@ -195,7 +195,7 @@ def _process(
                 process.wait()
     if not quiet:
         _report(journal, said)
-    if code in (0, 1, 5) and journals.read(journal)[1] is None:  # the watchdog ends a process with 1, too
+    if code in (0, 1, 5) and journals.read(journal)[1] is None:  # the watchdog also exits with 1
         return None
     trace = journal.with_suffix(".trace")
     hung = trace.read_text("utf-8", "replace").strip() if trace.is_file() else ""
@@ -211,7 +211,7 @@ def _process(
 
 
 def _report(journal: Path, said: int) -> int:
-    """Print the tests that have ended since; how many there are."""
+    """Print tests that ended since the last report and return the total number of ended tests."""
     ended = list(journals.read(journal)[0].values())
     for one in ended[said:]:
         _say(one["outcome"], one["test"], f"{one.get('seconds', 0.0):.1f} s")

@@ -1,11 +1,12 @@
-"""Measure ops, draft heads, drafting and whole cycles on this machine against their byte or operation floors.
+"""Measure ops, draft heads, drafting and full decode cycles against their byte or operation floors.
 
-On a GPU at real sizes, on a CPU the same code at small ones. `make gpu-check` runs all of it after the tests.
+Uses real sizes on a GPU and small sizes on a CPU. `make gpu-check` runs all parts after the tests.
 
 python kernels/measure.py parts=ops ops=draft_topk,ranker_select
 
-Settings: device, parts (heads, cycle, ops, drafting, libraries), shapes (llama3-8b, qwen3-8b, small), rows, ops, only
-(a part of the figures' names), backend, measure and budget (seconds of one measurement, of everything).
+Settings: device, parts (heads, cycle, ops, drafting, libraries), shapes (llama3-8b, qwen3-8b, small), rows,
+ops, only (substring of figure names), backend, measure and budget (seconds for one measurement, for the whole
+run).
 """
 
 from __future__ import annotations

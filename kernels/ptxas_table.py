@@ -1,6 +1,7 @@
-"""What ptxas says of each kernel of the last `make kernels`: registers, shared memory, stack, spills.
+"""Print ptxas resource usage per kernel of the last `make kernels`: registers, shared memory, stack, spills.
 
-``python kernels/ptxas_table.py`` prints it, ``--write`` keeps it in ``resources.json``, which a test compares.
+``python kernels/ptxas_table.py`` prints the table; ``--write`` updates ``resources.json``, which a test
+checks.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ COLUMNS = "registers, static shared bytes, stack bytes, spilled bytes"
 
 
 def resources() -> dict[str, dict[str, list[int]]]:
-    """What ptxas said of each kernel of the last native build.
+    """Return the resource usage of each kernel in the last native build, as reported by ptxas.
 
     Returns:
         ``kernel -> architecture -> [registers, static shared bytes, stack bytes, spilled bytes]``.
@@ -54,7 +55,7 @@ def _read_log(text: str) -> list[tuple[str, str, list[int]]]:
 
 
 def _demangled(names: Sequence[str]) -> list[str]:
-    """``kernel<arguments>`` as in the source, without namespaces and parameters."""
+    """Demangle to ``kernel<arguments>`` as in the source, without namespaces and parameters."""
     if not names:
         return []
     filtered = subprocess.run(

@@ -1,4 +1,4 @@
-"""What `kernels/build.py` compiles with: g++, nvcc, and torch's headers and libraries."""
+"""Locate the toolchain of `kernels/build.py`: g++, nvcc, and torch's headers and libraries."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 
 
 class BuildError(Exception):
-    """A compiler is missing or has failed; the message is for people."""
+    """A compiler is missing or has failed; the message is shown to the user."""
 
 
 def find_nvcc() -> str | None:
-    """The CUDA compiler: of ``CUDA_HOME``, else on the path, else where CUDA usually lies."""
+    """Find nvcc in ``CUDA_HOME``, on the path, or in the default install location."""
     home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
     places = [Path(home) / "bin" / "nvcc"] if home else []
     found = shutil.which("nvcc")
@@ -24,10 +24,10 @@ def find_nvcc() -> str | None:
 
 
 def find_compiler() -> str:
-    """The host's C++ compiler.
+    """Find the host's C++ compiler.
 
     Raises:
-        BuildError: there is none.
+        BuildError: no compiler was found.
     """
     compiler = shutil.which(os.environ.get("CXX") or "g++")
     if compiler is None:
@@ -36,7 +36,7 @@ def find_compiler() -> str:
 
 
 def torch_folders() -> tuple[list[str], Path]:
-    """Include options and the folder of torch's libraries, found without importing torch."""
+    """Return include options and torch's library folder, without importing torch."""
     from importlib.util import find_spec
 
     spec = find_spec("torch")
@@ -52,7 +52,7 @@ def torch_folders() -> tuple[list[str], Path]:
 
 
 def nvcc_version(nvcc: str) -> str:
-    """As in ``13.0``."""
+    """Return the version, such as ``13.0``."""
     text = subprocess.run([nvcc, "--version"], capture_output=True, text=True).stdout
     found = re.search(r"release (\d+\.\d+)", text)
     return found.group(1) if found else "of unknown version"

@@ -1,1 +1,1 @@
-"""Times of ops, heads and whole cycles on one device."""
+"""Benchmarks of ops, heads and full decode cycles on one device."""

@@ -1,7 +1,7 @@
-"""Whole decode cycles of real shapes with random weights, against the bytes that they must read.
+"""Time full decode cycles at real shapes with random weights, against the bytes that they must read.
 
-A cycle is what the engine pays for: draft loop, verification, commit, and the host that reads the accepted count. Its
-time does not depend on how much is accepted: tokens a second are an accepted length of real weights over its seconds.
+A cycle covers the draft loop, verification, commit, and the host's read of the accepted count. Its time does
+not depend on the accepted length, so tokens/s = accepted length with real weights / cycle seconds.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from .parts import Figure, KernelOptions
 from .shapes import Pair, ShapePairs, head_settings, label_of
 from .timing import Protocol, time_calls
 
-Asked = tuple[Tensor, int, "DraftState | None"]  # what a head was asked: hidden rows, k, state
+Asked = tuple[Tensor, int, "DraftState | None"]  # arguments of a head's call: hidden rows, k, state
 
 
 def drafting_figures(options: KernelOptions) -> list[Figure]:
-    """The draft loop of every shape with several heads."""
+    """Return the draft-loop figures of every shape with several heads."""
     pairs = ShapePairs(options.device)
 
     def measure(shape: ModelShape, setting: BenchHead, name: str) -> dict[str, Any]:
@@ -52,11 +52,11 @@ def drafting_figures(options: KernelOptions) -> list[Figure]:
 
 @torch.inference_mode()
 def breakdown(pair: Pair, setting: BenchHead, protocol: Protocol) -> dict[str, Any]:
-    """Microseconds of one drafting and of its parts.
+    """Measure the microseconds of one drafting and its parts.
 
     Returns:
-        ``with_us``, ``without_us`` (graphs), ``parts``: ``layer``, ``head`` (logits, with whatever chooses their
-        columns), ``softmax and top-k``, ``tree``, ``launch gaps``.
+        ``with_us``, ``without_us`` (graphs), ``parts``: ``layer``, ``head`` (logits and the selection of
+        their columns), ``softmax and top-k``, ``tree``, ``launch gaps``.
     """
     proposer, plan, depth = pair.proposer(setting), pair.plan(), pair.shape.depth
     device, room = pair.target.device, 4 * pair.shape.nodes
@@ -69,7 +69,7 @@ def breakdown(pair: Pair, setting: BenchHead, protocol: Protocol) -> dict[str, A
         return proposer.draft(roots, plan).tokens
 
     def answer(place: int) -> tuple[float, float]:
-        """Seconds of the head's answer, and of the softmax and top-k in it."""
+        """Return the seconds of the head's call, and of its softmax and top-k."""
         hidden, k, state = asked[place]
         whole = time_calls([lambda: head.topk(hidden, k, unprepared(state))], protocol)
         logits, ids = head.scores(hidden, k, unprepared(state))
@@ -101,7 +101,7 @@ def breakdown(pair: Pair, setting: BenchHead, protocol: Protocol) -> dict[str, A
 
 
 def begin_drafting(decoder: Decoder, prompts: Sequence[Sequence[int]], room: int) -> None:
-    """Read the prompts, up to where the first drafting would begin; ``room`` more tokens would fit."""
+    """Prefill the prompts up to the first drafting, leaving room for ``room`` more tokens."""
     requests = [Request(prompt, room, ()) for prompt in prompts]
     stream = decoder.stream_batch(requests, [Generation() for _ in requests])
     for _ in requests:
@@ -111,9 +111,9 @@ def begin_drafting(decoder: Decoder, prompts: Sequence[Sequence[int]], room: int
 
 
 class _Recorder:
-    """A head that keeps what it is asked."""
+    """A head that records the arguments of its calls."""
 
-    best = None  # chains ask for the best token as trees do
+    best = None  # chains then use topk, as trees do
 
     def __init__(self, head: DraftHead) -> None:
         self._head = head
@@ -128,7 +128,7 @@ class _Recorder:
 
 
 def record_drafting(proposer: ModelProposer, roots: Tensor) -> tuple[DraftTree, list[Asked]]:
-    """One drafting without a graph: its tree, and what its head was asked, level by level.
+    """Run one drafting without a graph; return its tree and the arguments of its head's calls, by level.
 
     Args:
         roots: (B,) tokens that a drafting starts from.
@@ -142,14 +142,14 @@ def record_drafting(proposer: ModelProposer, roots: Tensor) -> tuple[DraftTree, 
 
 
 def unprepared(state: DraftState | None) -> DraftState | None:
-    """The same question anew: what was prepared was so for one answer."""
+    """Return a copy of the state without prepared data, which is valid for one call only."""
     if state is None:
         return None
     return DraftState(state.step, state.tokens, state.previous, state.requests, state.context)
 
 
 def layer_call(proposer: ModelProposer, roots: Tensor, width: int) -> Callable[[], Tensor]:
-    """One expansion of a full frontier: the drafter's layer and norm, its keys written, what it sees.
+    """Return a call that expands a full frontier: the drafter's layer and norm, key writes and attention.
 
     Args:
         roots: (B,) tokens that a drafting starts from.
@@ -162,28 +162,28 @@ def layer_call(proposer: ModelProposer, roots: Tensor, width: int) -> Callable[[
     return lambda: backend.expand(frontier, step, 1).hidden
 
 
-_WARM = 4  # cycles before the clock counts: captures, first allocations
+_WARM = 4  # untimed cycles: graph captures, first allocations
 
 
 class CallAgain:
-    """A recorder for machines without CUDA graphs: a replay runs the pass again."""
+    """A recorder for machines without CUDA graphs; a replay runs the pass again."""
 
     def warm_up(self, run: Callable[[], Any]) -> None:
         """Run the pass once."""
         run()
 
     def record(self, function: Callable[..., Any], inputs: Sequence[Tensor | None]) -> Callable[[], Any]:
-        """The pass over these inputs, to be called again."""
+        """Return a callable that runs the pass on these inputs."""
         return lambda: function(*inputs)
 
 
 def new_capture(device: torch.device) -> GraphCapture:
-    """Whole passes as graphs; on a CPU the same passes, called."""
+    """Return a recorder of full passes as graphs; on a CPU the passes are called again."""
     return capture_passes(device) if device.type == "cuda" else GraphCapture(CallAgain)
 
 
 def cycle_figures(options: KernelOptions) -> list[Figure]:
-    """Plain decoding, then a cycle with each head, for every shape; the ranker's before those of other heads."""
+    """Return figures of plain decoding and of a cycle with each head, per shape; ranker heads come first."""
     pairs = ShapePairs(options.device)
 
     def measure(shape: ModelShape, setting: BenchHead | None, name: str) -> dict[str, Any]:
@@ -198,7 +198,7 @@ def cycle_figures(options: KernelOptions) -> list[Figure]:
 
 
 def _measured(pair: Pair, setting: BenchHead | None, options: KernelOptions) -> dict[str, Any]:
-    """Time one kind of decoding with graphs, without, and ahead, and compare it with the bytes that it must read."""
+    """Time a decoding method with graphs, without graphs and ahead, and compare with its byte floor."""
     assert options.ceilings is not None
     moved = pair.plain_bytes() if setting is None else pair.cycle_bytes(setting)
     floor = moved / options.ceilings.copy
@@ -224,9 +224,9 @@ def _measured(pair: Pair, setting: BenchHead | None, options: KernelOptions) -> 
 def cycle_times(
     pair: Pair, setting: BenchHead | None, count: int, capture: GraphCapture | None, *, ahead: bool = False
 ) -> list[float]:
-    """Host seconds from one committed cycle to the next; each ends with the host reading what was accepted.
+    """Measure host seconds between committed cycles; each ends when the host reads the accepted count.
 
-    ``ahead``: see ``Decoder``; a head that reads the text waits for it all the same.
+    ``ahead``: see ``Decoder``; a head that reads the text still waits for it.
     """
     proposer = None if setting is None else pair.proposer(setting)
     levels = 0 if setting is None else pair.shape.levels

@@ -1,4 +1,4 @@
-"""Cases of ops, checked and timed: one row of figures each, with the floor and other ways to the same result."""
+"""Check and time op cases: each gives a row with its time, its floor and its baselines."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from .timing import Protocol, Replay, Timing, time_calls
 
 @contextmanager
 def poisoned_memory() -> Iterator[None]:
-    """New tensors start as NaN (integers: their highest value) instead of whatever lies there."""
+    """Fill new tensors with NaN (integers: the maximum) instead of uninitialized memory."""
     filling: Any = torch.utils.deterministic
     was, filled = torch.get_deterministic_debug_mode(), filling.fill_uninitialized_memory
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of operators without a deterministic form
-        # Not use_deterministic_algorithms, which imports the compiler.
+        warnings.simplefilter("ignore")  # operators without a deterministic form
+        # use_deterministic_algorithms would import the compiler.
         torch.set_deterministic_debug_mode("warn")
         filling.fill_uninitialized_memory = True
         try:
@@ -40,7 +40,7 @@ def poisoned_memory() -> Iterator[None]:
 
 
 def poison(tensor: Tensor) -> None:
-    """Overwrite with what no op gives: NaN, or the integer type's highest value."""
+    """Overwrite with a value that no op returns: NaN, or the integer type's maximum."""
     if tensor.is_floating_point():
         tensor.fill_(float("nan"))
     elif tensor.dtype == torch.bool:
@@ -50,9 +50,9 @@ def poison(tensor: Tensor) -> None:
 
 
 def leave_poison(like: tuple[Tensor, ...]) -> None:
-    """Free poisoned blocks of the outputs' sizes: an allocator hands them to the next who asks.
+    """Free poisoned blocks of the outputs' sizes, so the allocator reuses them for the next outputs.
 
-    Outputs of compiled ops do not all pass through what :func:`poisoned_memory` switches.
+    :func:`poisoned_memory` does not cover all outputs of compiled ops.
     """
     for tensor in [torch.empty_like(one) for one in like for _ in range(2)]:
         poison(tensor)
@@ -61,11 +61,11 @@ def leave_poison(like: tuple[Tensor, ...]) -> None:
 def check_case(
     case: OpCase, device: torch.device, dtype: torch.dtype, backend: str, seed: int
 ) -> dict[str, Any]:
-    """Compare an op with its reference on inputs that nothing else uses.
+    """Compare an op with its reference on separate inputs.
 
     Returns:
-        ``problem``: None, or what is wrong (values, bits that change between runs); ``graph``: the same for the
-        replay of a captured graph whose outputs were poisoned; ``measured``: the case's own figures by name.
+        ``problem``: None or a description (wrong values, results that vary between runs); ``graph``: the same
+        for the replay of a captured graph with poisoned outputs; ``measured``: case-specific figures by name.
     """
     inputs = case.inputs(device, dtype, seed)
     expected = tuple(one.clone() for one in outputs_of(case.reference(_own(case, inputs))))
@@ -92,11 +92,11 @@ def _check_graph(
     ours = _own(case, inputs)
     try:
         replay = Replay(lambda: outputs_of(case.run(ours, backend)), device)
-    except RuntimeError as error:  # what torch raises for a call that capture forbids
+    except RuntimeError as error:  # torch's error if capture forbids a call
         return f"cannot be captured: {str(error).splitlines()[0]}"
     given = {one.data_ptr() for one in _tensors(ours)}
     for output in replay.outputs:
-        if output.data_ptr() not in given:  # an op may hand an input on
+        if output.data_ptr() not in given:  # an op may return an input
             poison(output)
     for name in case.mutates:
         ours[name].copy_(inputs[name])
@@ -105,37 +105,37 @@ def _check_graph(
 
 
 def _own(case: OpCase, inputs: Inputs) -> Inputs:
-    """The inputs with copies of what the op writes to."""
+    """Return the inputs, with copies of those that the op writes to."""
     return {name: value.clone() if name in case.mutates else value for name, value in inputs.items()}
 
 
 def _same_bits(ours: tuple[Tensor, ...], theirs: tuple[Tensor, ...]) -> bool:
-    """Equal, NaN being equal to NaN."""
+    """Compare for equality; NaN equals NaN."""
     return len(ours) == len(theirs) and all(
         a.shape == b.shape and a.dtype == b.dtype and bool(((a == b) | ((a != a) & (b != b))).all())
         for a, b in zip(ours, theirs)
     )
 
 
-_SEED = 0  # of the inputs
-PLAIN = "reference"  # the op's own PyTorch form, timed beside it like any baseline
+_SEED = 0  # seed of the inputs
+PLAIN = "reference"  # the op's PyTorch implementation, timed as a baseline
 
 
 def op_figures(options: KernelOptions) -> list[Figure]:
-    """Every op with a benchmark, checked and timed."""
+    """Return the figures of every op with a benchmark."""
     names = options.ops or tuple(OP_BENCHES)
     return named_figures({name: partial(op_cases, name) for name in names}, options, plain=True)
 
 
 def head_figures(options: KernelOptions) -> list[Figure]:
-    """The table of draft heads."""
+    """Return the figures of the draft heads."""
     from .cases.heads import cases
 
     return named_figures({"heads": cases}, options, plain=False)
 
 
 def library_figures(options: KernelOptions) -> list[Figure]:
-    """Every case that other libraries compute as well, in turns with ours."""
+    """Return the figures of every case that other libraries implement, interleaved with ours."""
     names = options.ops or tuple(OP_BENCHES)
     return named_figures(
         {name: partial(op_cases, name) for name in names}, options, plain=False, libraries=True
@@ -149,10 +149,10 @@ def named_figures(
     plain: bool,
     libraries: bool = False,
 ) -> list[Figure]:
-    """Each case once, under a name with its sizes; a text instead if a maker's cannot be made.
+    """Return each case once, named with its sizes; cases that cannot be built give an error text instead.
 
-    Goals come first, then the others, those of the first of ``options.rows`` before the next: what the time does not
-    suffice for is at the end.
+    Cases with goals come first, then the others in the order of ``options.rows``: the least important run
+    last, in case time runs out.
     """
     found: dict[str, Any] = {}
     goals: set[str] = set()
@@ -183,12 +183,12 @@ def measure_case(case: OpCase, options: KernelOptions, *, plain: bool = True) ->
     """Check a case in all its dtypes and time it in the first.
 
     Args:
-        plain: time the PyTorch reference, too.
+        plain: whether to time the PyTorch reference.
 
     Returns:
-        a row: ``op``, ``case``, ``sizes``, ``dtype``, ``problems`` (what is wrong, by dtype; nothing is timed
-        then), ``graph_problems`` (the same of a captured graph), ``measured`` (figures beside time, of the first
-        dtype), and the figures of :func:`_figures`.
+        Row with ``op``, ``case``, ``sizes``, ``dtype``, ``problems`` (by dtype; if any, the case is not
+        timed), ``graph_problems`` (the same for a captured graph), ``measured`` (figures other than time, of
+        the first dtype), and the figures of :func:`_figures`.
     """
     protocol = options.protocol()
     problems: dict[str, str] = {}
@@ -217,12 +217,12 @@ def measure_case(case: OpCase, options: KernelOptions, *, plain: bool = True) ->
 
 
 def measure_library(case: OpCase, library: str, options: KernelOptions) -> dict[str, Any]:
-    """Compare another library's result with the reference, then time it in turns with ours on the same inputs.
+    """Check another library's result, then time it interleaved with ours on the same inputs.
 
     Returns:
-        a row: ``op``, ``case``, ``sizes``, ``library``, ``untimed`` (see :class:`LibraryWay`) and either ``skipped``
-        (why it is absent), ``problem`` (what is wrong with its result, or why it has none), or ``timing``, ``ours``
-        (both as graph replays, or both as plain calls) and ``ratio`` (the library's time over ours).
+        Row with ``op``, ``case``, ``sizes``, ``library``, ``untimed`` (see :class:`LibraryWay`) and either
+        ``skipped`` (why it is unavailable), ``problem`` (why its result is wrong or missing), or ``timing``,
+        ``ours`` (both as graph replays, or both as plain calls) and ``ratio`` (the library's time over ours).
     """
     way, protocol, dtype = case.libraries[library], options.protocol(), case.dtypes[0]
     row: dict[str, Any] = {"op": case.op, "case": case.name, "sizes": dict(case.sizes), "library": library}
@@ -240,7 +240,7 @@ def measure_library(case: OpCase, library: str, options: KernelOptions) -> dict[
             return row | {"problem": f"wrong result: {problem}"}
         sets = _rotation(case, protocol)
         theirs = time_calls([way.prepare(one) for one in sets], protocol)
-    except Exception as error:  # it is not ours: whatever it raises is reported
+    except Exception as error:  # report any error of the other library
         if device_lost(error):
             raise
         return row | {"problem": f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"}
@@ -255,7 +255,7 @@ def measure_library(case: OpCase, library: str, options: KernelOptions) -> dict[
 
 
 def _make_room(protocol: Protocol) -> None:
-    """Collect what still holds the device's memory, where that is much: a collection takes a while."""
+    """Run the garbage collector, which is slow, only if much of the device's memory is in use."""
     if protocol.cuda:
         free, total = torch.cuda.mem_get_info(protocol.device)
         cached = torch.cuda.memory_reserved(protocol.device) - torch.cuda.memory_allocated(protocol.device)
@@ -264,12 +264,12 @@ def _make_room(protocol: Protocol) -> None:
 
 
 def _figures(case: OpCase, options: KernelOptions, protocol: Protocol, *, plain: bool) -> dict[str, Any]:
-    """Times of the op and its baselines.
+    """Time the op and its baselines.
 
-    ``timing`` (graph replays where they can be), ``eager`` (events around plain calls), ``floor_us`` and ``share``
-    (floor over time), ``bound``, ``gb_per_s`` reached, ``baselines`` with their ``ratio``
-    (baseline's time over the op's), ``copies`` of the inputs and whether they are ``cold``, that is: twice the
-    cache or more.
+    The figures are ``timing`` (graph replays if possible), ``eager`` (events around plain calls),
+    ``floor_us`` and ``share`` (floor over time), ``bound``, achieved ``gb_per_s``, ``baselines`` with their
+    ``ratio`` (baseline's time over the op's), ``copies`` of the inputs and ``cold`` (whether the copies are
+    at least twice the cache).
     """
     assert options.ceilings is not None
     sets = _rotation(case, protocol)
@@ -297,7 +297,7 @@ def _figures(case: OpCase, options: KernelOptions, protocol: Protocol, *, plain:
 
 
 def _baseline(calls: list[Callable[[], Any]], protocol: Protocol, ours: Timing) -> dict[str, Any]:
-    """A baseline's time, or the reason for none: it may need more memory than the op."""
+    """Time a baseline, or return why it failed: it may need more memory than the op."""
     try:
         timing = time_calls(calls, protocol)
     except (RuntimeError, ValueError) as error:
@@ -313,7 +313,7 @@ def _calls(sets: Sequence[Inputs], way: Callable[[Inputs], Any]) -> list[Callabl
 
 
 def _rotation(case: OpCase, protocol: Protocol) -> list[Inputs]:
-    """As many sets of inputs as exceed the cache."""
+    """Create enough sets of inputs to exceed the cache."""
     device, dtype = protocol.device, case.dtypes[0]
     first = case.inputs(device, dtype, _SEED)
 

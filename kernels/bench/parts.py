@@ -1,4 +1,4 @@
-"""The parts of ``kernels/measure.py``, their settings, and the journal of their figures."""
+"""Parts of ``kernels/measure.py``, their settings, and the journal of their figures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .cases.types import ROWS
 from .timing import DeviceCeilings, Protocol
 
 NO_TIME = "no time left"
-# Name of a figure and what measures it, or why it cannot be measured.
+# Name of a figure, and the function that measures it or the reason why it cannot be measured.
 Figure = tuple[str, "Callable[[], dict[str, Any]] | str"]
 
 LIBRARIES = "libraries"
@@ -29,18 +29,18 @@ PARTS: dict[str, str] = {
 
 @dataclass(frozen=True)
 class KernelOptions:
-    """What is measured.
+    """Settings of the benchmark.
 
     Attributes:
         device: ``cuda`` or ``cpu``.
         shapes: names of ``cases.types.SHAPES``.
         rows: N.
-        ops: of ``OP_BENCHES``; empty: all.
-        backend: of the ops.
-        measure: seconds of one measurement.
-        budget: seconds of one part; what does not fit stays open.
-        ceilings: of the device, once they are known.
-        only: a part of the figures' names; empty: all.
+        ops: keys of ``OP_BENCHES``; empty: all.
+        backend: backend of the ops.
+        measure: seconds per measurement.
+        budget: seconds per part; figures that do not fit stay open.
+        ceilings: measured limits of the device, if available.
+        only: substring of figure names; empty: all.
     """
 
     device: str = "cuda"
@@ -54,7 +54,7 @@ class KernelOptions:
     only: str = ""
 
     def protocol(self) -> Protocol:
-        """How these options are timed: on a CPU with few repeats."""
+        """Return the timing protocol, which has few repeats on a CPU."""
         import torch
 
         if self.device == "cpu":
@@ -62,17 +62,17 @@ class KernelOptions:
         return Protocol(torch.device(self.device), self.measure)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """Return plain JSON values."""
         return {**vars(self), "ceilings": None if self.ceilings is None else vars(self.ceilings)}
 
 
 @dataclass
 class FigureJournal:
-    """Figures by name, as they come.
+    """Collection of figures by name.
 
     Args:
-        deadline: of ``time.monotonic``; what would begin later stays open.
-        rows, open: finished figures, and why others are not.
+        deadline: in ``time.monotonic`` time; figures that would start later stay open.
+        rows, open: finished figures, and the reasons for unfinished figures.
     """
 
     deadline: float = float("inf")
@@ -80,7 +80,7 @@ class FigureJournal:
     open: dict[str, str] = field(default_factory=dict)
 
     def measure(self, name: str, make: Callable[[], dict[str, Any]]) -> None:
-        """Measure one figure, unless the time is over.
+        """Measure a figure if time is left.
 
         Raises:
             RuntimeError: the device can no longer be used.
@@ -96,12 +96,12 @@ class FigureJournal:
             self.leave(name, f"{type(error).__name__}: {error}")
 
     def leave(self, name: str, why: str) -> None:
-        """A figure that stays open."""
+        """Record that a figure stays open."""
         self.open[name] = why
 
 
 def device_lost(error: BaseException) -> bool:
-    """A CUDA error other than too little memory stays with its process."""
+    """Return whether a CUDA error makes the process unusable; running out of memory does not."""
     import torch
 
     if isinstance(error, torch.cuda.OutOfMemoryError):
@@ -110,10 +110,10 @@ def device_lost(error: BaseException) -> bool:
 
 
 def run_part(part: str, options: KernelOptions, journal: FigureJournal) -> None:
-    """Measure one part in this process.
+    """Measure a part in this process.
 
     Raises:
-        UsageError: no such part.
+        UsageError: the part does not exist.
         RuntimeError: the device can no longer be used.
     """
     for name, make in resolve(PARTS, part, "part of the kernels' benchmark")(options):

@@ -1,6 +1,6 @@
-"""``kernels/measure.py``: ops, draft heads, drafting and whole cycles on one device, compared with their floors.
+"""Implementation of ``kernels/measure.py``: ops, draft heads, drafting and cycles against their floors.
 
-Needs torch alone, so that it also runs where the package is not installed (``kernels/gpu_check.py``).
+Only needs torch, so it also runs without installing the package (``kernels/gpu_check.py``).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SOURCES = (".py", ".cu", ".cuh", ".h", ".cpp")
 
 
 def machine_facts(device: str) -> dict[str, Any]:
-    """Machine, GPU, driver, torch, compiler, revision, hash of the sources and date, as plain JSON values."""
+    """Return machine, GPU, driver, torch, compiler, revision, source hash and date, as plain JSON values."""
     import torch
 
     facts = {
@@ -52,7 +52,7 @@ def machine_facts(device: str) -> dict[str, Any]:
 
 
 def sources_hash(root: Path) -> str:
-    """SHA-256 of package and kernels: tells what was measured where there is no repository."""
+    """Return the SHA-256 of package and kernels, which identifies the code outside a repository."""
     digest = hashlib.sha256()
     paths = [path for folder in ("vocabforge", "kernels") for path in (root / folder).rglob("*")]
     for path in sorted(path for path in paths if path.suffix in _SOURCES and "build" not in path.parts):
@@ -71,25 +71,25 @@ def _nvcc() -> str | None:
 SCHEMA, SCHEMA_VERSION = "vocabforge.bench-kernels", 2
 REAL = KernelOptions()
 SMALL = KernelOptions("cpu", ("small",), (1,), (), "auto", measure=0.001, budget=60.0)
-# Shares of the time in which parts run on a GPU.
+# Share of the time budget per part on a GPU.
 SHARES = {"ops": 0.36, "heads": 0.28, "drafting": 0.1, "cycle": 0.15, LIBRARIES: 0.11}
 
 Runner = Callable[[str, KernelOptions], FigureJournal]
 
 
 def bench_kernels(settings: Sequence[str], repeats: int = 3) -> dict[str, Any]:
-    """Measure on this machine; on a CPU the same code at small sizes.
+    """Measure on this machine, at small sizes on a CPU.
 
     Args:
-        settings: ``key=value``: device, shapes, rows, ops, parts (lists with commas), only (a part of the figures'
-            names), backend, measure, budget (seconds of one measurement, of all parts).
-        repeats: on a GPU a measurement takes 0.01 s for each of them, unless ``measure`` says otherwise.
+        settings: ``key=value``: device, shapes, rows, ops, parts (comma-separated lists), only (substring of
+            figure names), backend, measure, budget (seconds for one measurement, for all parts).
+        repeats: a measurement on a GPU takes 0.01 s per repeat, unless ``measure`` is set.
 
     Returns:
-        see :func:`measure`.
+        See :func:`measure`.
 
     Raises:
-        UsageError: a setting that there is not, or a device that is not there.
+        UsageError: unknown setting, or the device is not available.
     """
     values = _read(settings)
     device = str(choose_device(values.pop("device", None)))
@@ -100,22 +100,22 @@ def bench_kernels(settings: Sequence[str], repeats: int = 3) -> dict[str, Any]:
 
 
 def in_process(part: str, options: KernelOptions) -> FigureJournal:
-    """Run one part here."""
+    """Run a part in this process."""
     journal = FigureJournal(deadline=time.monotonic() + options.budget)
     try:
         run_part(part, options, journal)
-    except Exception as error:  # noqa: BLE001 (what was measured stays, and the other parts follow)
+    except Exception as error:  # noqa: BLE001 (keep the measured figures and run the other parts)
         journal.leave(f"{part}: the rest", f"{type(error).__name__}: {error}")
     return journal
 
 
 def measure(options: KernelOptions, parts: Sequence[str], run: Runner) -> dict[str, Any]:
-    """Ceilings first, then the parts, each within its share of ``options.budget``.
+    """Measure the device ceilings, then the parts, each within its share of ``options.budget``.
 
     Returns:
-        ``schema``, ``schema_version``, ``machine``, ``options``, ``ceilings``, ``parts`` (part -> name -> row),
-        ``not_real`` (why these are no figures of a GPU at real sizes, or None), ``open`` (part -> name of a figure that
-        was not measured -> why), ``failed`` (part -> name -> what went wrong).
+        ``schema``, ``schema_version``, ``machine``, ``options``, ``ceilings``, ``parts`` (part -> name ->
+        row), ``not_real`` (why the figures do not represent a GPU at real sizes, or None), ``open`` (part ->
+        name of an unmeasured figure -> reason), ``failed`` (part -> name -> error).
     """
     from .timing import measure_ceilings
 
@@ -127,7 +127,7 @@ def measure(options: KernelOptions, parts: Sequence[str], run: Runner) -> dict[s
     journals = {}
     for part in parts:
         share = max(0.0, end - time.monotonic()) * SHARES[part] / waiting
-        waiting -= SHARES[part]  # what a part leaves is for the others
+        waiting -= SHARES[part]  # unused time goes to the other parts
         journals[part] = run(part, replace(options, budget=share))
     return {
         "schema": SCHEMA,
@@ -143,7 +143,7 @@ def measure(options: KernelOptions, parts: Sequence[str], run: Runner) -> dict[s
 
 
 def why_not_real(options: KernelOptions) -> str | None:
-    """Why a run gives no figures of a GPU, of real sizes and compiled kernels, or None."""
+    """Return why the figures do not represent compiled kernels on a GPU at real sizes, or None."""
     if options.device == "cpu":
         return "no GPU was used: this run only proves the code"
     if "small" in options.shapes:
@@ -158,11 +158,11 @@ def why_not_real(options: KernelOptions) -> str | None:
 
 
 def failures(journals: Mapping[str, FigureJournal]) -> dict[str, dict[str, str]]:
-    """Wrong results of ours, and figures that could not be measured for another reason than time."""
+    """Return our wrong results, and figures not measured for a reason other than time."""
     found: dict[str, dict[str, str]] = {}
     for part, journal in journals.items():
         if part == LIBRARIES:
-            continue  # what another library cannot do is told in its rows
+            continue  # rows already report other libraries' failures
         wrong: dict[str, str] = {}
         for name, row in journal.rows.items():
             told = {**row.get("problems", {}), **row.get("graph_problems", {})}

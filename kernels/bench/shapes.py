@@ -1,6 +1,6 @@
-"""Targets and drafters of known shapes with random weights, and the bytes that a cycle of them must read.
+"""Targets and drafters of known shapes with random weights, and the bytes that their cycles must read.
 
-Time depends on shapes, not on what the weights say; accepted lengths do, and are never taken from here.
+Time depends on shapes, not on weights. Accepted lengths depend on weights and are never measured here.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from vocabforge.models.lean.model import LeanModel
 from .cases.heads import BenchHead, build_setting, head_cost, settings
 from .cases.types import ModelShape, generator
 
-POSITIONS = 4096  # of the caches, at most
+POSITIONS = 4096  # maximum cache positions
 _SPREAD = 0.02
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A target and a drafter that reads it.
+    """A target and a drafter that reads its hidden states.
 
     Attributes:
-        shape: their sizes.
+        shape: sizes of both models.
     """
 
     shape: ModelShape
@@ -41,31 +41,31 @@ class Pair:
     drafter: Eagle3Drafter
 
     def proposer(self, setting: BenchHead) -> ModelProposer:
-        """EAGLE-3 with a dynamic tree and this draft head."""
+        """Create an EAGLE-3 proposer with a dynamic tree and this draft head."""
         random = generator(self.target.device, 7)
         head, _, _ = build_setting(self.shape, setting, base_of(self.drafter), random)
         tree = TreeSettings(self.shape.topk, self.shape.depth, self.shape.nodes)
         return ModelProposer(EagleBackend(self.drafter, "eagle3", "EAGLE-3"), head, DynamicPolicy(tree))
 
     def plan(self) -> Plan:
-        """Levels and nodes of a cycle."""
+        """Return the levels and nodes of a cycle."""
         return Plan(self.shape.levels, self.shape.nodes)
 
     def prompt(self) -> list[int]:
-        """Random tokens, as many as in the shape's prefix."""
+        """Return random tokens of the shape's prefix length."""
         random = torch.Generator().manual_seed(3)
         return torch.randint(self.shape.vocab, (self.shape.prefix,), generator=random).tolist()
 
     def plain_bytes(self) -> float:
-        """Bytes that one step of plain decoding must read: layers, final norm, LM head, keys and values."""
+        """Return the bytes read by a step of plain decoding: layers, final norm, LM head, keys and values."""
         read = [self.target.lm_head_weight, self.target.norm, *self.target.layers.parameters()]
         return _bytes(read) + self._cached(self.shape.layers)
 
     def cycle_bytes(self, setting: BenchHead) -> float:
-        """Bytes that one speculative cycle must read.
+        """Return the bytes that one speculative cycle must read.
 
-        The target once; the drafter's layer once to commit and once for each further level; its head once a level, with
-        every listed row of the LM head counted as if all rows of a level listed the same.
+        This is the target once; the drafter's layer once for the commit and once per further level; and its
+        head once per level, assuming that all rows of a level list the same LM-head rows.
         """
         drafter, levels = self.drafter, self.shape.levels
         head, _ = head_cost(self.shape, setting, self.target.embedding.element_size())
@@ -84,7 +84,7 @@ def _bytes(tensors: Iterable[Tensor]) -> float:
 
 
 def lean_config(shape: ModelShape) -> LeanConfig:
-    """The configuration that a model of this shape has, without a file."""
+    """Return the configuration of a model with this shape, without reading a file."""
     family = ("Qwen3ForCausalLM", "qwen3") if shape.qk_norm else ("LlamaForCausalLM", "llama")
     return LeanConfig.from_hf_config(
         {
@@ -107,7 +107,7 @@ def lean_config(shape: ModelShape) -> LeanConfig:
 
 
 def random_pair(shape: ModelShape, device: torch.device, dtype: torch.dtype) -> Pair:
-    """A target and an EAGLE-3 drafter over the target's own LM head."""
+    """Create a target and an EAGLE-3 drafter that uses the target's LM head."""
     config = lean_config(shape)
     random = generator(device, 5)
     target = LeanModel(config, dtype=dtype, device=device)
@@ -134,14 +134,14 @@ def random_pair(shape: ModelShape, device: torch.device, dtype: torch.dtype) -> 
 
 
 class ShapePairs:
-    """Pairs made when they are first needed, one at a time: two of real size may not fit a device."""
+    """Model pairs, created on first use and kept one at a time: two of real size may not fit on a device."""
 
     def __init__(self, device: str) -> None:
         self._device = torch.device(device)
         self._pair: Pair | None = None
 
     def of(self, shape: ModelShape) -> Pair:
-        """The pair of a shape; the one before it is dropped."""
+        """Return the pair of a shape and drop the previous pair."""
         if self._pair is None or self._pair.shape != shape:
             self._pair = None
             with torch.inference_mode(False):
@@ -150,7 +150,7 @@ class ShapePairs:
 
 
 def _fill(module: nn.Module, random: torch.Generator) -> None:
-    """Small normal matrices, norms of 1."""
+    """Fill matrices with small Gaussian values and norms with 1."""
     with torch.no_grad():
         for parameter in module.parameters():
             if parameter.dim() > 1:
@@ -160,7 +160,7 @@ def _fill(module: nn.Module, random: torch.Generator) -> None:
 
 
 def head_settings(shape: ModelShape) -> list[BenchHead]:
-    """The heads that cycles are measured with."""
+    """Return the heads for the cycle benchmark."""
     shortlist = 2048 if 2048 in shape.shortlists else max(shape.shortlists)
     found = {
         one.kind: one for one in settings(shape) if one.ops and not one.fp8 and _usual(one, shape, shortlist)
@@ -174,5 +174,5 @@ def _usual(setting: BenchHead, shape: ModelShape, shortlist: int) -> bool:
 
 
 def label_of(setting: BenchHead) -> str:
-    """The head's label without what a cycle decides itself."""
+    """Return the head's label without the suffix that is irrelevant for cycles."""
     return setting.label.removesuffix(", rows alike")

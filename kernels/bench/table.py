@@ -1,4 +1,4 @@
-"""The figures of ``bench_kernels`` as tables."""
+"""Tables of the results of ``bench_kernels``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DRAFTING = ("layer", "head", "softmax and top-k", "tree", "launch gaps")
 
 
 def tables(result: Row) -> list[DataTable]:
-    """All tables of a result of ``bench_kernels``; parts that were not measured have none."""
+    """Return the tables of a ``bench_kernels`` result, for the measured parts only."""
     ceilings = [(name, f"{result['ceilings'][key]:,.2f}", unit) for key, (name, unit) in _CEILINGS.items()]
     found = [DataTable("Ceilings", ("ceiling<", "measured", "unit"), ceilings)]
     makers = {"heads": _heads, "drafting": _drafting, "cycle": _cycle, "ops": _ops, LIBRARIES: _libraries}
@@ -31,14 +31,14 @@ def tables(result: Row) -> list[DataTable]:
 
 
 def markdown(result: Row) -> str:
-    """The tables of a result, each under its title; why they are no figures of a GPU first."""
+    """Format the tables with titles, preceded by the reason if they do not represent a GPU."""
     remark = [f"**{result['not_real']}.**\n"] if result.get("not_real") else []
     sections = ["\n".join([f"## {one.title}", "", *one.markdown(), ""]) for one in tables(result)]
     return "\n".join([*remark, *sections])
 
 
 def _timed(row: Row, digits: int) -> list[object]:
-    """Columns of a timed case: us, 10-90%, calls, floor, share; or that its result is wrong."""
+    """Return the columns us, 10-90%, calls, floor and share, or the problem of a wrong result."""
     if row["problems"]:
         return [
             "wrong: " + "; ".join(f"{name}: {text}" for name, text in row["problems"].items()),
@@ -73,7 +73,7 @@ def _ops(rows: Sequence[Row]) -> DataTable:
 
 
 def _heads(rows: Sequence[Row]) -> DataTable:
-    """Each beside the static head of the same V and N."""
+    """Compare each head with the static head of the same V and N."""
 
     def place(row: Row) -> tuple[int, int]:
         return row["sizes"]["V"], row["sizes"]["N"]
@@ -91,7 +91,7 @@ def _heads(rows: Sequence[Row]) -> DataTable:
 
 
 def _drafting(rows: Sequence[Row]) -> DataTable:
-    """Where drafting's time goes, as shares of the time without graphs."""
+    """Break down drafting time into shares of the time without graphs."""
 
     def cells(row: Row) -> list[object]:
         without = row["without_us"]
@@ -112,7 +112,7 @@ def _cycle(rows: Sequence[Row]) -> DataTable:
 
 
 def _libraries(rows: Sequence[Row]) -> DataTable:
-    """What was timed, row by row; below it once why a library was skipped, and how many cases that concerns."""
+    """List the timed cases, then each reason for skipping a library with its number of cases."""
     found: list[list[object]] = []
     absent: dict[tuple[str, str], int] = {}
     for row in rows:

@@ -1,7 +1,6 @@
-"""How a GPU is timed: rotated inputs, graph replays and events, medians of many repeats.
+"""Timing on a GPU: rotated inputs, graph replays and events, medians of many repeats.
 
-On a CPU the same calls are made in the same order under a host clock, so that every line above the clock is
-proved where there is no GPU.
+On a CPU the same calls run in the same order under a host clock, so the code can be tested without a GPU.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from torch import Tensor
 
 
 def measure_ceilings(protocol: Protocol) -> DeviceCeilings:
-    """A large copy, a large bf16 product and the smallest kernel, on random data."""
+    """Measure a large copy, a large bf16 product and the smallest kernel, on random data."""
     copied, edge = (1 << 31, 8192) if protocol.cuda else (1 << 22, 192)
     device = protocol.device
     random = torch.Generator(device=device).manual_seed(0)
@@ -37,29 +36,29 @@ def measure_ceilings(protocol: Protocol) -> DeviceCeilings:
     )
     if protocol.cuda:
         del source, target, a, b, out
-        torch.cuda.empty_cache()  # other processes need the memory
+        torch.cuda.empty_cache()  # free memory for other processes
     return found
 
 
 Call = Callable[[], Any]
 
-_CPU_CACHE = 1 << 20  # enough that rotation is exercised
-_LEAST_SECONDS = 2e-4  # in one replay, so that its start does not count
+_CPU_CACHE = 1 << 20  # large enough to exercise rotation
+_LEAST_SECONDS = 2e-4  # minimum per replay, to hide its launch time
 _MOST_TURNS = 64
-_START_SECONDS = 5e-5  # longer than it takes to start a graph
-_CYCLES_PER_SECOND = 2e9  # of a GPU, at most
+_START_SECONDS = 5e-5  # longer than a graph launch
+_CYCLES_PER_SECOND = 2e9  # upper bound for a GPU
 _WARM = 2
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """How long and on what is measured.
+    """Settings of a measurement.
 
     Attributes:
-        device: of all tensors.
-        seconds: for the repeats of one measurement.
-        least, most: repeats.
-        most_copies: of the inputs of one case.
+        device: device of all tensors.
+        seconds: duration of the repeats of one measurement.
+        least, most: bounds on the number of repeats.
+        most_copies: maximum copies of a case's inputs.
     """
 
     device: torch.device
@@ -74,17 +73,17 @@ class Protocol:
         return self.device.type == "cuda"
 
     def cache_bytes(self) -> int:
-        """Size of the cache that repeated calls must not live in."""
+        """Return the size of the cache that inputs must exceed."""
         if not self.cuda:
             return _CPU_CACHE
         return int(torch.cuda.get_device_properties(self.device).L2_cache_size)
 
     def copies(self, touched: float, held: float) -> int:
-        """Sets of inputs that together are twice the cache, as far as memory allows.
+        """Return the number of input sets that together are twice the cache, within the memory limit.
 
         Args:
-            touched: bytes that one call must move.
-            held: bytes that a further set takes.
+            touched: bytes moved by one call.
+            held: bytes of an additional set.
         """
         wanted = int(2 * self.cache_bytes() // max(touched, 1.0)) + 1
         room = 0.25 * torch.cuda.mem_get_info(self.device)[0] if self.cuda else 64e6
@@ -98,12 +97,12 @@ class Protocol:
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of one call.
+    """Time of one call.
 
     Attributes:
         seconds: median over all repeats.
         low, high: 10th and 90th percentile.
-        repeats: measurements, each over ``calls`` calls.
+        repeats: number of measurements, each over ``calls`` calls.
         method: ``graph`` replays, ``events``, or a host ``clock``.
         problem: why no graph could be captured.
     """
@@ -117,20 +116,20 @@ class Timing:
     problem: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values, times in microseconds."""
+        """Return plain JSON values, with times in microseconds."""
         found = {name: getattr(self, name) for name in ("repeats", "calls", "method", "problem")}
         return {"us": self.seconds * 1e6, "low_us": self.low * 1e6, "high_us": self.high * 1e6, **found}
 
 
 class Replay:
-    """A call that is repeated on the same memory: a captured CUDA graph; on a CPU the call again.
+    """A call repeated on the same memory: a captured CUDA graph, or on a CPU a repeated call.
 
     Args:
-        call: allocates through torch only and never waits for the device.
-        device: where it runs.
+        call: function that allocates only through torch and never waits for the device.
+        device: device of the call.
 
     Attributes:
-        outputs: what the call gave, overwritten by each :meth:`replay`.
+        outputs: results of the call, overwritten by each :meth:`replay`.
 
     Raises:
         RuntimeError: the call cannot be captured.
@@ -154,7 +153,7 @@ class Replay:
         self._graph = graph
 
     def replay(self) -> None:
-        """Make the call once more, into :attr:`outputs`."""
+        """Repeat the call and overwrite :attr:`outputs`."""
         if self._graph is not None:
             self._graph.replay()
             return
@@ -170,11 +169,12 @@ def _tensors(result: Any) -> list[Tensor]:
 
 
 def time_calls(calls: Sequence[Call], protocol: Protocol, *, graph: bool = True) -> Timing:
-    """Time of one call, over calls that differ in their inputs only and take turns.
+    """Time one call by alternating between calls that differ only in their inputs.
 
     Args:
-        calls: one a set of inputs.
-        graph: replays of one graph that holds all calls; where a call cannot be captured, events, and why.
+        calls: one call per set of inputs.
+        graph: whether to replay a graph of all calls; if capture fails, events are used and the reason is
+            recorded.
     """
     for call in calls[:_WARM]:
         call()
@@ -187,7 +187,7 @@ def time_calls(calls: Sequence[Call], protocol: Protocol, *, graph: bool = True)
         turns = _turns(_queued(_all(calls), protocol.device, 1.5 * started))
         try:
             replay = Replay(_all(calls, turns), protocol.device)
-        except RuntimeError as error:  # what torch raises for a call that capture forbids
+        except RuntimeError as error:  # torch's error if capture forbids a call
             problem = str(error).splitlines()[0]
         else:
             return summary(_repeat(replay.replay, _queued, protocol), turns * len(calls), "graph", None)
@@ -205,13 +205,13 @@ def _all(calls: Sequence[Call], turns: int = 1) -> Call:
 
 
 def _fitting(call: Call, protocol: Protocol) -> int:
-    """How many calls one repeat may hold: slow ways, which take no notice of a cache, must not eat the time."""
+    """Return the number of calls per repeat, limited so that slow calls do not use up the time."""
     measure = _events if protocol.cuda else _clock
     return max(1, int(protocol.seconds / 4 / max(measure(call, protocol.device), 1e-9)))
 
 
 def _turns(seconds: float) -> int:
-    """How often all calls, which take so long, are made in one repeat."""
+    """Return how often to run all calls in one repeat, given their total seconds."""
     return min(_MOST_TURNS, int(_LEAST_SECONDS / max(seconds, 1e-9)) + 1)
 
 
@@ -231,7 +231,7 @@ def _events(action: Call, device: torch.device) -> float:
 
 
 def _queued(action: Call, device: torch.device, busy: float = _START_SECONDS) -> float:
-    """Seconds on the device alone: it is busy while the action is queued, so that starting it does not count."""
+    """Time the action on the device only: keep it busy while queueing the action, to hide launch time."""
     torch.cuda._sleep(int(busy * _CYCLES_PER_SECOND))
     return _events(action, device)
 
@@ -243,7 +243,7 @@ def _repeat(action: Call, measure: Callable[[Call, torch.device], float], protoc
 
 
 def summary(repeats: Sequence[float], calls: int, method: str, problem: str | None) -> Timing:
-    """Seconds of repeats as those of one of their calls."""
+    """Convert the seconds of repeats to the time of one call."""
     each = sorted(seconds / calls for seconds in repeats)
     low, high = each[len(each) // 10], each[-1 - len(each) // 10]
     return Timing(statistics.median(each), low, high, len(each), calls, method, problem)
@@ -251,13 +251,13 @@ def summary(repeats: Sequence[float], calls: int, method: str, problem: str | No
 
 @dataclass(frozen=True)
 class DeviceCeilings:
-    """What the device can do, as measured.
+    """Measured limits of the device.
 
     Attributes:
-        copy: bytes a second of a device-to-device copy, bytes read plus bytes written.
-        matmul: operations a second of a bf16 matrix product.
+        copy: bytes/s of a device-to-device copy, reads plus writes.
+        matmul: operations/s of a bf16 matrix product.
         node: seconds of the smallest possible kernel in a graph.
-        sizes: what was measured.
+        sizes: sizes used for the measurements.
     """
 
     copy: float
@@ -266,12 +266,12 @@ class DeviceCeilings:
     sizes: dict[str, int] = field(default_factory=dict)
 
     def floor(self, moved: float, operations: float) -> tuple[float, str]:
-        """Seconds below which no version can run, and what bounds it: ``bytes`` or ``operations``."""
+        """Return the minimum possible seconds and the limiting factor: ``bytes`` or ``operations``."""
         by_bytes, by_operations = moved / self.copy, operations / self.matmul
         return (by_bytes, "bytes") if by_bytes >= by_operations else (by_operations, "operations")
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values in the units of tables."""
+        """Return plain JSON values in the tables' units."""
         return {
             "copy_gb_per_s": self.copy / 1e9,
             "bf16_matmul_tflop_per_s": self.matmul / 1e12,

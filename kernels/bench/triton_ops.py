@@ -1,7 +1,7 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs
-"""Ops in Triton, tuned on the machine, to compare ours with. Needs Triton, which CUDA builds of torch bring.
+"""Triton baselines for the ops, autotuned on the machine. Needs Triton, which CUDA builds of torch include.
 
-Each is a good first version: one pass over the rows of the head, no lists of distinct rows.
+Each is a simple but efficient version: one pass over the head's rows, no deduplication of rows.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from torch import Tensor
 
 
 def _tuned(keys: list[str], **sizes: tuple[int, ...]) -> Any:
-    """The fastest of all blocks of 4,096 to 16,384 weights for each value of the keys; the interpreter takes one.
+    """Autotune over blocks of 4,096 to 16,384 weights per value of the keys; the interpreter uses one block.
 
-    One number of warps a size, and short timings: a tuning compiles eight kernels and takes seconds as it is.
+    Each size has one warp count, and timings are short: tuning already compiles eight kernels and takes
+    seconds.
     """
     found = [
         triton.Config(
@@ -54,7 +55,10 @@ def _indexed(hidden, weight, ids, logits, n, k, d, vocab, BLOCK_K: tl.constexpr,
 
 
 def indexed_logits(hidden: Tensor, weight: Tensor, ids: Tensor) -> Tensor:
-    """(N, k) fp32 of ids (N, k), as ``ops.indexed_logits``: a dot product each; the cache serves rows listed twice."""
+    """Compute (N, k) fp32 logits of ids (N, k) like ``ops.indexed_logits``, with one dot product per id.
+
+    Rows listed twice are read again, from the cache.
+    """
     (n, k), (vocab, d) = ids.shape, weight.shape
     logits = torch.empty((n, k), device=hidden.device)
 
@@ -95,7 +99,10 @@ def _union(
 
 
 def union_logits(hidden: Tensor, weight: Tensor, rows: Tensor, count: Tensor) -> Tensor:
-    """(N, C) fp32 of rows (C,), of which ``count`` (1,) int32 are read, as ``ops.union_logits``: on tensor cores."""
+    """Compute (N, C) fp32 logits of the first ``count`` (1,) int32 of rows (C,) like ``ops.union_logits``.
+
+    Uses tensor cores.
+    """
     (n, d), columns = hidden.shape, len(rows)
     logits = torch.empty((n, columns), device=hidden.device)
 
@@ -107,7 +114,7 @@ def union_logits(hidden: Tensor, weight: Tensor, rows: Tensor, count: Tensor) ->
     return logits
 
 
-_CHUNK = 2048  # logits that a block ranks
+_CHUNK = 2048  # logits ranked per block
 
 
 @triton.jit
@@ -151,9 +158,9 @@ def _best_of_row(
 
 
 def draft_topk(logits: Tensor, k: int, target_ids: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Log-probabilities (N, k) fp32 and ids (N, k) int64 of the k best of (N, C) finite logits, best first.
+    """Return log-probabilities (N, k) fp32 and ids (N, k) int64 of the top k of (N, C) finite logits, sorted.
 
-    Two kernels: the best of each chunk with its mass, then the best of those.
+    Uses two kernels: the best of each chunk with its mass, then the best over all chunks.
     """
     n, columns = logits.shape
     chunks = triton.cdiv(columns, _CHUNK)

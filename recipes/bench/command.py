@@ -1,4 +1,4 @@
-"""Shared by the scripts of this folder: command-line options, tables, and the JSON file."""
+"""Shared command-line options, tables and JSON output of the scripts in this folder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ Shown = Sequence[DataTable | str]
 def parser(about: str | None) -> argparse.ArgumentParser:
     """Return a parser with the options of every benchmark."""
     found = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
-    found.add_argument("--repeats", type=int, default=3, help="rounds; the methods take turns in each")
+    found.add_argument(
+        "--repeats", type=int, default=3, help="number of rounds; the methods alternate in each"
+    )
     found.add_argument("--output", type=Path, help="also write the figures to this JSON file")
     return found
 

@@ -1,7 +1,7 @@
-"""How fast ``count-freq`` counts, against the tokenizers library's own batch encoding, on the same files.
+"""Compare the speed of ``count-freq`` with batch encoding of the tokenizers library, on the same files.
 
-Every measurement is a fresh process, so nothing is warm; the methods take turns, so that a noisy machine does not
-decide; the tables must be identical or the benchmark fails.
+Every measurement runs cold in a new process, and the methods alternate to reduce the effect of machine noise.
+The benchmark fails unless all tables are identical.
 """
 
 from __future__ import annotations
@@ -40,10 +40,11 @@ def bench_counting(
     """Time all methods on the same files.
 
     Returns:
-        plain JSON: ``bytes``, ``tokens``, and by name of ``methods`` medians over the rounds: ``seconds`` (reading,
-        tokenizing, counting), ``start_s`` (loading the tokenizer, loading and checking the engine), ``mb_per_s`` (UTF-8
-        megabytes a second of ``seconds``), ``ratio`` (the baseline's seconds over the method's, in each round
-        ``ratios``), ``memory_mb`` (highest resident memory above that with the tokenizer loaded), ``engine``.
+        Plain JSON: ``bytes``, ``tokens``, and for each of ``methods`` medians over the rounds: ``seconds``
+        (reading, tokenizing, counting), ``start_s`` (loading the tokenizer, loading and checking the engine),
+        ``mb_per_s`` (UTF-8 MB/s in ``seconds``), ``ratio`` (the baseline's seconds over the method's;
+        ``ratios`` has each round), ``memory_mb`` (peak resident memory minus that with the tokenizer loaded),
+        ``engine``.
 
     Raises:
         VocabForgeError: a method failed, or two methods counted differently.
@@ -105,7 +106,7 @@ def _in_a_process(
         check=False,
     )
     if done.returncode != 0:
-        lines = re.split(r"\n(?=\S)", done.stderr.strip())  # the last is the exception with its details
+        lines = re.split(r"\n(?=\S)", done.stderr.strip())  # the last entry is the exception with its details
         raise VocabForgeError(f"{method} failed", got=lines[-1][-2000:])
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return result
@@ -130,7 +131,7 @@ def _measure(job: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _theirs(tokenizer: Any, job: Mapping[str, Any]) -> dict[str, Any]:
-    """The obvious code: read, ``encode_batch``, ``bincount``."""
+    """Run the baseline: read, ``encode_batch``, ``bincount``."""
     encode = getattr(tokenizer.backend, job["method"])
     counts = np.zeros(tokenizer.vocab_size, dtype=np.int64)
     held: list[str] = []
@@ -200,7 +201,7 @@ def main() -> None:
         "--input", action="append", required=True, help="text or JSON file; repeat for several"
     )
     words.add_argument("--workers", type=int, default=1, help="counting processes of VocabForge")
-    words.add_argument("--text-unit", default="file", help="what one document of a text file is")
+    words.add_argument("--text-unit", default="file", help="unit that forms one document of a text file")
     asked = words.parse_args()
 
     def measure() -> dict[str, Any]:

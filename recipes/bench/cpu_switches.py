@@ -1,4 +1,6 @@
-"""What each CPU optimisation gains on a real model: every switch off in turn, prompts interleaved, medians.
+"""Measure the gain of each CPU optimisation on a real model, disabling one at a time.
+
+Prompts are interleaved; figures are medians.
 
 python recipes/bench/cpu_switches.py --target FILE.gguf --drafter smollm2-135m --questions prompts.jsonl
 """
@@ -28,7 +30,7 @@ _PROPOSER = "vocabforge.decode.proposers.model"
 
 @contextlib.contextmanager
 def without(name: str) -> Iterator[None]:
-    """Switch one optimisation off."""
+    """Disable one optimisation."""
     patches: dict[str, list[tuple[str, object]]] = {
         "few_rows": [
             ("vocabforge.ops.few_rows.MOST_ROWS", 0),

@@ -1,7 +1,7 @@
-"""``decoding.py``: decoding speed of VocabForge and of transformers' ``generate``.
+"""Compare the decoding speed of VocabForge and transformers' ``generate``.
 
-For each method the sides take turns, prompt by prompt and round by round, with the same prompts and the same number of
-new tokens, greedy, in the same dtype. Warm-up, compilation and the search for the best settings are not timed.
+For each method the two sides alternate by prompt and round, with the same prompts, the same number of new
+tokens and the same dtype, greedily. Warm-up, compilation and the search for the best settings are not timed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from vocabforge.models.device import threads_set
 
 
 def modes_table(result: Mapping[str, Any]) -> DataTable:
-    """One line a method."""
+    """Return a table with one line per method."""
     settings = result["settings"]
     drawn = f"temperature {settings['temperature']:g}" if settings["temperature"] else "greedy"
     title = f"{len(result['prompt_tokens'])} prompts, {settings['max_new_tokens']} new tokens each, {drawn}"
@@ -66,7 +66,7 @@ def modes_table(result: Mapping[str, Any]) -> DataTable:
 
 
 def remarks(result: Mapping[str, Any]) -> list[str]:
-    """Lines below the table: settings, what transformers refused, and outputs that differ."""
+    """Return the lines below the table: settings, errors of transformers, and outputs that differ."""
     lines = [
         "tokens/s: median of the rounds. ratio: VocabForge to transformers, round by round (lowest to highest); over "
         "plain: to VocabForge's own plain decoding. accepted: tokens a pass of the target. equal: outputs that are "
@@ -115,24 +115,24 @@ def _length(side: Mapping[str, Any]) -> str:
     return "-" if length is None else f"{length:.2f}"
 
 
-# Errors that a library raises for settings or pairs of models that it does not support.
+# Errors raised for unsupported settings or pairs of models.
 _REFUSALS = (ValueError, TypeError, RuntimeError, LookupError, AttributeError)
-_WARM_UP = 16  # tokens before a setting is tried
-# A larger gap between the two best logits than rounding explains means that an output is wrong.
+_WARM_UP = 16  # warm-up tokens for each setting
+# An output is wrong if the gap between the two best logits is larger than rounding explains.
 MARGIN = {"float32": 1e-3, "bfloat16": 0.5, "float16": 0.1}
 
 
 @dataclass
 class BenchSide:
-    """One side of a method.
+    """One side of a comparison.
 
     Attributes:
-        run: continues a prompt.
-        threads: it runs with.
-        seconds: of each round.
-        outputs: of each prompt, from the round that does not count.
-        forwards: of the target in that round.
-        counts: what drafting counted in that round, by name.
+        run: runner that continues a prompt.
+        threads: number of threads.
+        seconds: time of each round.
+        outputs: output for each prompt, from the untimed round.
+        forwards: target passes in the untimed round.
+        counts: drafting counters in the untimed round, by name.
     """
 
     run: OurRun | TheirRun
@@ -143,7 +143,7 @@ class BenchSide:
     counts: dict[str, int] = field(default_factory=dict)
 
 
-# transformers' best settings for a method, None if it refused all or has none; and all that were tried
+# transformers' best settings for a method (None if none work), and all settings that were tried
 BestSettings = tuple[BenchSide | None, list[dict[str, Any]]]
 
 
@@ -152,15 +152,15 @@ def bench_decoding(settings: Sequence[str] = (), *, repeats: int = 3) -> dict[st
 
     Args:
         settings: ``key=value`` of :class:`DecodingBenchConfig`.
-        repeats: rounds, after one that does not count.
+        repeats: timed rounds, after one untimed round.
 
     Returns:
-        plain JSON: environment, settings, and a row a method: tokens a second, ratios, accepted lengths, forwards, and
-        whether the outputs are plain decoding's.
+        Plain JSON: environment, settings, and a row per method with tokens/s, ratios, accepted lengths,
+        forwards, and whether the outputs equal plain decoding's.
 
     Raises:
-        UsageError: prompts that do not fit the target, settings that mean nothing together.
-        VocabForgeError: anything that loading the models refuses.
+        UsageError: the prompts do not fit the target, or settings conflict.
+        VocabForgeError: the models cannot be loaded.
     """
     config = parse_config(DecodingBenchConfig, apply_overrides({}, settings), source="the command line")
     with threads_set(config.threads):
@@ -202,7 +202,7 @@ class _DecodingBench:
         }
 
     def _ready(self, run: OurRun | TheirRun, threads: int) -> BenchSide:
-        """The round that does not count: it warms up, compiles, and gives outputs and counts."""
+        """Run the untimed round, which warms up, compiles, and provides outputs and counts."""
         side = BenchSide(run, threads)
         with threads_set(threads):
             for prompt in self.prompts:
@@ -214,7 +214,7 @@ class _DecodingBench:
         return side
 
     def _best(self, kind: str, drafter: Path | None) -> BestSettings:
-        """The fastest of transformers' settings and threads on the first prompts, and all that were tried."""
+        """Return transformers' fastest settings and threads on the first prompts, and all that were tried."""
         tried, rates = list[dict[str, Any]](), list[tuple[float, TheirRun, int]]()
         runs = self.theirs.candidates(kind, drafter) if self.config.temperature == 0 else []
         for threads in self.config.their_threads:
@@ -223,7 +223,7 @@ class _DecodingBench:
                 try:
                     rates.append((self._rate(way, threads), way, threads))
                     told["tokens_per_s"] = rates[-1][0]
-                except _REFUSALS as error:  # a result, too
+                except _REFUSALS as error:  # also a result
                     told["error"] = f"{type(error).__name__}: {error}"
                 tried.append(told)
         if not rates:
@@ -240,7 +240,7 @@ class _DecodingBench:
         return made / (time.perf_counter() - began)
 
     def _round(self, number: int, pairs: Sequence[Sequence[BenchSide]], bar: ProgressBar) -> None:
-        """Every side of every method once a prompt; each round begins with another method and the other side."""
+        """Run every side of every method per prompt; each round starts with a different method and side."""
         pairs = [pair[::-1] if number % 2 else pair for pair in pairs]
         first = number % len(pairs)
         pairs = pairs[first:] + pairs[:first]
@@ -274,7 +274,7 @@ class _DecodingBench:
     def _figures(self, side: BenchSide) -> dict[str, Any]:
         tokens = sum(map(len, side.outputs))
         rates = [tokens / seconds for seconds in side.seconds]
-        # The first token is the prefill's, whose passes are no verifications.
+        # The prefill produces the first token; its passes are not verification passes.
         cycles = side.forwards - len(side.outputs)
         return {
             "tokens_per_s": _spread(rates),
@@ -288,7 +288,7 @@ class _DecodingBench:
         }
 
     def _compare(self, mine: BenchSide, plain: BenchSide) -> dict[str, Any]:
-        """Equal outputs, and for the others the first place that differs with the target's margin there."""
+        """Count equal outputs; for the others, find the first difference and the target's margin there."""
         divergences = []
         for index, (one, two) in enumerate(zip(mine.outputs, plain.outputs)):
             if (at := first_difference(one, two)) is None:
@@ -301,13 +301,13 @@ class _DecodingBench:
 
     @torch.inference_mode()
     def _margin(self, ids: Sequence[int]) -> float:
-        """Gap between the target's two best logits after these tokens."""
+        """Return the gap between the target's two best logits after these tokens."""
         best = next_logits(self.models.model, ids).float().topk(2).values
         return float(best[0] - best[1])
 
 
 def _ratios(mine: BenchSide, other: BenchSide) -> dict[str, float]:
-    """How many times as fast, round by round; both sides made the same number of tokens."""
+    """Return the speed-up by round; both sides generated the same number of tokens."""
     return _spread([b / a for a, b in zip(mine.seconds, other.seconds)])
 
 
@@ -316,7 +316,7 @@ def _spread(values: Sequence[float]) -> dict[str, float]:
 
 
 def shown(result: dict[str, Any]) -> list[DataTable | str]:
-    """Return the table of the methods, and remarks."""
+    """Return the table of methods and the remarks."""
     return [modes_table(result), *remarks(result)]
 
 

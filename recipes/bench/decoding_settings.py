@@ -1,4 +1,4 @@
-"""Settings of ``decoding.py`` and ``load.py``, and their prompts."""
+"""Settings and prompts of ``decoding.py`` and ``load.py``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.evaluate.benchmarks import load_benchmark
 from vocabforge.evaluate.run.prompts import PromptBuilder
 
-# Openings in the manner of TinyStories, for small models trained on it; others continue them too.
+# Story openings in the style of TinyStories, for small models trained on it; other models can continue them.
 PROMPTS = (
     "Once upon a time, there was a little girl named Lily. She loved to",
     "One day, a boy named Tom went to the park with his",
@@ -31,15 +31,15 @@ PROMPTS = (
 
 
 class PromptedRecipe(DecodingRecipe):
-    """A decoding recipe, and the prompts that its methods continue.
+    """A decoding recipe and the prompts that its methods continue.
 
     Attributes:
-        methods: as in a recipe, ``methods.NAME.drafter=DIR``; without a tree they draft the one that suits the device
-            (``tree: auto``).
-        prompts: question file in Spec-Bench format, or a benchmark's name; None takes short story openings.
-        questions: how many of them.
-        max_new_tokens: of every run; nothing ends one earlier.
-        threads: VocabForge's.
+        methods: as in a recipe, ``methods.NAME.drafter=DIR``; the default is ``tree: auto``, which suits the
+            device.
+        prompts: question file in Spec-Bench format, or a benchmark's name; None uses short story openings.
+        questions: number of prompts.
+        max_new_tokens: new tokens per run; there is no early stop.
+        threads: number of VocabForge's threads.
     """
 
     methods: dict[str, MethodSpec] = Field(
@@ -52,13 +52,14 @@ class PromptedRecipe(DecodingRecipe):
 
 
 class DecodingBenchConfig(PromptedRecipe):
-    """Settings of ``decoding.py``, given as ``key=value``: a decoding recipe, and how it is timed.
+    """Settings of ``decoding.py``, given as ``key=value``: a decoding recipe and how it is timed.
 
     Attributes:
-        their_threads: transformers gets the fastest of these; VocabForge's passes are compiled for ``threads``.
-        compile: VocabForge's passes.
-        temperature: above 0 VocabForge alone is measured; every round draws the same tokens.
-        tune_prompts: prompts on which transformers' settings are tried.
+        their_threads: thread counts to try for transformers; VocabForge's passes are compiled for
+            ``threads``.
+        compile: whether to compile VocabForge's passes.
+        temperature: above 0, only VocabForge is measured; every round samples the same tokens.
+        tune_prompts: number of prompts used to tune transformers' settings.
     """
 
     their_threads: tuple[Positive, ...] = (1, 2)
@@ -68,10 +69,10 @@ class DecodingBenchConfig(PromptedRecipe):
 
 
 def read_prompts(config: PromptedRecipe, models: Models) -> list[list[int]]:
-    """Token ids of the prompts.
+    """Return the token ids of the prompts.
 
     Raises:
-        UsageError: one does not fit the target's context with the new tokens.
+        UsageError: a prompt and its new tokens do not fit the target's context.
     """
     if config.prompts is None:
         texts: Sequence[str] = PROMPTS[: config.questions]

@@ -21,11 +21,11 @@ from vocabforge.models.target.load import DTYPES
 
 
 class OurRun:
-    """A method of VocabForge; above temperature 0 every prompt has the same seed in every round.
+    """A method of VocabForge; above temperature 0 every prompt uses the same seed in every round.
 
     Attributes:
-        settings: what was asked for, and what the method says of itself.
-        kind: of its proposer, or ``plain``.
+        settings: requested settings, and those that the method reports.
+        kind: kind of the proposer, or ``plain``.
     """
 
     def __init__(self, models: Models, config: DecodingBenchConfig, name: str, spec: MethodSpec) -> None:
@@ -47,11 +47,11 @@ class OurRun:
 
     @property
     def compile_s(self) -> float:
-        """Seconds that compiling took so far."""
+        """Seconds spent on compilation so far."""
         return 0.0 if self._compiler is None else self._compiler.seconds
 
     def generate(self, prompt: Sequence[int], new: int) -> Generation:
-        """Continue a prompt by ``new`` tokens; no stop token ends it."""
+        """Continue a prompt by ``new`` tokens, ignoring stop tokens."""
         return self._decoder.generate(prompt, max_new_tokens=new, stop_ids=(), temperature=self._temperature)
 
 
@@ -59,12 +59,12 @@ def _constant(*counts: int) -> list[dict[str, Any]]:
     return [{"num_assistant_tokens": n, "num_assistant_tokens_schedule": "constant"} for n in counts]
 
 
-# transformers' defaults are tried too: 20 assistant tokens, cut where its draft model is unsure.
+# transformers' defaults are also tried: 20 assistant tokens, stopping when its draft model is unsure.
 _HEURISTIC = {"num_assistant_tokens": 5, "num_assistant_tokens_schedule": "heuristic"}
-# Greedy, transformers has one way for two vocabularies: texts are encoded anew. 10 tokens back is its default.
+# With two vocabularies, transformers' only greedy method re-encodes texts; its default lookbehind is 10.
 _NEAR = {**_constant(5)[0], "target_lookbehind": 5, "assistant_lookbehind": 5}
-_SURE = {**_constant(5)[0], "assistant_confidence_threshold": 0.0}  # never cut
-# kind of proposer -> settings of ``generate`` that are tried; transformers has no other kinds
+_SURE = {**_constant(5)[0], "assistant_confidence_threshold": 0.0}  # never stop early
+# kind of proposer -> settings of ``generate`` to try; transformers has no other kinds
 SETTINGS: dict[str, Sequence[Mapping[str, Any]]] = {
     PLAIN: [{}],
     "draft-model": [{}, *_constant(2, 3, 5), _HEURISTIC],
@@ -84,9 +84,9 @@ class TheirRun:
     Args:
         model: the target.
         assistant: a draft model, the target itself for an early exit, or None.
-        settings: of generation; those of the assistant go to its own configuration, which keeps what its schedule
-            and its confidence threshold learn from call to call.
-        count: passes of the target so far.
+        settings: generation settings; those of the assistant go to its configuration, which carries its
+            schedule and confidence threshold from call to call.
+        count: target passes so far.
         tokenizers: ``tokenizer`` and ``assistant_tokenizer`` if the two have different ones.
     """
 
@@ -152,15 +152,15 @@ class TheirSide:
         return self._loaded[path]
 
     def _count(self, model: Any, inputs: Any) -> None:
-        # An early exit drafts with the same module, cut short.
+        # An early exit drafts with the first layers of the same module.
         self._forwards += int(model.config.num_hidden_layers == self.layers)
 
     def candidates(self, kind: str, drafter: Path | None) -> list[TheirRun]:
-        """The settings that are worth trying against a method; none if transformers has no such method.
+        """Return runs with the settings to try against a method; empty if transformers has no such method.
 
         Args:
-            kind: of the method's proposer; see :func:`counterpart`.
-            drafter: its folder.
+            kind: kind of the method's proposer; see :func:`counterpart`.
+            drafter: folder of the drafter.
         """
         assistant, tokenizers = None, dict[str, Any]()
         if drafter is not None and kind in ("draft-model", "texts"):
@@ -180,5 +180,5 @@ class TheirSide:
 
 
 def counterpart(kind: str) -> str:
-    """The row of :data:`SETTINGS` for a proposer: all over two vocabularies share one."""
+    """Return the key of :data:`SETTINGS` for a proposer; all proposers with two vocabularies share a key."""
     return "texts" if kind in FOREIGN else kind

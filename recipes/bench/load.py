@@ -1,7 +1,7 @@
-"""``load.py``: decoding with 1 to 16 requests side by side, and what its control chose to draft.
+"""Measure decoding with 1 to 16 concurrent requests, and the drafting plans chosen by the control.
 
-The methods take turns, round by round, over the same requests; the round before the first is not timed, and controls
-keep what they have learned in it.
+The methods alternate by round over the same requests. A first round is not timed; controls keep what they
+learn in it.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from vocabforge.models.device import threads_set
 
 
 class LoadBenchConfig(PromptedRecipe):
-    """Settings of ``load.py``, given as ``key=value``: a decoding recipe, prompts, and the loads.
+    """Settings of ``load.py``, given as ``key=value``: a decoding recipe, prompts and loads.
 
     Attributes:
-        rows: requests side by side.
-        device: that decodes.
+        rows: numbers of concurrent requests.
+        device: device for decoding.
     """
 
     rows: tuple[Positive, ...] = (1, 2, 4, 8, 16)
@@ -45,7 +45,7 @@ class LoadBenchConfig(PromptedRecipe):
 
 
 class WatchedControl:
-    """A control, and how often each of its plans was run: ``plans``."""
+    """A control that counts how often each of its plans runs in ``plans``."""
 
     def __init__(self, control: Control) -> None:
         self._control, self.plans = control, Counter[Plan]()
@@ -58,7 +58,7 @@ class WatchedControl:
 
 @dataclass
 class LoadSide:
-    """One method under one load: seconds of each round, and what the last round gave."""
+    """One method under one load: seconds of each round and the results of the last round."""
 
     decoder: Decoder
     control: WatchedControl
@@ -78,14 +78,15 @@ def bench_load(settings: Sequence[str] = (), *, repeats: int = 3) -> dict[str, A
 
     Args:
         settings: ``key=value`` of :class:`LoadBenchConfig`.
-        repeats: rounds, after one that does not count.
+        repeats: timed rounds, after one untimed round.
 
     Returns:
-        plain JSON: environment, settings, and a row for each load and method: tokens a second, the ratio to plain
-        decoding under the same load, accepted length, equal outputs, and the cycles of the last round by plan.
+        Plain JSON: environment, settings, and a row for each load and method with tokens/s, the ratio to
+        plain decoding under the same load, accepted length, equal outputs, and the last round's cycles by
+        plan.
 
     Raises:
-        VocabForgeError: anything that loading the models refuses, and prompts that do not fit the target.
+        VocabForgeError: the models cannot be loaded, or the prompts do not fit the target.
     """
     config = parse_config(LoadBenchConfig, apply_overrides({}, settings), source="the command line")
     with threads_set(config.threads):
@@ -152,7 +153,7 @@ def _named(plan: Plan) -> str:
 
 
 def load_table(result: Mapping[str, Any]) -> DataTable:
-    """One line for each load and method."""
+    """Return a table with one line for each load and method."""
     settings = result["settings"]
     lines: list[list[str | None]] = []
     for row in result["rows"]:

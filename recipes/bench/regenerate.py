@@ -1,4 +1,4 @@
-"""Answers of a local target: VocabForge's decoder against transformers' generate, same prompts, batches by turns.
+"""Compare VocabForge's decoder with transformers' generate on the same prompts, alternating by batch.
 
 python recipes/bench/regenerate.py --target FILE.gguf --questions prompts.jsonl --batch-size 16
 """

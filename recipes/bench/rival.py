@@ -1,7 +1,7 @@
-"""The EAGLE-3 training step of the speculators library, a rival of ours.
+"""EAGLE-3 training step of the speculators library, for comparison with ours.
 
-Its class runs as the library makes it: eager attention and eager losses on a CPU, its own defaults (flex attention,
-fused losses, compiled) on CUDA. Its LM head is frozen unless it is asked to learn, as ours does.
+The model runs as the library configures it: eager attention and losses on a CPU, its defaults (flex
+attention, fused losses, compiled) on CUDA. As in ours, the LM head is frozen unless training it is requested.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ INSTALL = (
 
 
 def installed() -> bool:
-    """Whether the library can be imported."""
+    """Return whether the library can be imported."""
     return find_spec("speculators") is not None
 
 
 def speculators_model(drafter: Eagle3Drafter, target_head: Tensor) -> nn.Module:
-    """Its model of the drafter's sizes, with the embedding and heads that the drafter starts from."""
+    """Build the library's model with the drafter's sizes, initial embedding and heads."""
     from speculators.config import SpeculatorsConfig, VerifierConfig
     from speculators.models.eagle3 import Eagle3DraftModel, Eagle3SpeculatorConfig
     from speculators.proposals.greedy import GreedyTokenProposalConfig
@@ -73,9 +73,10 @@ def speculators_model(drafter: Eagle3Drafter, target_head: Tensor) -> nn.Module:
 
 
 def speculators_loss(model: Any, batch: CapturedBatch, steps: int, decay: float) -> Callable[[], Tensor]:
-    """A function that gives the loss of one packed row (1, T) as its trainer computes it, over the rows that we count.
+    """Return a function for the loss of one packed row (1, T), as the library's trainer computes it.
 
-    Its row t holds the features of t and what its data loader has shifted left: token, mask and teacher of t + 1.
+    The loss covers the same rows as ours. The library's row t has the features of t, and the token, mask and
+    teacher of t + 1, which its data loader shifts left.
     """
     from speculators.losses import resolve_loss_config
 

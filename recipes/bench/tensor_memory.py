@@ -1,7 +1,7 @@
-"""Counts the bytes of tensors that live at once: exact, the same on every run, and for CPUs too.
+"""Track the bytes of live tensors: exact, deterministic, and also on CPUs.
 
-What an operation allocates inside itself and frees before it returns is not seen. A module of its own because GPU tests
-use it on machines that have torch alone.
+Memory that an operation allocates and frees internally is not counted. This is a separate module because GPU
+tests use it on machines with torch only.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from torch.utils._pytree import tree_leaves
 
 
 class TensorMemory(TorchDispatchMode):
-    """Context that watches every tensor made inside it, in the backward pass too.
+    """Context manager that tracks every tensor created inside it, including in the backward pass.
 
     Attributes:
-        live: bytes of storages made inside the context that still exist.
-        peak: the highest ``live`` so far.
+        live: bytes of live storages created inside the context.
+        peak: maximum of ``live`` so far.
         largest: bytes of the largest storage.
-        shapes: every shape that was made.
+        shapes: shapes of all tracked tensors.
     """
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class TensorMemory(TorchDispatchMode):
         self._known: dict[int, int] = {}
 
     def operations(self, name: str) -> int:
-        """How often an operation was called: ``aten.mm``."""
+        """Return the number of calls of an operation, such as ``aten.mm``."""
         return self._calls[name]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

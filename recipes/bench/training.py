@@ -1,7 +1,7 @@
-"""How fast a drafter trains and how much memory it takes, against the plain formulas and speculators in the same run.
+"""Compare drafter training speed and memory with the plain formulas and speculators in the same run.
 
-A step is all of it: the target's pass, the unroll, the vocabulary loss, backward pass, clipping and optimiser. The
-variants take turns, round after round; figures are medians.
+A step includes the target's pass, the unroll, the vocabulary loss, backward pass, clipping and optimiser. The
+variants alternate by round; figures are medians.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from vocabforge.train.ttt import rows_by_step
 
 @dataclass(frozen=True)
 class TrainingShape:
-    """A target's sizes, and rows that fit one device.
+    """A target's sizes, and batch sizes that fit one device.
 
     Attributes:
         model_type: Hugging Face's name of the architecture.
         sizes: fields of its configuration.
-        batch, length: packed rows a step, and their tokens.
+        batch, length: packed rows per step, and tokens per row.
         steps: K of the training-time test.
         loss_rows: rows for the vocabulary loss alone.
-        draft_vocab: R. The step (forward pass, loss, backward pass) is then measured beside that of speculators, from
-            captured states: without the target's pass.
+        draft_vocab: R. If set, the step (forward pass, loss, backward pass) is compared with that of
+            speculators from captured states, without the target's pass.
     """
 
     model_type: str
@@ -78,7 +78,7 @@ def _sizes(
 _LONG = {"head_dim": 128, "max_position_embeddings": 40_960}
 
 SHAPES: dict[str, TrainingShape] = {
-    # As bitllama-3M: many rows of a tiny vocabulary.
+    # Similar to bitllama-3M: many rows of a tiny vocabulary.
     "tiny": TrainingShape(
         "llama", _sizes(256, 256, 8, 8, 4, 512), batch=4, length=256, steps=4, loss_rows=4096
     ),
@@ -120,7 +120,7 @@ CUDA_SHAPES = ("qwen3-0.6b", "qwen3-8b", "llama3-8b", "rival-8b")
 
 
 def random_target(shape: TrainingShape, device: torch.device, dtype: torch.dtype) -> HFTarget:
-    """A target with random weights, made on the device."""
+    """Create a target with random weights on the device."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     config = AutoConfig.for_model(shape.model_type, **shape.sizes)
@@ -131,7 +131,7 @@ def random_target(shape: TrainingShape, device: torch.device, dtype: torch.dtype
 
 
 def random_rows(shape: TrainingShape, device: torch.device, seed: int) -> RowBatch:
-    """Rows of one document each, all of it the assistant's, so that nearly every row counts."""
+    """Create rows of one document each, all assistant text, so nearly every row counts in the loss."""
     size = (shape.batch, shape.length)
     generator = torch.Generator().manual_seed(seed)
     ids = torch.randint(0, int(shape.sizes["vocab_size"]), size, generator=generator)
@@ -147,9 +147,9 @@ class TrainingBenchConfig(StrictModel):
     """Settings of ``training.py``, given as ``key=value``.
 
     Attributes:
-        shapes: names of :data:`SHAPES`; None takes those that suit the device.
+        shapes: names of :data:`SHAPES`; None uses those that suit the device.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
-        batch, length, loss_rows, steps: of :class:`TrainingShape`, if not the shape's own.
+        batch, length, loss_rows, steps: overrides of the :class:`TrainingShape`.
     """
 
     shapes: tuple[str, ...] | None = None
@@ -162,7 +162,7 @@ class TrainingBenchConfig(StrictModel):
 
 @dataclass(frozen=True)
 class Variant:
-    """A variant: implementations of loss and attention, and activation checkpointing."""
+    """Implementations of loss and attention, and whether activation checkpointing is used."""
 
     loss: str
     attention: str
@@ -170,21 +170,23 @@ class Variant:
 
 
 def bench_training(settings: Sequence[str] = (), *, repeats: int = 3) -> dict[str, Any]:
-    """Measure whole training steps and the vocabulary loss alone at each shape.
+    """Measure full training steps and the vocabulary loss alone at each shape.
 
     Args:
         settings: ``key=value`` of :class:`TrainingBenchConfig`.
-        repeats: rounds, after one that does not count.
+        repeats: timed rounds, after one untimed round.
 
     Returns:
-        plain JSON: device, versions, and for every shape rows of ``step`` and ``loss``, or of ``rivals``, each with
-        ``weights_mb``; ``missing`` says what to install if ours are alone. A row is the variant with
-        ``seconds`` (median of the rounds, which are ``all_seconds``), ``extra_mb`` (highest memory above what was held
-        before: allocated on CUDA, on a CPU the tensors that live at once), ``peak_mb`` (highest allocated memory on
-        CUDA) and for a step ``tokens_per_s`` (of its rows). Figures are None if a variant was out of memory.
+        Plain JSON: device, versions, and for every shape rows of ``step`` and ``loss``, or of ``rivals``,
+        each with ``weights_mb``; ``missing`` is set to install instructions if only ours are measured. A row
+        is the variant with ``seconds`` (median of the rounds in ``all_seconds``), ``extra_mb`` (peak memory
+        minus memory held before: allocated memory on CUDA, live tensors on a CPU), ``peak_mb`` (peak
+        allocated memory on CUDA) and for a step ``tokens_per_s`` (of its rows). Figures are None if a variant
+        ran out of memory.
 
     Raises:
-        UsageError: an unknown shape or device; ConfigError: an unknown setting.
+        UsageError: unknown shape or device.
+        ConfigError: unknown setting.
     """
     config = parse_config(TrainingBenchConfig, apply_overrides({}, settings), source="the command line")
     device = choose_device(config.device)
@@ -230,7 +232,7 @@ _DECAY = 0.8
 
 
 def _measure_rivals(name: str, shape: TrainingShape, device: torch.device, repeats: int) -> dict[str, Any]:
-    """Our step and that of speculators from the same captured states, each with and without learning the LM head."""
+    """Measure our step and that of speculators from the same states, with and without a trained LM head."""
     from transformers import AutoConfig
 
     rows, sizes = random_rows(dataclasses.replace(shape, batch=1), device, 0), shape.sizes
@@ -291,7 +293,7 @@ def _measure_rivals(name: str, shape: TrainingShape, device: torch.device, repea
 def _training(
     shape: TrainingShape, target: HFTarget, device: torch.device
 ) -> Callable[[Variant], Callable[[], None]]:
-    """Makes, for a variant, a function that does one training step; all share one drafter and optimiser."""
+    """Return a function from a variant to its training step; all variants share a drafter and optimiser."""
     torch.manual_seed(1)
     sizes = drafter_sizes("eagle3", target.model.config.to_dict())
     with torch.device(device):
@@ -326,7 +328,7 @@ def _training(
 
 
 def _loss_alone(shape: TrainingShape, target: HFTarget, impl: str) -> Callable[[], None]:
-    """The vocabulary loss with its backward pass, one teacher a row."""
+    """Return a function that runs the vocabulary loss and its backward pass, with one teacher per row."""
     head = target.head_weight
     draft, teacher = (
         torch.randn(shape.loss_rows, head.shape[1], device=head.device).to(head.dtype) for _ in "ab"
@@ -347,15 +349,15 @@ def _loss_alone(shape: TrainingShape, target: HFTarget, impl: str) -> Callable[[
 def _take_turns(
     label: str, runs: Mapping[Any, Callable[[], None]], device: torch.device, repeats: int
 ) -> dict[Any, dict[str, Any]]:
-    """Memory in a first round, then ``repeats`` timed rounds in which everyone has a turn."""
+    """Measure memory in a first round, then time ``repeats`` rounds that alternate between the variants."""
     found: dict[Any, dict[str, Any]] = {
         key: {"seconds": None, "all_seconds": [], "extra_mb": None, "peak_mb": None} for key in runs
     }
     with ProgressBar(label, len(runs) * (repeats + 2), "runs") as bar:
         for key, run in runs.items():
-            # A variant that is out of memory is reported as such, and the others go on.
+            # If a variant runs out of memory, report it and continue with the others.
             try:
-                run()  # makes and compiles what later runs find
+                run()  # create and compile what later runs reuse
                 found[key]["extra_mb"], found[key]["peak_mb"] = _memory_of(run, device)
             except torch.OutOfMemoryError:
                 torch.cuda.empty_cache()
@@ -381,7 +383,7 @@ def _seconds(run: Callable[[], None], device: torch.device) -> float:
 
 
 def _memory_of(run: Callable[[], None], device: torch.device) -> tuple[float, float | None]:
-    """Megabytes above what is held before, and on CUDA the highest in all."""
+    """Return megabytes above the memory held before, and on CUDA the peak in total."""
     if device.type != "cuda":
         with TensorMemory() as counted:
             run()
@@ -396,7 +398,7 @@ def _memory_of(run: Callable[[], None], device: torch.device) -> tuple[float, fl
 
 
 def shown(result: dict[str, Any]) -> list[DataTable | str]:
-    # Only a GPU tells how much of it was allocated in all.
+    # Total allocated memory is only available on a GPU.
     rows = [row for shape in result["shapes"] for row in shape.get("step", shape.get("rivals"))]
     peak = any(row["peak_mb"] is not None for row in rows)
     memory = ("extra MB", "peak MB") if peak else ("extra MB",)

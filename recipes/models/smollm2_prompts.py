@@ -535,9 +535,9 @@ ANIMALS = ["goat, a dog and a box", "horse and a cart", "bicycle and two bags", 
 
 
 def lines(text: str) -> list[str]:
-    """Split a text at its double slashes or, where it has none, at its line ends.
+    """Split a text at its double slashes or, if it has none, at its line ends.
 
-    An indented line belongs to the one above it; a written backslash-n stands for a line break.
+    An indented line belongs to the one above it; a literal backslash-n is a line break.
     """
     text = re.sub(r"\n {2,}", " ", text)
     rows = " ".join(text.split()).split(" // ") if " // " in text else text.split("\n")
@@ -883,7 +883,7 @@ def build(seed: int, data: Path | None) -> list[dict]:
 
 
 def main() -> None:
-    """Write the prompts and say how many there are."""
+    """Write the prompts and print their number."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, help="folder with the development data (corpora)")
     parser.add_argument("--seed", type=int, default=0)

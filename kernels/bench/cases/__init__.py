@@ -1,4 +1,4 @@
-"""Benchmarks of the ops under ``kernels/``: one module an op, each with ``cases(shape) -> list[OpCase]``."""
+"""Benchmarks of the ops under ``kernels/``: one module per op, each with ``cases(shape) -> list[OpCase]``."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ OP_BENCHES: dict[str, str] = {
 
 
 def op_cases(op: str, shape: ModelShape) -> list[OpCase]:
-    """The cases of one op at one shape.
+    """Return the cases of an op at a shape.
 
     Raises:
-        UsageError: no such op.
+        UsageError: the op does not exist.
     """
     found: list[OpCase] = resolve(OP_BENCHES, op, "op benchmark")(shape)
     return found

@@ -1,4 +1,4 @@
-"""Benchmarks of ``add_rms_norm``, residual addition and norm of one draft step, and of ``join_norms``."""
+"""Benchmarks of ``add_rms_norm`` (residual addition and norm of a draft step) and ``join_norms``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .types import Inputs, ModelShape, OpCase, case_of_op, integers, normal
 
 
 def cases(shape: ModelShape) -> list[OpCase]:
-    """With a residual, and without: the first norm of a layer's input; and both inputs of EAGLE-3's layer."""
+    """Return cases with a residual, without (first norm of a layer's input), and for EAGLE-3's two inputs."""
     return [_case(shape, True), _case(shape, False), _joined(shape)]
 
 

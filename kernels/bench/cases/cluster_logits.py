@@ -1,4 +1,4 @@
-"""Benchmark of ``cluster_logits``: logits over the clusters that a router opened, of a sorted head."""
+"""Benchmark of ``cluster_logits``: logits of a sorted head over the clusters that a router opened."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from .types import Inputs, ModelShape, OpCase, case_of_op, generator, normal, un
 
 
 def cases(shape: ModelShape) -> list[OpCase]:
-    """All rows open the same clusters (one union a draft step), or each row its own."""
+    """Return cases with shared clusters (one union per draft step) and with separate clusters per row."""
     return [_case(shape, "shared"), _case(shape, "own")]
 
 
 def _sizes(shape: ModelShape) -> Tensor:
-    """(M,) uneven sizes that add up to V: from half to one and a half times the mean, always the same."""
+    """Return (M,) deterministic uneven sizes that sum to V: from 0.5 to 1.5 times the mean."""
     random = generator(torch.device("cpu"), 7)
     weights = torch.rand(shape.clusters, generator=random) + 0.5
     ends = (weights.cumsum(0) / weights.sum() * shape.vocab).round().long()
@@ -28,7 +28,7 @@ def _sizes(shape: ModelShape) -> Tensor:
 def _case(shape: ModelShape, kind: str) -> OpCase:
     rows, vocab, hidden, clusters = shape.rows, shape.vocab, shape.hidden, shape.clusters
     sizes = _sizes(shape)
-    budget = max(1, shape.router_tokens * clusters // vocab)  # that the union of all rows opens, about
+    budget = max(1, shape.router_tokens * clusters // vocab)  # approximate size of the union of all rows
     each = budget if kind == "shared" else max(1, budget // 2)
     union = budget if kind == "shared" else min(clusters, 2 * budget)
     most_tiles = tiles_bound(sizes.tolist(), union)
@@ -38,7 +38,7 @@ def _case(shape: ModelShape, kind: str) -> OpCase:
         pool = uniform((1, clusters), random)
         if kind == "shared":
             noise = pool.expand(rows, clusters)
-        else:  # each row chooses among the clusters of one pool, as siblings of a draft step do
+        else:  # rows choose from one pool of clusters, like siblings of a draft step
             noise = noise.masked_fill(pool.argsort(1).argsort(1) >= union, 2.0)
         return torch.zeros_like(noise, dtype=torch.bool).scatter_(1, noise.argsort(1)[:, :each], True)
 
@@ -58,11 +58,11 @@ def _case(shape: ModelShape, kind: str) -> OpCase:
     columns = min(vocab, most_tiles * 64)
 
     def contiguous(inputs: Inputs) -> Tensor:
-        """The fastest that torch could be: as many rows, in one piece."""
+        """Compute logits of as many contiguous rows, a lower bound for torch."""
         return F.linear(inputs["hidden"], inputs["weight"][:columns]).float()
 
     def gathered(inputs: Inputs) -> Tensor:
-        """As many rows, copied out of the head first."""
+        """Gather as many rows from the head, then compute their logits."""
         listed = torch.arange(columns, device=inputs["weight"].device)
         return F.linear(inputs["hidden"], inputs["weight"][listed]).float()
 

@@ -1,4 +1,4 @@
-"""Benchmark of ``compact_kv``: the accepted nodes of a tree move to the end of the prefix, in all layers."""
+"""Benchmark of ``compact_kv``: moves a tree's accepted nodes to the end of the prefix, in all layers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .types import Inputs, ModelShape, OpCase, case_of_op, normal, uniform
 
 
 def cases(shape: ModelShape) -> list[OpCase]:
-    """A full path of one tree."""
+    """Return the case of a full path of one tree."""
     pairs, slots = shape.levels + 1, shape.prefix + shape.nodes
     size = (shape.layers, 1, shape.kv_heads, slots, shape.head_dim)
 
@@ -26,7 +26,7 @@ def cases(shape: ModelShape) -> list[OpCase]:
         }
 
     def floor(inputs: Inputs) -> float:
-        """Each moved slot read and written once, in both caches."""
+        """Count each moved slot as read and written once, in both caches."""
         moved = int((inputs["source"] != inputs["destination"]).sum())
         per_slot = shape.layers * shape.kv_heads * shape.head_dim * inputs["keys"].element_size()
         return 4.0 * moved * per_slot + 16.0 * pairs

@@ -1,4 +1,4 @@
-"""Benchmark of ``distinct_rows``: the ids of a draft step's shortlists, each once."""
+"""Benchmark of ``distinct_rows``: the distinct ids of a draft step's shortlists."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .types import Inputs, ModelShape, OpCase, case_of_op, distinct_ids, shared_
 
 
 def cases(shape: ModelShape) -> list[OpCase]:
-    """Shortlists that all hidden states share, and shortlists of their own, at the figures' k."""
+    """Return cases with shortlists shared by all hidden states, and separate shortlists, at the table's k."""
     return [_case(shape, k, kind) for k in shape.shortlists for kind in ("shared", "own")]
 
 
@@ -30,5 +30,5 @@ def _case(shape: ModelShape, k: int, kind: str) -> OpCase:
         make=make,
         dtypes=(torch.bfloat16,),
         floor_bytes=4.0 * (2 * rows * k + min(rows * k, vocab)),
-        # The baseline has static shapes: torch.unique waits for the device to know its size, so no graph can hold it.
+        # The baseline has static shapes: torch.unique synchronizes, which forbids graph capture.
     )

@@ -1,4 +1,4 @@
-"""Benchmark of ``draft_topk``: what every draft head ends in, over its columns and mapped to target ids."""
+"""Benchmark of ``draft_topk``: the last step of every draft head, top-k over its columns as target ids."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .types import TRITON, Inputs, LibraryWay, ModelShape, OpCase, case_of_op, d
 
 
 def cases(shape: ModelShape) -> list[OpCase]:
-    """The whole vocabulary, a static part of it with its map, and a ranker's candidates."""
+    """Return cases over the full vocabulary, a static subset with its map, and a ranker's candidates."""
     found = [_case(shape, "whole vocabulary", shape.vocab), _case(shape, "static", shape.static, mapped=True)]
     return found + [_case(shape, "candidates", size, own=True) for size in shape.shortlists]
 
@@ -32,7 +32,7 @@ def _case(shape: ModelShape, kind: str, columns: int, mapped: bool = False, own:
             "target_ids": part if mapped else None,
         }
 
-    # Each number once; of the ids and of the map only what is looked at.
+    # Each logit is read once; of the ids and the map only the needed entries are read.
     moved = (
         rows * columns * 4.0 + (rows * columns * 4.0 if own else 0.0) + rows * k * (20.0 if mapped else 12.0)
     )
@@ -51,7 +51,7 @@ def _case(shape: ModelShape, kind: str, columns: int, mapped: bool = False, own:
 
 
 def _torch(inputs: Inputs) -> tuple[Tensor, Tensor]:
-    """As PyTorch has it; its ties fall as they may."""
+    """Compute the result in PyTorch, without a fixed order for ties."""
     values, chosen = inputs["logits"].float().log_softmax(-1).topk(inputs["k"], dim=-1)
     if inputs["ids"] is not None:
         chosen = inputs["ids"].gather(-1, chosen).long()

@@ -1,4 +1,4 @@
-"""Benchmark of a decoder layer's four products, each compared with the ops that it replaces."""
+"""Benchmark of a decoder layer's four matrix products, each compared with the ops that it replaces."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from vocabforge.ops.silu_mul import silu_mul
 from .rope_store import rotation_inputs
 from .types import Inputs, ModelShape, OpCase, case_of_op, normal
 
-_REPLACED = "ops replaced"  # the residual's sum is part of the norm that follows it
+_REPLACED = "ops replaced"  # the residual addition is part of the next norm
 
 
 def linear_cases(shape: ModelShape) -> list[OpCase]:
-    """o and down with a residual; gate_up with norm and SwiGLU."""
+    """Return cases for o and down with a residual, and gate_up with norm and SwiGLU."""
     d, inner = shape.hidden, shape.intermediate
     return [
         _linear_case(shape, "o + residual", shape.heads * shape.head_dim, d),
@@ -31,7 +31,7 @@ def linear_cases(shape: ModelShape) -> list[OpCase]:
 
 
 def qkv_cases(shape: ModelShape) -> list[OpCase]:
-    """Norm, q, k and v, rotation and store; in two ops if heads are normed."""
+    """Return the case for norm, q, k and v, rotation and store; two ops if heads are normed."""
     n, d = shape.rows, shape.hidden
     rows = (shape.heads + 2 * shape.kv_heads) * shape.head_dim
     fixed: dict[str, Any] = {"heads": shape.heads, "eps": shape.eps}

@@ -1,7 +1,7 @@
-"""Draft heads as decoding pays them: ranker, selection, logits, softmax, top-k and map to target ids in one call.
+"""Benchmark of full draft heads: ranker, selection, logits, softmax, top-k and map to target ids in one call.
 
-Weights are random, of the sizes of the shape. Hidden rows of a draft step are either unlike (independent: each
-row of a ranker names candidates of its own) or alike (siblings: they share most).
+Weights are random, with the shape's sizes. Hidden rows of a draft step are either unlike (independent, so a
+ranker picks different candidates for each row) or alike (siblings, which share most candidates).
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ _HYBRID_CORE = 4096
 
 @dataclass(frozen=True)
 class BenchHead:
-    """One head of the table.
+    """Settings of a head in the table.
 
     Attributes:
-        kind: row of ``models.heads.HEADS``.
-        label: for the table.
-        dynamic: its vocabulary changes from step to step.
-        rank, shortlist: of a scorer.
-        alike: the rows of a step are siblings.
-        fp8: the scorer's rows have 8 bits a weight.
-        ops: on our ops; else top-k and all as torch alone does it.
-        fused: a ranker in one op, over a few candidates more.
+        kind: key of ``models.heads.HEADS``.
+        label: label in the table.
+        dynamic: whether the vocabulary changes from step to step.
+        rank, shortlist: settings of a scorer.
+        alike: whether the rows of a step are siblings.
+        fp8: whether the scorer's rows have 8 bits per weight.
+        ops: whether to use our ops instead of plain torch.
+        fused: whether to run a ranker as one op, over slightly more candidates.
     """
 
     kind: str
@@ -57,7 +57,7 @@ Built = tuple[DraftHead, "nn.Module | None", Tensor]  # head, trained part, ids 
 
 
 def some_ids(shape: ModelShape, count: int, random: torch.Generator) -> Tensor:
-    """(count,) random ids below V, ascending, each once."""
+    """Return (count,) random distinct ids below V, ascending."""
     order = torch.randperm(shape.vocab, generator=random, device=random.device)
     return order[:count].sort().values
 
@@ -87,22 +87,22 @@ def _random_router(shape: ModelShape, base: HeadBase, random: torch.Generator) -
 
 
 def router_budget(shape: ModelShape) -> int:
-    """Clusters that hold about ``router_tokens`` of the vocabulary."""
+    """Return the number of clusters that hold about ``router_tokens`` tokens."""
     return max(1, round(shape.router_tokens * shape.clusters / shape.vocab))
 
 
 def text_tokens(shape: ModelShape) -> int:
-    """Tokens of the context head that come from the text."""
+    """Return the number of tokens that the context head takes from the text."""
     return min(_TEXT, shape.context_tokens // 2)
 
 
 def hybrid_core(shape: ModelShape) -> int:
-    """Tokens of the hybrid head's core."""
+    """Return the number of tokens in the hybrid head's core."""
     return min(_HYBRID_CORE, shape.static // 2)
 
 
 def build_setting(shape: ModelShape, setting: BenchHead, base: HeadBase, random: torch.Generator) -> Built:
-    """The head of a setting over a base of V rows, its trained part, and ids of the rows below it."""
+    """Build a head over a base of V rows; return it with its trained part and the ids of its base rows."""
     kind, ids, below = setting.kind, base.target_ids, base
     module: nn.Module | None = None
     options: dict[str, Any] = {"ops": setting.ops}
@@ -134,11 +134,11 @@ Distribution = tuple[Tensor, "Tensor | None"]
 
 
 def distribution_of(kind: str, inputs: Inputs, topk: int) -> tuple[Tensor, Tensor | None]:
-    """Logits (N, V) fp32 and bool (N, V) which of them are in the row's shortlist; None: all. Plainly, in fp32.
+    """Compute a reference in fp32: logits (N, V) and a bool mask (N, V) of each row's shortlist; None: all.
 
     Args:
-        inputs: of a head's case.
-        topk: answers asked for: a router opens enough clusters for them.
+        inputs: inputs of a head's case.
+        topk: number of requested tokens; a router opens enough clusters for them.
     """
     head, module, state = inputs["head"], inputs["module"], inputs["state"]
     if kind == "low-rank":
@@ -168,7 +168,7 @@ def distribution_of(kind: str, inputs: Inputs, topk: int) -> tuple[Tensor, Tenso
 
 
 def _scores(inputs: Inputs) -> Tensor:
-    """(N, V) of the low-rank scorer; the projection is rounded to the weights' dtype, as the head's is."""
+    """Compute (N, V) low-rank scores; the projection is rounded to the weights' dtype, as in the head."""
     scorer = inputs["module"]
     rows = scorer.head_weight.float()
     if inputs["fp8"]:
@@ -177,15 +177,15 @@ def _scores(inputs: Inputs) -> Tensor:
     return found
 
 
-_NOISE = 0.1  # of siblings, beside a common part of 1
+_NOISE = 0.1  # scale of siblings' noise, relative to a common part of 1
 _HYBRID_TAIL = 512
 _STEP = 1
-# Between two orders of summation, and of bf16 logits up to about 4 standard deviations.
+# Allows for different summation orders, and for bf16 logits up to about 4 standard deviations.
 _TOLERANCE = 0.1
 
 
 def settings(shape: ModelShape) -> list[BenchHead]:
-    """The heads of the table at one shape."""
+    """Return the table's heads for a shape."""
     several = shape.rows > 1
     found = [
         BenchHead("full", "full"),
@@ -217,12 +217,12 @@ def settings(shape: ModelShape) -> list[BenchHead]:
 
 
 def cases(shape: ModelShape) -> list[OpCase]:
-    """One case a head; ``sizes`` tells the setting."""
+    """Return one case per head; ``sizes`` contains its settings."""
     return [case_of(shape, setting) for setting in settings(shape)]
 
 
 def case_of(shape: ModelShape, setting: BenchHead) -> OpCase:
-    """The case of one head."""
+    """Return the case of a head."""
     moved, work = head_cost(shape, setting)
     name = f"{setting.label} V={shape.vocab} N={shape.rows}"
     return OpCase(
@@ -252,14 +252,14 @@ def case_of(shape: ModelShape, setting: BenchHead) -> OpCase:
 
 
 def _is_goal(shape: ModelShape, setting: BenchHead) -> bool:
-    """The static heads, and the dynamic ones that could take half of their time; see ``kernels/gpu_goals.py``."""
-    possible = setting.alike or shape.rows <= 10  # else the lists hold as many rows as a static head
+    """Return whether a head is static, or dynamic with a possible 2x speed-up; see ``gpu_goals.py``."""
+    possible = setting.alike or shape.rows <= 10  # otherwise the lists have as many rows as a static head
     small = setting.kind == "ranker" and setting.shortlist == min(shape.shortlists) and possible
     return small or setting.kind in ("static", "context")
 
 
 def requests_of(rows: int) -> int:
-    """Requests that N rows belong to: up to ten rows are one draft step of one."""
+    """Return the number of requests for N rows; up to ten rows are a draft step of one request."""
     return max(1, rows // 10)
 
 
@@ -287,7 +287,7 @@ def _make(shape: ModelShape, setting: BenchHead, random: torch.Generator, dtype:
 
 
 def _rows(shape: ModelShape, random: torch.Generator, dtype: torch.dtype, alike: bool) -> Tensor:
-    """(N, d) hidden states of about unit scale."""
+    """Return (N, d) hidden states of about unit scale."""
     if not alike:
         return normal((shape.rows, shape.hidden), random, dtype)
     common = normal((requests_of(shape.rows), shape.hidden), random, dtype)
@@ -297,13 +297,15 @@ def _rows(shape: ModelShape, random: torch.Generator, dtype: torch.dtype, alike:
 
 
 def head_cost(shape: ModelShape, setting: BenchHead, item: int = 2) -> tuple[float, float]:
-    """Fewest bytes that a head reads for a step, and multiply-adds of a row: scorer or MLP whole, listed rows once.
+    """Return the minimum bytes read per step and the multiply-adds per row.
+
+    The scorer or MLP is read in full, and each listed row once.
 
     Args:
-        item: bytes of a weight.
+        item: bytes per weight.
     """
     d, unlike = shape.hidden, 1 if setting.alike else shape.rows
-    scorer = setting.rank * (shape.vocab + d)  # 0 without one
+    scorer = setting.rank * (shape.vocab + d)  # 0 without a scorer
     routed = max(1, d // 4) * (2 * d + shape.clusters) if setting.kind == "router" else 0
     rows = {
         "full": shape.vocab,
@@ -315,13 +317,13 @@ def head_cost(shape: ModelShape, setting: BenchHead, item: int = 2) -> tuple[flo
         "hybrid": hybrid_core(shape) + setting.shortlist,
     }[setting.kind]
     moved = float((scorer + routed + min(rows * unlike, shape.vocab) * d) * item)
-    if setting.fp8:  # one byte a weight of W_vocab, and four a row
+    if setting.fp8:  # 1 byte per weight of W_vocab, 4 per row
         moved += shape.vocab * (setting.rank * (1.0 - item) + 4.0)
     return moved, float(scorer + routed + rows * d)
 
 
 def _reference(setting: BenchHead, topk: int, inputs: Inputs) -> tuple[Tensor, ...]:
-    """(N, V) fp32 log-probabilities, -inf outside of a row's shortlist."""
+    """Return (N, V) fp32 log-probabilities, -inf outside a row's shortlist."""
     logits, listed = distribution_of(setting.kind, inputs, topk)
     if listed is not None:
         logits = logits.masked_fill(~listed, float("-inf"))
@@ -334,7 +336,7 @@ def _fused_reference(inputs: Inputs) -> tuple[Tensor, ...]:
 
 
 def _check(inputs: Inputs, got: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> str | None:
-    """Each answer has the probability that the reference gives it, and none is missed."""
+    """Check that returned ids have the reference's log-probabilities and include the best tokens."""
     (logprobs, ids), (distribution,) = got, expected
     k = ids.shape[1]
     if int((ids < 0).sum() + (ids >= distribution.shape[1]).sum()):

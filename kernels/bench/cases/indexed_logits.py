@@ -1,4 +1,4 @@
-"""Benchmark of ``indexed_logits``: each hidden state's own shortlist, as SpecVocab drafts with."""
+"""Benchmark of ``indexed_logits``: logits over a shortlist per hidden state, as in SpecVocab."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .types import (
 
 
 def cases(shape: ModelShape) -> list[OpCase]:
-    """Shortlists that all hidden states share, half share, and have of their own, at the figures' k."""
+    """Return cases with shared, half-shared and separate shortlists per hidden state, at the table's k."""
     kinds = ("own",) if shape.rows == 1 else ("shared", "half shared", "own")
     return [_case(shape, k, kind) for k in shape.shortlists for kind in kinds]
 
@@ -48,12 +48,12 @@ def _case(shape: ModelShape, k: int, kind: str) -> OpCase:
         }
 
     def floor(inputs: Inputs) -> float:
-        """Each distinct row once, whoever asks for it; hidden states, ids and logits once."""
+        """Count each distinct row once, and hidden states, ids and logits once."""
         listed = int(inputs["ids"].unique().numel())
         return 2.0 * d * (listed + rows) + 8.0 * rows * k
 
     def gather(inputs: Inputs) -> Tensor:
-        """Gather (N, k, d), then a batched product: what indexing in torch does."""
+        """Gather (N, k, d), then compute a batched product, as indexing in torch does."""
         gathered = inputs["weight"][inputs["ids"]]
         return torch.bmm(gathered, inputs["hidden"][:, :, None])[:, :, 0].float()
 

@@ -1,4 +1,4 @@
-"""Benchmark of ``ranker_select``: the ranker's scores of all tokens and the choice of its candidates."""
+"""Benchmark of ``ranker_select``: the ranker's scores of all tokens and the selection of candidates."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from vocabforge.ops.ranker_select import ranker_select, ranker_select_reference
 
 from .types import Inputs, LibraryWay, ModelShape, OpCase, normal
 
-LEAST_RECALL = 0.9  # of the 16-bit candidates in the 8-bit ones; noise of rank 64 gives 0.97
+LEAST_RECALL = 0.9  # recall of the 16-bit candidates in 8 bits; random weights of rank 64 give 0.97
 
 
 def cases(shape: ModelShape) -> list[OpCase]:
-    """Each rank with each size of the shortlist; in 8 bits with the middle size."""
+    """Return cases for each rank and shortlist size, and in 8 bits for the middle size."""
     middle = shape.shortlists[len(shape.shortlists) // 2]
     found = [_case(shape, rank, k, False) for rank in shape.ranks for k in shape.shortlists]
     return found + [_case(shape, rank, middle, True) for rank in shape.ranks if rank % 16 == 0]
 
 
 def recall(found: Tensor, wanted: Tensor, size: int) -> float:
-    """The share of ids ``wanted`` (N, k), below ``size``, that are ``found`` (N, k)."""
+    """Return the share of ids ``wanted`` (N, k), below ``size``, that are in ``found`` (N, k)."""
     inside = [
         torch.zeros(len(ids), size, dtype=torch.bool, device=ids.device).scatter_(1, ids.long(), True)
         for ids in (found, wanted)
@@ -45,7 +45,7 @@ def _case(shape: ModelShape, rank: int, k: int, fp8: bool) -> OpCase:
         return ranker_select(inputs["projected"], inputs["vocab"], k, scale=inputs["scale"], backend=backend)
 
     def share_found(inputs: Inputs, got: tuple[Tensor, ...]) -> float:
-        """Of the candidates that 16 bits choose."""
+        """Return the recall of the 16-bit candidates."""
         return recall(got[0], ranker_select_reference(inputs["projected"], inputs["weight"], k), vocab)
 
     def near(inputs: Inputs, got: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> str | None:
@@ -56,12 +56,12 @@ def _case(shape: ModelShape, rank: int, k: int, fp8: bool) -> OpCase:
         return _difference(inputs, got[0]) or (near(inputs, got, expected) if fp8 else None)
 
     def matmul_and_topk(inputs: Inputs) -> Tensor:
-        """As PyTorch has it, in 16 bits."""
+        """Compute the result in PyTorch, in 16 bits."""
         scores = F.linear(inputs["projected"], inputs["weight"]).float()
         return scores.topk(k, dim=-1, sorted=False).indices
 
     def scaled_mm(inputs: Inputs) -> Callable[[], Tensor]:
-        """Hidden rows are rounded to 8 bits in each call, as the product wants them."""
+        """Return a call that also rounds hidden rows to 8 bits, as the product requires."""
         columns, scale = inputs["vocab"].T, inputs["scale"][None]  # (r, V), (1, V)
 
         def call() -> Tensor:
@@ -90,7 +90,7 @@ def _case(shape: ModelShape, rank: int, k: int, fp8: bool) -> OpCase:
 
 
 def _difference(inputs: Inputs, found: Tensor) -> str | None:
-    """None, or what is wrong with a set: an id twice, or a score below the border by more than sums in fp32 differ."""
+    """Describe a duplicate id or a score below the threshold (beyond fp32 rounding), or return None."""
     projected, vocab, k = inputs["projected"].float(), inputs["vocab"].float(), inputs["k"]
     scores, sizes = projected @ vocab.T, projected.norm(dim=-1, keepdim=True) * vocab.norm(dim=-1).amax()
     if inputs["scale"] is not None:

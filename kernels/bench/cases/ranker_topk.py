@@ -1,4 +1,4 @@
-"""Benchmark of ``ranker_topk``: the whole ranker head in one op, compared with the ops that it joins."""
+"""Benchmark of ``ranker_topk``: the full ranker head in one op, compared with the ops that it fuses."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from vocabforge.ops.ranker_topk import ranker_topk, score_bins
 from .types import Inputs, ModelShape, OpCase, normal
 
 _SPREAD = 3.0  # standard deviation of scores and logits
-_TOLERANCE = 0.01  # of log-probabilities
+_TOLERANCE = 0.01  # tolerance of log-probabilities
 
 
 def cases(shape: ModelShape) -> list[OpCase]:
-    """The smaller rank with the smallest shortlist and a middle one; that in 8 bits, too."""
+    """Return cases for the smaller rank with the smallest and middle shortlist, the latter also in 8 bits."""
     rank, middle = shape.ranks[-1], shape.shortlists[len(shape.shortlists) // 2]
     return [
         _case(shape, rank, k, fp8)
@@ -44,7 +44,7 @@ def _case(shape: ModelShape, rank: int, k: int, fp8: bool) -> OpCase:
         }
 
     def in_parts(inputs: Inputs) -> tuple[Tensor, Tensor]:
-        """Exactly k candidates."""
+        """Run the separate ops, with exactly k candidates."""
         projected = F.linear(inputs["hidden"], inputs["down"])
         ids = ranker_select(projected, inputs["vocab"], k, scale=inputs["scale"])
         return draft_topk(indexed_logits(inputs["hidden"], inputs["weight"], ids), topk, ids=ids)
@@ -67,8 +67,10 @@ def _case(shape: ModelShape, rank: int, k: int, fp8: bool) -> OpCase:
 def plain(
     hidden: Tensor, down: Tensor, vocab: Tensor, weight: Tensor, scale: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What answers are judged by: logits and scores (N, V) fp32, and how far a score may be off (N, 1): by one number
-    of the projection that another order of its sum rounds to the neighbour."""
+    """Compute reference logits and scores (N, V) fp32, and the scores' tolerance (N, 1).
+
+    The tolerance allows for one projected value that another summation order rounds to its neighbour.
+    """
     projected, rows = F.linear(hidden, down).float(), vocab.float()
     rows = rows if scale is None else rows * scale[:, None]
     slack = projected.abs().amax(1, keepdim=True) * rows.abs().amax() * torch.finfo(hidden.dtype).eps
@@ -76,9 +78,9 @@ def plain(
 
 
 def check(k: int, inputs: Inputs, got: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> str | None:
-    """None, or what is wrong with answers: log-probabilities (N, topk) and ids (N, topk).
+    """Describe a problem with the log-probabilities (N, topk) and ids (N, topk), or return None.
 
-    A token whose score is at the border's edge may be a candidate or not.
+    A token whose score is within the tolerance of the threshold may or may not be a candidate.
     """
     (logprobs, ids), (logits, scores, slack) = got, expected
     if int((ids < 0).sum() + (ids >= logits.shape[1]).sum()):

@@ -1,4 +1,4 @@
-"""Benchmark of ``rope_store``: norms of heads, rotation and the write to the cache of one draft step."""
+"""Benchmark of ``rope_store``: head norms, rotation and the cache write of one draft step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .types import Inputs, ModelShape, OpCase, case_of_op, normal, uniform
 
 
 def cases(shape: ModelShape) -> list[OpCase]:
-    """One request whose rows are the nodes of a draft step."""
+    """Return the case of one request whose rows are the nodes of a draft step."""
     rows, dim, heads, kv_heads = shape.rows, shape.head_dim, shape.heads, shape.kv_heads
     every = heads + 2 * kv_heads
 
@@ -35,7 +35,7 @@ def cases(shape: ModelShape) -> list[OpCase]:
 
 
 def rotation_inputs(shape: ModelShape, random: torch.Generator, dtype: torch.dtype) -> dict[str, Any]:
-    """Angles, caches, slots and norms of heads for the rows of a draft step."""
+    """Create angles, caches, slots and head norms for the rows of a draft step."""
     rows, dim, heads, kv_heads = shape.rows, shape.head_dim, shape.heads, shape.kv_heads
     capacity = shape.prefix + shape.nodes + rows
     angles = uniform((1, rows, dim // 2), random) * 6.0

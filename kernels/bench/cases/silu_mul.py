@@ -10,7 +10,7 @@ from .types import Inputs, ModelShape, OpCase, case_of_op, normal
 
 
 def cases(shape: ModelShape) -> list[OpCase]:
-    """The rows of a draft step, and the nodes of a verified tree."""
+    """Return cases for the rows of a draft step and the nodes of a verified tree."""
     return [_case(shape, rows) for rows in sorted({shape.rows, shape.nodes})]
 
 

@@ -10,7 +10,7 @@ from .types import Inputs, ModelShape, OpCase, case_of_op, normal
 
 
 def cases(shape: ModelShape) -> list[OpCase]:
-    """One row (plain decoding), and the nodes of a verified tree."""
+    """Return cases for one row (plain decoding) and the nodes of a verified tree."""
     return [_case(shape, rows) for rows in sorted({1, shape.nodes})]
 
 

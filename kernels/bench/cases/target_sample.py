@@ -23,7 +23,7 @@ SETTINGS: Mapping[str, tuple[float, int, float, float]] = {  # temperature, top-
 
 
 def cases(shape: ModelShape) -> list[OpCase]:
-    """One row (plain decoding) and the nodes of a verified tree under each transform; the distributions alone, too."""
+    """Return cases for one row and a verified tree under each transform, and for distributions alone."""
     made = [_case(shape, rows, kind) for kind in SETTINGS for rows in sorted({1, shape.nodes})]
     return [*made, _distributions(shape)]
 
@@ -47,7 +47,7 @@ def _case(shape: ModelShape, rows: int, kind: str) -> OpCase:
         return _inputs(shape, rows, kind, random, dtype) | {"seeds": streams[0], "draws": streams[1]}
 
     def plain(inputs: Inputs) -> torch.Tensor:
-        """Torch's own draw without top-k, top-p and min-p."""
+        """Sample in torch, without top-k, top-p and min-p."""
         distribution = (inputs["logits"].float() / inputs["temperature"][:, None].float()).softmax(-1)
         return torch.multinomial(distribution, 1)
 
@@ -71,12 +71,15 @@ def _case(shape: ModelShape, rows: int, kind: str) -> OpCase:
 
 
 def _flashinfer(inputs: Inputs) -> Callable[[], torch.Tensor]:
-    """As servers chain it: softmax, top-k, then top-p and the draw, or top-p, min-p and the draw."""
+    """Chain FlashInfer's ops as servers do: softmax, top-k, then top-p (and min-p) and the draw."""
     from flashinfer import sampling
 
     logits, top_k = inputs["logits"].float(), inputs["top_k"].int()
     temperature, top_p, min_p = (inputs[name].float() for name in ("temperature", "top_p", "min_p"))
-    random = {"seed": inputs["seeds"], "offset": inputs["draws"]}  # on the device: a graph can hold the call
+    random = {
+        "seed": inputs["seeds"],
+        "offset": inputs["draws"],
+    }  # on the device, so the call can be captured
     ranked, floored = bool(top_k.any()), bool(min_p.any())
 
     def draw() -> torch.Tensor:
@@ -91,13 +94,13 @@ def _flashinfer(inputs: Inputs) -> Callable[[], torch.Tensor]:
     return draw
 
 
-_SLACK = 1e-4  # of shares of the mass, which others sum in fp32
+_SLACK = 1e-4  # tolerance of mass shares, which other libraries sum in fp32
 
 
 def _in_support(
     inputs: Inputs, got: tuple[torch.Tensor, ...], expected: tuple[torch.Tensor, ...]
 ) -> str | None:
-    """Another stream of random numbers draws other tokens; each must be possible."""
+    """Check that every token is possible: another random stream draws other tokens."""
     top_p, min_p = (inputs["top_p"] + _SLACK).clamp(max=1.0), inputs["min_p"] * (1.0 - _SLACK)
     distribution = target_weights_reference(
         inputs["logits"], inputs["temperature"], inputs["top_k"], top_p, min_p

@@ -1,4 +1,4 @@
-"""Benchmark of ``tree_attention``: plain decoding, a draft step and a verified tree over prefixes of three lengths."""
+"""Benchmark of ``tree_attention``: plain decoding, a draft step and a verified tree, at three prefixes."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from vocabforge.ops.trees import bits_of
 from .types import Inputs, LibraryWay, ModelShape, OpCase, normal, uniform
 
 PREFIXES = (1024, 4096, 32768)
-ROUND = 128  # capacities of caches are multiples of it
+ROUND = 128  # cache capacities are multiples of this
 
 
 def cases(shape: ModelShape) -> list[OpCase]:
-    """As many queries as the shape has rows; 1, 10 and 60 are one token, a round of drafting, a tree."""
+    """Return cases with ``rows`` queries: 1 is plain decoding, 10 a drafting round, 60 a tree."""
     return [_case(shape, prefix) for prefix in ((shape.prefix,) if shape.small else PREFIXES)]
 
 
 @cache
 def _workspace(device: torch.device) -> Tensor:
-    """FlashInfer's place for partial sums, of the size that it recommends; calls one after the other share it."""
+    """Return FlashInfer's workspace for partial sums, in its recommended size; sequential calls share it."""
     return torch.empty(128 << 20, dtype=torch.uint8, device=device)
 
 
 def _words(count: int, random: torch.Generator) -> Tensor:
-    """(1, T, W) int64: each node sees itself and some of those before it."""
+    """Return (1, T, W) int64 masks: each node attends to itself and some earlier nodes."""
     noise = uniform((count, count), random)
     seen = (noise < 0.2).tril() | torch.eye(count, dtype=torch.bool, device=random.device)
     return bits_of(seen)[None]
@@ -65,12 +65,15 @@ def _case(shape: ModelShape, prefix: int) -> OpCase:
         return F.scaled_dot_product_attention(q, keys, values, inputs["mask"], enable_gqa=True)
 
     def unmasked(inputs: Inputs) -> Tensor:
-        """The prefix alone, its length known on the host: no tree, a lower bound for torch."""
+        """Attend to the prefix only, with its length known on the host: a lower bound for torch."""
         keys, values = inputs["keys"][:, :, :prefix], inputs["values"][:, :, :prefix]
         return F.scaled_dot_product_attention(inputs["q"].transpose(1, 2), keys, values, enable_gqa=True)
 
     def flashinfer(inputs: Inputs) -> Callable[[], Tensor]:
-        """The cache is one page of its capacity; one query needs no mask. plan() reads lengths on the host."""
+        """Return FlashInfer's call; the cache is one page, and plan() reads lengths on the host.
+
+        A single query needs no mask.
+        """
         from flashinfer import BatchPrefillWithPagedKVCacheWrapper
 
         q, cache = inputs["q"][0], (inputs["keys"], inputs["values"])

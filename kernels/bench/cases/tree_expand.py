@@ -10,7 +10,7 @@ from .types import Inputs, ModelShape, OpCase, case_of_op, integers, uniform
 
 
 def cases(shape: ModelShape) -> list[OpCase]:
-    """The root's children, and those of ``topk`` nodes."""
+    """Return cases for the children of the root and the children of ``topk`` nodes."""
     return [_case(shape, width) for width in sorted({1, shape.topk})]
 
 

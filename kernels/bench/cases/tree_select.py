@@ -11,7 +11,7 @@ from .types import Inputs, ModelShape, OpCase, case_of_op, integers, uniform
 
 
 def _history(shape: ModelShape, random: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Scores (1, n) and expanded nodes (1, n / k) as a dynamic tree records them."""
+    """Return scores (1, n) and expanded nodes (1, n / k) as a dynamic tree records them."""
     k, device = shape.topk, random.device
     scores = uniform((1, k), random).log()
     parents = torch.full((1, 1), -1, device=device)
@@ -27,7 +27,7 @@ def _history(shape: ModelShape, random: torch.Generator) -> tuple[Tensor, Tensor
 
 
 def cases(shape: ModelShape) -> list[OpCase]:
-    """The history of one drafting."""
+    """Return the case of one drafting's history."""
     nodes, levels = shape.nodes, shape.levels
     size = shape.topk + shape.depth * shape.topk**2
 
@@ -47,7 +47,7 @@ def cases(shape: ModelShape) -> list[OpCase]:
         name=f"n={size} N={nodes}",
         sizes={"n": size, "N": nodes},
         make=make,
-        # Of tokens and parents only those that are kept.
+        # Only the tokens and parents of kept nodes are read.
         floor_bytes=4.0 * size + 16.0 * nodes + 24.0 * nodes + nodes**2 + 8.0 * nodes * -(-nodes // 64),
         tolerance=0.0,
         dtypes=(torch.bfloat16,),

@@ -1,4 +1,4 @@
-"""Benchmark of ``tree_verify``: the longest path of the target's own choices."""
+"""Benchmark of ``tree_verify``: the longest path that matches the target's choices."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .types import Inputs, ModelShape, OpCase, case_of_op, integers
 
 
 def random_tree(shape: ModelShape, random: torch.Generator) -> dict[str, Tensor]:
-    """Parents, depths and ancestors of a random tree (1, N): each node below one of the level above it."""
+    """Return parents, depths and ancestors of a random tree (1, N); each parent is in the previous level."""
     device, levels, nodes = random.device, shape.levels, shape.nodes
     sizes = [1] + [(nodes - 1) // levels + (level < (nodes - 1) % levels) for level in range(levels)]
     parts, depths, first = [torch.zeros(1, dtype=torch.int64, device=device)], [0], 0
@@ -34,7 +34,7 @@ def cases(shape: ModelShape) -> list[OpCase]:
 
     def make(random: torch.Generator, dtype: torch.dtype) -> Inputs:
         return {
-            "tokens": integers(2, (1, nodes), random),  # so that paths are long
+            "tokens": integers(2, (1, nodes), random),  # few values, for long paths
             "choices": integers(2, (1, nodes), random),
             "valid": torch.ones((1, nodes), dtype=torch.bool, device=random.device),
             **random_tree(shape, random),

@@ -18,7 +18,7 @@ def cases(shape: ModelShape) -> list[OpCase]:
         parents = random_tree(shape, random)["parents"]
         noise = uniform((1, nodes, vocab), random)
         tokens = integers(vocab, (1, nodes), random)
-        # A third of a distribution's mass on each child's token, so that paths are long.
+        # Each child's token gets a third of a distribution's mass, for long paths.
         distributions = noise.pow(4).scatter(2, tokens[:, None, :].expand(-1, nodes, -1), 0.0)
         distributions[0, parents[0], tokens[0]] = 1.0
         streams = integers(2**31, (2, 1), random)
@@ -38,7 +38,7 @@ def cases(shape: ModelShape) -> list[OpCase]:
         name=f"N={nodes} V={vocab}",
         sizes={"N": nodes, "V": vocab, "levels": levels},
         make=make,
-        # Of the distributions only the root's must be read; those of accepted nodes depend on the draws.
+        # Only the root's distribution must be read; which others are read depends on the draws.
         floor_bytes=4.0 * vocab + 16.0 * nodes + 8.0 * (2 * levels + 7),
         tolerance=0.0,
         dtypes=(torch.float32,),

@@ -1,7 +1,7 @@
-"""Parts of an op's benchmark: sizes of models, and cases with inputs, floor, baselines and check.
+"""Types of an op's benchmark: model sizes, and cases with inputs, floor, baselines and check.
 
-A module ``cases/X.py`` gives ``cases(shape) -> list[OpCase]`` for the op X; everything else is the protocol of
-``timing.py``. For an example see docs/guides/add-a-kernel.md.
+A module ``cases/X.py`` defines ``cases(shape) -> list[OpCase]`` for the op X; ``timing.py`` does the rest.
+See docs/guides/add-a-kernel.md for an example.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ class ModelShape:
         rows: N, hidden states of one draft step (1 to 64).
         static: rows of a static draft vocabulary.
         shortlists, ranks: candidates k and rank r of the ranker.
-        router_tokens: in the clusters that the router opens, about; it has ``clusters``.
+        router_tokens: approximate number of tokens in the clusters that the router opens, out of
+            ``clusters``.
         context_tokens: size of the context's vocabulary.
         topk: children of a tree node, and nodes expanded in a round.
         depth: rounds after the root's expansion; a tree has depth + 1 levels.
         nodes: nodes of the verified tree, root included.
         prefix: committed positions in the caches.
-        qk_norm: the heads of queries and keys are normed (Qwen3).
-        small: sizes for a CPU, where nothing is timed for its own sake.
+        qk_norm: whether query and key heads are normed (Qwen3).
+        small: whether these are test sizes for a CPU, not for timing.
     """
 
     name: str
@@ -61,7 +62,7 @@ class ModelShape:
 
     @property
     def levels(self) -> int:
-        """Levels of a tree below the root."""
+        """Return the levels of a tree below the root."""
         return self.depth + 1
 
 
@@ -71,34 +72,34 @@ def _shape(name: str, vocab: int, intermediate: int, layers: int, qk_norm: bool,
     )  # fmt: skip
 
 
-# Sizes from the models' published config.json; `rows` is replaced by each N that is measured.
+# Sizes from the models' published config.json; `rows` is replaced by each measured N.
 LLAMA3_8B = _shape("llama3-8b", 128_256, 14_336, 32, False, 1e-5)
 QWEN3_8B = _shape("qwen3-8b", 151_936, 12_288, 36, True, 1e-6)
-# For a CPU: V is no multiple of a tile, N of no power of two.
+# For a CPU: V is not a multiple of a tile, N not a multiple of a power of two.
 SMALL = ModelShape(
     "small", hidden=64, vocab=1003, rows=5, intermediate=96, layers=2, heads=4, kv_heads=2, head_dim=64,
     static=256, shortlists=(16, 64), ranks=(8, 16), router_tokens=200, context_tokens=40, clusters=12, topk=4, depth=2,
     nodes=12, prefix=48, qk_norm=True, small=True,
 )  # fmt: skip
 SHAPES: dict[str, ModelShape] = {shape.name: shape for shape in (LLAMA3_8B, QWEN3_8B, SMALL)}
-ROWS = (1, 10, 60)  # N of the figures
+ROWS = (1, 10, 60)  # measured values of N
 
 
 CaseCheck: TypeAlias = Callable[[Inputs, tuple[Tensor, ...], tuple[Tensor, ...]], "str | None"]
 
 
-TRITON = "bench.triton_ops"  # needs Triton, which CUDA builds of torch bring
+TRITON = "bench.triton_ops"  # needs Triton, which CUDA builds of torch include
 
 
 @dataclass(frozen=True)
 class LibraryWay:
-    """Another library's way to the result of a case.
+    """Another library's implementation of a case.
 
     Attributes:
-        module: imported first; if that fails, the way is skipped with the reason.
-        prepare: inputs -> the call that is timed; it does once what users of the library do once for many calls.
-        untimed: what that was, for the report.
-        check: as :attr:`OpCase.check`; None: the case's own.
+        module: module to import first; if that fails, the implementation is skipped with the reason.
+        prepare: inputs -> the timed call; does the setup that users of the library do once for many calls.
+        untimed: description of that setup, for the report.
+        check: like :attr:`OpCase.check`; None uses the case's check.
     """
 
     module: str
@@ -109,25 +110,29 @@ class LibraryWay:
 
 @dataclass(frozen=True)
 class OpCase:
-    """One op at one size.
+    """An op at a size.
 
     Attributes:
-        name: op and sizes for people, unique within the op, such as ``indexed_logits N=10 k=2048 shared``.
-        op: row of ``OP_BENCHES``.
-        sizes: the numbers behind ``name``, for the JSON.
+        name: readable op and sizes, unique within the op, such as ``indexed_logits N=10 k=2048 shared``.
+        op: key of ``OP_BENCHES``.
+        sizes: numbers in ``name``, for the JSON.
         make: (generator on the device, dtype) -> inputs by name. Random data, never zeros.
-        run: (inputs, backend) -> the op's outputs, without waiting for the device; a written input is returned.
-        reference: inputs -> what ``run`` must give, in plain PyTorch.
-        floor_bytes: fewest bytes moved, each input read and each output written once; may depend on the inputs.
-        floor_flops: operations that must be done, a multiply-add being 2.
-        baselines: name -> another way to the same result; timed, not checked.
-        check: (inputs after the run, outputs, expected) -> what is wrong; None: :func:`close` with ``tolerance``.
-        tolerance: most ‖out − expected‖ / ‖expected‖ over finite floating-point entries; integers are equal.
-        mutates: names of the inputs that ``run`` writes to; the check works on copies.
-        dtypes: of hidden states and weights; the first is measured, all are checked.
-        measures: name -> (inputs after the run, outputs) -> a figure beside time, such as recall.
-        goal: a stated goal hangs on its time: it is measured before the others.
-        libraries: library -> its way; checked, then timed beside the op in the part ``libraries``.
+        run: (inputs, backend) -> the op's outputs, without waiting for the device; modified inputs are
+            returned.
+        reference: inputs -> expected result of ``run``, in plain PyTorch.
+        floor_bytes: minimum bytes moved: inputs read once, outputs written once; may depend on the inputs.
+        floor_flops: minimum operations; a multiply-add counts as 2.
+        baselines: name -> alternative implementation; timed, not checked.
+        check: (inputs after the run, outputs, expected) -> problem or None; default: :func:`close` with
+            ``tolerance``.
+        tolerance: maximum ‖out − expected‖ / ‖expected‖ over finite floating-point entries; integers must be
+            equal.
+        mutates: names of the inputs that ``run`` writes to; the check uses copies.
+        dtypes: dtypes of hidden states and weights; the first is measured, all are checked.
+        measures: name -> (inputs after the run, outputs) -> a figure other than time, such as recall.
+        goal: whether a performance goal depends on this case; such cases are measured first.
+        libraries: library -> its implementation; checked, then timed against the op in the part
+            ``libraries``.
     """
 
     name: str
@@ -154,16 +159,16 @@ class OpCase:
         expected: tuple[Tensor, ...],
         check: CaseCheck | None = None,
     ) -> str | None:
-        """Return the problems of outputs, found by ``check``, else by the case's own check, else by :func:`close`."""
+        """Return the problem with outputs, using ``check``, the case's check or :func:`close`."""
         check = check or self.check
         return check(inputs, got, expected) if check else close(got, expected, self.tolerance)
 
     def inputs(self, device: torch.device, dtype: torch.dtype, seed: int) -> Inputs:
-        """Inputs on a device, the same for the same seed."""
+        """Create inputs on a device, deterministic for a seed."""
         return self.make(generator(device, seed), dtype)
 
     def bytes_of(self, inputs: Inputs) -> float:
-        """The floor in bytes for these inputs."""
+        """Return the floor in bytes for these inputs."""
         return float(self.floor_bytes(inputs) if callable(self.floor_bytes) else self.floor_bytes)
 
 
@@ -176,13 +181,13 @@ def case_of_op(
     mutates: tuple[str, ...] = (),
     **rest: Any,
 ) -> OpCase:
-    """The case of an op that takes its inputs by name, and of its reference, which is the baseline ``torch``.
+    """Create the case of an op that takes its inputs by name; its reference is also the baseline ``torch``.
 
     Args:
-        fixed: further arguments of both.
-        name: without the op's.
-        mutates: of :class:`OpCase`; these inputs are outputs, too.
-        rest: of :class:`OpCase`.
+        fixed: additional arguments of both.
+        name: case name without the op's name.
+        mutates: see :class:`OpCase`; these inputs are also outputs.
+        rest: other fields of :class:`OpCase`.
     """
     fixed = fixed or {}
 
@@ -203,12 +208,12 @@ def case_of_op(
 
 
 def generator(device: torch.device, seed: int) -> torch.Generator:
-    """A seeded generator on the device of what it fills."""
+    """Return a seeded generator on a device."""
     return torch.Generator(device=device).manual_seed(seed)
 
 
 def normal(shape: tuple[int, ...], random: torch.Generator, dtype: torch.dtype, scale: float = 1.0) -> Tensor:
-    """Gaussian noise; big tensors are filled a slab at a time, so that fp32 copies of them never exist whole."""
+    """Return Gaussian noise; large tensors are filled in slabs, to avoid full fp32 copies."""
     out = torch.empty(shape, dtype=dtype, device=random.device)
     flat, step = out.view(-1), 1 << 24
     for start in range(0, flat.numel(), step):
@@ -219,24 +224,24 @@ def normal(shape: tuple[int, ...], random: torch.Generator, dtype: torch.dtype, 
 
 
 def integers(high: int, shape: tuple[int, ...], random: torch.Generator) -> Tensor:
-    """Uniform int64 below ``high``."""
+    """Return uniform int64 values below ``high``."""
     return torch.randint(high, shape, generator=random, device=random.device)
 
 
 def uniform(shape: tuple[int, ...], random: torch.Generator) -> Tensor:
-    """fp32 in [0, 1)."""
+    """Return uniform fp32 values in [0, 1)."""
     return torch.rand(shape, generator=random, device=random.device)
 
 
 def distinct_ids(high: int, shape: tuple[int, int], random: torch.Generator) -> Tensor:
-    """(N, k) int64 below ``high``, no id twice in a row, unordered."""
+    """Return (N, k) unordered int64 ids below ``high``, distinct within each row."""
     rows, k = shape
     noise = uniform((rows, high), random)
     return noise.topk(k, dim=1).indices
 
 
 def shared_ids(high: int, shape: tuple[int, int], random: torch.Generator) -> Tensor:
-    """(N, k) int64 where all rows hold the same ids, each in its own order, as siblings of a draft step about do."""
+    """Return (N, k) int64 with the same ids in every row, in different order, like siblings."""
     rows, k = shape
     pool = torch.randperm(high, generator=random, device=random.device)[:k]
     order = uniform((rows, k), random).argsort(dim=1)
@@ -244,12 +249,12 @@ def shared_ids(high: int, shape: tuple[int, int], random: torch.Generator) -> Te
 
 
 def outputs_of(result: Outputs) -> tuple[Tensor, ...]:
-    """A result as a tuple."""
+    """Return a result as a tuple."""
     return (result,) if isinstance(result, Tensor) else tuple(result)
 
 
 def close(got: tuple[Tensor, ...], expected: tuple[Tensor, ...], tolerance: float) -> str | None:
-    """None, or what differs: the shape, NaN, an infinity elsewhere, an integer, or a norm beyond ``tolerance``."""
+    """Describe a difference in shape, NaN, infinities, integers or norm (``tolerance``), or return None."""
     if len(got) != len(expected):
         return f"{len(got)} outputs instead of {len(expected)}"
     for number, (ours, theirs) in enumerate(zip(got, expected)):

@@ -1,4 +1,4 @@
-"""Benchmark of ``union_logits``: one shared set of rows of the LM head for all hidden states of a draft step."""
+"""Benchmark of ``union_logits``: a set of LM-head rows shared by all hidden states of a draft step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .types import TRITON, Inputs, LibraryWay, ModelShape, OpCase, case_of_op, n
 
 
 def cases(shape: ModelShape) -> list[OpCase]:
-    """Shortlists, a context's vocabulary, a router's tokens, a static draft vocabulary; and half of that counted."""
+    """Return cases for shortlist, context, router and static vocabularies, and one with half the count."""
     sizes = sorted({*shape.shortlists, shape.context_tokens, shape.router_tokens, shape.static})
     return [_case(shape, columns, 1.0) for columns in sizes] + [_case(shape, sizes[-1], 0.5)]
 
@@ -36,7 +36,7 @@ def _case(shape: ModelShape, columns: int, counted: float) -> OpCase:
         return F.linear(inputs["hidden"], inputs["weight"][inputs["rows"]]).float()
 
     def contiguous(inputs: Inputs) -> Tensor:
-        """A matmul of as many rows that lie together: what a static vocabulary pays."""
+        """Multiply by as many contiguous rows, as a static vocabulary does."""
         return F.linear(inputs["hidden"], inputs["weight"][:columns]).float()
 
     def triton(inputs: Inputs) -> Callable[[], Tensor]:
