@@ -327,7 +327,7 @@ def marked_spans(rendering: Rendering) -> list[tuple[int, int]] | None:
     marked = generation_spans(
         template,
         rendering.whole,
-        rendering.tokenizer.forms(tools).shape(rendering.messages),
+        rendering.tokenizer.forms(tools, rendering.variables).shape(rendering.messages),
         variables={**rendering.tokenizer.special_text, **rendering.variables},
         source=source,
     )
