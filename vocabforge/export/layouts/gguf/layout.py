@@ -21,8 +21,8 @@ from ....models.drafters.eagle3 import Eagle3Config
 from ....models.drafters.interface import Drafter
 from ....models.drafters.io import TargetTensors
 from ....models.target.text_config import text_config
-from ..eagle3 import ARCHITECTURE, eagle3_only, parameters, read_serving_config
-from ..eagle3_folder import D2T, EMBEDDING, LM_HEAD, FolderTensors, assemble_folder
+from ..eagle3 import eagle3_only, parameters, read_serving_config
+from ..eagle3_folder import ARCHITECTURE, D2T, EMBEDDING, LM_HEAD, FolderTensors, assemble_folder
 from ..interface import Export, layout_folder
 from ..layer_ids import LAYER_IDS, as_inputs, check_expressible
 from .file import (
