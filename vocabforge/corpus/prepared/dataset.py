@@ -60,7 +60,7 @@ def iter_sequences(
     facts = Counter() if facts is None else facts
     tokenizer = replace(tokenizer, content_format=options.chat.content_format)
     for batch in batched(_documents(files, options.sources, problems, on_bytes)):
-        batch = [d for d in batch if d.messages is not None or _is_encodable(tokenizer, d, problems)]
+        batch = [d for d in batch if d.messages is not None or is_encodable(tokenizer, d, problems)]
         texts = iter(
             tokenizer.encode_batch([d.text or "" for d in batch if d.messages is None], add_special=True)
         )
@@ -73,9 +73,10 @@ def iter_sequences(
                 yield from next(talks)
 
 
-def _is_encodable(tokenizer: TextTokenizer, document: Document, problems: Problems) -> bool:
+def is_encodable(tokenizer: TextTokenizer, document: Document, problems: Problems) -> bool:
+    """Return whether the model has a row for every token of a document's text; record it if not."""
     try:
-        tokenizer.check_text(document.text or "")
+        tokenizer.check_text(document.plain_text())
     except DataError as error:
         problems.take(error, document.source, document.line)
         return False

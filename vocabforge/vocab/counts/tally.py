@@ -20,7 +20,7 @@ from ...core.errors import DataError, UsageError
 from ...corpus.chat.conversation import Message, is_empty
 from ...corpus.chat.forms import ContentFormat
 from ...corpus.chat.render import ChatOptions, RenderedChat, mask_tokens, render_chats
-from ...corpus.prepared.dataset import batched
+from ...corpus.prepared.dataset import batched, is_encodable
 from ...corpus.sources.sources import Document, Problems, SourceOptions
 from ...corpus.tokenizer.cuts import CutRule
 from ...corpus.tokenizer.tokenizer import TextTokenizer
@@ -121,21 +121,13 @@ class TokenCounter:
             if document.messages is not None and document.text is None:
                 problems.unread(document.beside_contents(), document.source, document.line)
         if self._tokenizer.beyond:
-            batch = [document for document in batch if self._is_encodable(document, problems)]
+            batch = [document for document in batch if is_encodable(self._tokenizer, document, problems)]
         return (
             [document.plain_text() for document in batch],
             [document.begins for document in batch],
             [],
             batch,
         )
-
-    def _is_encodable(self, document: Document, problems: Problems) -> bool:
-        try:
-            self._tokenizer.check_text(document.plain_text())
-        except DataError as error:
-            problems.take(error, document.source, document.line)
-            return False
-        return True
 
     def _answers(self, batch: list[Document], problems: Problems) -> _Read:
         talks = [document for document in batch if document.messages is not None]
