@@ -22,13 +22,13 @@ ORDER = (
     "corpus",
     "vocab",
     "models",
-    "capture",
-    "train",
-    "export",
+    "layouts",
     "decode",
-    "serve",
-    "demo",
     "evaluate",
+    "train",
+    "demo",
+    "export",
+    "serve",
     "doctor",
     "tune",
     "cli",
@@ -62,6 +62,64 @@ def arrows(root: Path) -> list[Arrow]:
                 target = package_of(module, root)
                 if target not in (None, source):
                     found.append(Arrow(source, str(target), f"{file}:{getattr(node, 'lineno', 0)}"))
+    return found
+
+
+def module_imports(root: Path) -> dict[str, set[str]]:
+    """Module -> modules of ours that it imports when it runs.
+
+    Imports for type checkers do not count, nor rows of a table, which name a module until it is wanted.
+    """
+    modules = {}
+    for file in root.rglob("*.py"):
+        parts = (NAME, *file.relative_to(root).with_suffix("").parts)
+        modules[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file, parts[:-1]
+    return {
+        module: {
+            name
+            for node in _running(ast.parse(file.read_text("utf-8"), str(file)))
+            if not isinstance(node, ast.Constant)
+            for base in imported(node, package)
+            for name in (base, base.rpartition(".")[0])  # a module, or a name in one
+            if name in modules and name not in (module, NAME)
+        }
+        for module, (file, package) in modules.items()
+    }
+
+
+def _running(tree: ast.AST) -> Iterator[ast.AST]:
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+            continue
+        yield node
+        yield from _running(node)
+
+
+def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
+    """Groups of two or more nodes of which each reaches all others (Tarjan 1972)."""
+    number: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    path: list[str] = []
+    found = []
+
+    def visit(node: str) -> None:
+        number[node] = lowest[node] = len(number)
+        path.append(node)
+        for following in graph.get(node, ()):
+            if following not in number:
+                visit(following)
+                lowest[node] = min(lowest[node], lowest[following])
+            elif following in path:
+                lowest[node] = min(lowest[node], number[following])
+        if lowest[node] == number[node]:
+            group = path[path.index(node) :]
+            del path[path.index(node) :]
+            if len(group) > 1:
+                found.append(sorted(group))
+
+    for node in graph:
+        if node not in number:
+            visit(node)
     return found
 
 

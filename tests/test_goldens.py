@@ -20,7 +20,7 @@ from vocabforge.core.artifact import open_artifact
 from vocabforge.corpus.prepared.artifact import load_prepared
 from vocabforge.decode.build.recipe import read_recipe
 from vocabforge.evaluate.results.schema import read_results
-from vocabforge.export.registry import load_drafter
+from vocabforge.layouts.registry import load_drafter
 from vocabforge.models.drafters.io import load_target_tensors
 from vocabforge.models.heads.io import load_head
 from vocabforge.vocab.clusters.clusters import load_clusters

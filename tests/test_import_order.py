@@ -72,6 +72,32 @@ def test_the_package_keeps_the_order(ours: list[Any]) -> None:
     assert violations(ours) == []
 
 
+def test_no_two_modules_import_each_other() -> None:
+    imports = graph.module_imports(ROOT / NAME)
+    assert len(imports) > 300, "the modules were read"
+    assert graph.circles(imports) == []
+
+
+def test_the_api_and_the_commands_are_siblings() -> None:
+    imports = graph.module_imports(ROOT / NAME)
+    assert not [name for name in imports["vocabforge.api"] if name.startswith("vocabforge.cli")]
+    users = [name for name, used in imports.items() if "vocabforge.api" in used]
+    assert users == []
+
+
+def test_a_planted_circle_of_modules_is_found(tmp_path: Path) -> None:
+    files = {
+        "core/a.py": "def f():\n    from .b import x",
+        "core/b.py": "from . import c",
+        "core/c.py": "from vocabforge.core.a import f",
+        "core/d.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .e import x",
+        "core/e.py": "from .d import y",
+    }
+    plant(tmp_path, files)
+    ring = ["vocabforge.core.a", "vocabforge.core.b", "vocabforge.core.c"]
+    assert graph.circles(graph.module_imports(tmp_path / NAME)) == [ring]
+
+
 def test_there_is_no_cycle_between_packages(ours: list[Any]) -> None:
     assert cycles(ours) == []
 

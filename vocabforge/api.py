@@ -141,7 +141,8 @@ def count_freq(
     Raises:
         VocabForgeError: the input is unreadable or empty.
     """
-    from .cli.vocab.count_freq import CountRequest, run_count
+    from .vocab.counts.request import CountRequest
+    from .vocab.counts.run import run_count
 
     asked = _asked(CountRequest, options, tokenizer=tokenizer, input=_texts(input), output=output)
     return run_count(asked, overwrite=overwrite).table
@@ -165,12 +166,12 @@ def select_vocab(
     Raises:
         VocabForgeError: the table does not exist, or too few ids occur in it.
     """
-    from .cli.vocab.select_run import run
-    from .cli.vocab.select_vocab import SelectRequest
+    from .vocab.subset.request import SelectRequest
+    from .vocab.subset.run import run_select
     from .vocab.subset.subset import load_subset
 
     asked = _asked(SelectRequest, options, counts=(counts,), size=(str(size),), output=output)
-    run(asked, overwrite=overwrite)
+    run_select(asked, overwrite=overwrite)
     return load_subset(asked.output)
 
 
@@ -190,8 +191,8 @@ def train_drafter(
     Raises:
         VocabForgeError: a key is wrong, or inputs are missing, damaged or do not belong together.
     """
-    from .cli.train.train_drafter import run_training
     from .train.config import TrainConfig
+    from .train.run import run_training
 
     if isinstance(config, Mapping):
         config = parse_config(TrainConfig, config, source="train_drafter")
@@ -231,11 +232,11 @@ def run_benchmark(
     Raises:
         VocabForgeError: the benchmark does not exist, or the settings contradict each other.
     """
-    from .cli.decode.eval import evaluation_of
     from .corpus.tokenizer.prompt_format import resolve_format
     from .decode.build.recipe import DecodingRecipe
     from .evaluate.benchmarks import load_benchmark
     from .evaluate.run.evaluation import OutputOptions, evaluate_methods
+    from .evaluate.run.recipe import evaluation_of
     from .evaluate.run.settings import RunSettings
     from .models.target.load import dtype_name
 
@@ -274,8 +275,8 @@ def export_drafter(
     Raises:
         VocabForgeError: the format cannot express the drafter, or the drafter belongs to another target.
     """
-    from .cli.ship.export import ExportRequest
-    from .cli.ship.export_run import run_export
+    from .export.request import ExportRequest
+    from .export.run import run_export
 
     drafting = {
         name: options.pop(name)
@@ -283,7 +284,7 @@ def export_drafter(
         if name in options
     }
     asked = _asked(ExportRequest, options, drafter=drafter, format=format, output=output)
-    run_export(asked, MethodSpec(**drafting), quiet=False, overwrite=overwrite)
+    run_export(asked, MethodSpec(**drafting), overwrite=overwrite)
     return asked.output
 
 

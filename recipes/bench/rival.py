@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vocabforge.capture.online import CapturedBatch
 from vocabforge.models.drafters.eagle3 import Eagle3Drafter
+from vocabforge.train.capture.online import CapturedBatch
 
 INSTALL = (
     "speculators is not installed, so only our step is measured: "

@@ -19,7 +19,6 @@ from rival import INSTALL, installed, speculators_loss, speculators_model
 from tensor_memory import TensorMemory
 from torch import Tensor, nn
 
-from vocabforge.capture.online import CapturedBatch, RowBatch
 from vocabforge.core.config import Positive, StrictModel, apply_overrides, parse_config
 from vocabforge.core.console import DataTable
 from vocabforge.core.progress import ProgressBar
@@ -28,6 +27,7 @@ from vocabforge.models.device import choose_device, synchroniser
 from vocabforge.models.drafters.registry import drafter_sizes, new_drafter
 from vocabforge.models.target.hf import HFTarget
 from vocabforge.models.target.logits import IDENTITY, LogitFacts
+from vocabforge.train.capture.online import CapturedBatch, RowBatch
 from vocabforge.train.checkpoint import trained
 from vocabforge.train.config import OptimConfig
 from vocabforge.train.loss.fused import LossInputs

@@ -32,8 +32,7 @@ from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.proposers.registry import FITTING, ProposerParts, make_proposer
 from vocabforge.evaluate.acceptance.meter import AcceptanceMeter, pooled
-from vocabforge.evaluate.acceptance.prompts import read_prompts
-from vocabforge.export.registry import load_drafter
+from vocabforge.layouts.registry import load_drafter
 from vocabforge.models.device import choose_device
 from vocabforge.models.drafters.io import TargetTensors
 from vocabforge.models.heads.io import drafter_digest
@@ -42,6 +41,7 @@ from vocabforge.models.target.fingerprint import target_fingerprint
 from vocabforge.models.target.load import DTYPES
 from vocabforge.train.config import LiveConfig, TrainConfig
 from vocabforge.train.data import prepare, with_prepared
+from vocabforge.train.live import read_prompts
 from vocabforge.train.loop import train
 from vocabforge.train.machine import set_threads
 from vocabforge.train.setup import build_trainer, identity_of

@@ -15,9 +15,9 @@ from torch import nn
 from training import SHAPES, TrainingShape, bench_training, shown
 from transformers import AutoConfig
 
-from vocabforge.capture.online import CapturedBatch, RowBatch
 from vocabforge.core.errors import ConfigError, UsageError
 from vocabforge.models.drafters.registry import drafter_sizes, new_drafter
+from vocabforge.train.capture.online import CapturedBatch, RowBatch
 from vocabforge.train.step import StepSettings, TrainStep
 from vocabforge.train.ttt import rows_by_step
 

@@ -8,9 +8,14 @@ import numpy as np
 import torch
 
 from tests.packing import pack
-from vocabforge.capture.cache import CaptureKey, rows_digest
-from vocabforge.capture.online import CaptureSource, OnlineCapture
-from vocabforge.capture.writer import (
+from vocabforge.corpus.prepared.dataset import TrainingSequence
+from vocabforge.corpus.prepared.packing import PackedRows
+from vocabforge.models.target.fingerprint import target_fingerprint
+from vocabforge.models.target.hf import HFTarget
+from vocabforge.models.target.load import dtype_name
+from vocabforge.train.capture.cache import CaptureKey, rows_digest
+from vocabforge.train.capture.online import CaptureSource, OnlineCapture
+from vocabforge.train.capture.writer import (
     CaptureJob,
     finish,
     finished_shards,
@@ -18,11 +23,6 @@ from vocabforge.capture.writer import (
     prepare_folder,
     write_shards,
 )
-from vocabforge.corpus.prepared.dataset import TrainingSequence
-from vocabforge.corpus.prepared.packing import PackedRows
-from vocabforge.models.target.fingerprint import target_fingerprint
-from vocabforge.models.target.hf import HFTarget
-from vocabforge.models.target.load import dtype_name
 
 
 def packed(lengths: list[int], length: int, *, seed: int = 0, vocab: int = 61) -> PackedRows:

@@ -12,14 +12,16 @@ import torch
 from safetensors.torch import save_file
 
 from tests.capture.capture_support import key_of, make_cache, make_job, packed, splits
-from vocabforge.capture import writer
-from vocabforge.capture.cache import (
+from vocabforge.core.errors import ArtifactError, DataError, MismatchError, UsageError
+from vocabforge.models.target.hf import HFTarget
+from vocabforge.train.capture import writer
+from vocabforge.train.capture.cache import (
     CachedCapture,
     cache_key,
     open_cache,
 )
-from vocabforge.capture.online import CapturedBatch, Key, OnlineCapture, RowBatch, to_tensors
-from vocabforge.capture.writer import (
+from vocabforge.train.capture.online import CapturedBatch, Key, OnlineCapture, RowBatch, to_tensors
+from vocabforge.train.capture.writer import (
     check_disk,
     finish,
     finished_shards,
@@ -27,8 +29,6 @@ from vocabforge.capture.writer import (
     prepare_folder,
     write_shards,
 )
-from vocabforge.core.errors import ArtifactError, DataError, MismatchError, UsageError
-from vocabforge.models.target.hf import HFTarget
 
 CPU = torch.device("cpu")
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from tests.capture.capture_support import make_job, packed
 from tests.core.progress_support import Forecasts, fake_clock
 from tests.worlds import tiny_target
-from vocabforge.capture import writer
-from vocabforge.capture.online import OnlineCapture
-from vocabforge.capture.writer import prepare_folder, write_shards
 from vocabforge.models.target.hf import HFTarget
+from vocabforge.train.capture import writer
+from vocabforge.train.capture.online import OnlineCapture
+from vocabforge.train.capture.writer import prepare_folder, write_shards
 
 
 def test_capture(tmp_path: Path, monkeypatch) -> None:

@@ -11,8 +11,8 @@ import torch
 
 from tests.capture.capture_support import packed
 from tests.worlds import tiny_target
-from vocabforge.capture.online import OnlineCapture, to_tensors
 from vocabforge.models.target.hf import HFTarget
+from vocabforge.train.capture.online import OnlineCapture, to_tensors
 
 CPU = torch.device("cpu")
 ROWS = packed([7, 20, 9, 31, 3, 14, 32, 28, 5, 11], 32)

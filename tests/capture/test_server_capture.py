@@ -14,16 +14,16 @@ import torch
 from tests.capture.capture_support import make_cache, make_job, splits
 from tests.capture.hidden_server import HiddenServer
 from tests.worlds import tiny_target
-from vocabforge.capture import server as module
-from vocabforge.capture.build import build_capture, load_capture_target
-from vocabforge.capture.cache import CachedCapture
-from vocabforge.capture.config import CaptureConfig, ServerConfig
-from vocabforge.capture.online import OnlineCapture, to_tensors
-from vocabforge.capture.server import ServerCapture
 from vocabforge.core.errors import MismatchError, UsageError, VocabForgeError
 from vocabforge.models.target.fingerprint import target_fingerprint
 from vocabforge.models.target.head import TargetHead
 from vocabforge.models.target.hf import HFTarget
+from vocabforge.train.capture import server as module
+from vocabforge.train.capture.build import build_capture, load_capture_target
+from vocabforge.train.capture.cache import CachedCapture
+from vocabforge.train.capture.config import CaptureConfig, ServerConfig
+from vocabforge.train.capture.online import OnlineCapture, to_tensors
+from vocabforge.train.capture.server import ServerCapture
 
 CPU = torch.device("cpu")
 KEYS = [("train", row) for row in range(len(splits()["train"]))]

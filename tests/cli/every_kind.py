@@ -37,7 +37,7 @@ from vocabforge.evaluate.reports.coverage_data import measure_coverage
 from vocabforge.evaluate.run.environment import describe_environment
 from vocabforge.evaluate.run.evaluation import Evaluation, Provenance, evaluate_methods
 from vocabforge.evaluate.run.settings import RunSettings
-from vocabforge.export.registry import FORMATS, layout_of
+from vocabforge.layouts.registry import FORMATS, layout_of
 from vocabforge.models.drafters.io import load_target_tensors, save_drafter
 from vocabforge.models.drafters.registry import drafter_sizes, new_drafter
 from vocabforge.models.heads.io import HeadOwner, save_head

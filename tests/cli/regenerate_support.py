@@ -41,7 +41,7 @@ def ask(rows: Path, output: Path, *servers: FakeServer | str, **options: object)
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     """Back-off of thousandths of a second."""
     quick = partial(PoolOptions, first_wait=0.001, longest_wait=0.01)
-    monkeypatch.setattr("vocabforge.cli.data.regenerate_setup.PoolOptions", quick)
+    monkeypatch.setattr("vocabforge.decode.regenerate.PoolOptions", quick)
 
 
 def read(output: Path) -> list[dict]:

@@ -78,7 +78,7 @@ def test_plan_says_what_it_takes_and_writes_no_shard(place: Path) -> None:
 
 
 def test_a_full_disk_is_refused_beforehand(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from vocabforge.capture import writer as cache_write
+    from vocabforge.train.capture import writer as cache_write
 
     monkeypatch.setattr(cache_write.shutil, "disk_usage", lambda _: type("", (), {"free": 1000})())
     done = invoke("capture", "-c", write_config(place, "run"), "-o", place / "full", "--yes")

@@ -9,10 +9,10 @@ import torch
 from safetensors.torch import save_file
 
 from tests.decode.recording import traced
-from vocabforge.cli.decode.eval_record import parents_of, passes_of, settings_of
 from vocabforge.core.artifact import write_artifact
 from vocabforge.decode.build.recipe import DecodingRecipe
 from vocabforge.decode.build.spec import MethodSpec
+from vocabforge.evaluate.run.recipe import parents_of, passes_of, settings_of
 
 SETTINGS = {
     "proposer": "slrs",

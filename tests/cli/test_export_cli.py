@@ -18,7 +18,7 @@ from tests.decode.build_support import grid_methods
 from tests.export.test_eagle_layout import eagle1
 from tests.worlds import ROWS, World, make_drafter, make_vocab
 from vocabforge.core.artifact import MANIFEST, open_artifact
-from vocabforge.export.registry import FORMATS
+from vocabforge.layouts.registry import FORMATS
 from vocabforge.models.drafters.io import load_target_tensors, save_drafter
 from vocabforge.models.heads.served import KEY
 from vocabforge.models.target.hf import HFTarget

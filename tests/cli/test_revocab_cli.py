@@ -15,7 +15,7 @@ from tests.cli.cli_support import assert_user_error, invoke
 from tests.worlds import ROWS, World, make_drafter, make_vocab
 from vocabforge.core.artifact import open_artifact
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
-from vocabforge.export.registry import load_drafter
+from vocabforge.layouts.registry import load_drafter
 from vocabforge.models.drafters.io import load_target_tensors
 from vocabforge.vocab.subset.subset import VocabSubset, save_subset
 

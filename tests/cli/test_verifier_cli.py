@@ -14,13 +14,13 @@ from vocabforge.cli.app import build_app
 from vocabforge.cli.decode.eval import evaluate
 from vocabforge.cli.decode.generate import generate
 from vocabforge.cli.decode.report import report
-from vocabforge.cli.ship.export_card import digests_of, measured_sections
 from vocabforge.core.artifact import open_artifact
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.decode.build.recipe import DecodingRecipe, write_recipe
 from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.tree import RowTree, Verifier, walk_down
 from vocabforge.decode.verify.registry import VERIFIERS
+from vocabforge.export.measured import digests_of, measured_sections
 from vocabforge.models.drafters.io import save_drafter
 from vocabforge.models.target.fingerprint import target_fingerprint
 from vocabforge.models.target.hf import HFTarget

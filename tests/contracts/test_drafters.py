@@ -32,13 +32,13 @@ from tests.decode.drafting import (
 )
 from tests.shares import by_default
 from tests.train.ttt_reference import Document, capture, documents, pack
-from vocabforge.capture.online import CapturedBatch
 from vocabforge.core.errors import ConfigError, MismatchError
 from vocabforge.decode.proposers.registry import FITTING, PROPOSERS
 from vocabforge.decode.tree import TreeSettings
 from vocabforge.models.drafters.io import TargetTensors, load_native, load_trainable, save_drafter
 from vocabforge.models.drafters.registry import drafter_class, new_drafter
 from vocabforge.models.target.hf import HFTarget
+from vocabforge.train.capture.online import CapturedBatch
 from vocabforge.train.loss.vocab import LossOptions
 from vocabforge.train.step import StepSettings, TrainStep
 from vocabforge.train.ttt import TTTStep, rows_by_step, unroll

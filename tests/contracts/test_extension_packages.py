@@ -27,8 +27,8 @@ from vocabforge.decode.verify.registry import VERIFIERS
 from vocabforge.evaluate.benchmarks.load import load_benchmark
 from vocabforge.evaluate.benchmarks.registry import BENCHMARKS
 from vocabforge.evaluate.benchmarks.registry import FORMATS as QUESTION_FORMATS
-from vocabforge.export.registry import FORMATS
 from vocabforge.export.servers.registry import READERS
+from vocabforge.layouts.registry import FORMATS
 from vocabforge.models.drafters.registry import DRAFTERS
 from vocabforge.models.heads.registry import HEADS
 from vocabforge.models.lean.config import FAMILIES, find_family

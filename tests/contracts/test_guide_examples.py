@@ -31,8 +31,8 @@ from vocabforge.decode.proposers.registry import FITTING
 from vocabforge.decode.verify.registry import VERIFIERS
 from vocabforge.doctor.servers_logits import check_logits
 from vocabforge.export.card import _READERS
-from vocabforge.export.registry import FORMATS, layout_of
 from vocabforge.export.servers.registry import READERS, open_folder, read_as, reader_of
+from vocabforge.layouts.registry import FORMATS, layout_of
 from vocabforge.models.drafters.io import native_sizes, save_drafter
 from vocabforge.models.drafters.registry import DRAFTERS
 from vocabforge.models.heads.io import check_owner, load_head, owner_of

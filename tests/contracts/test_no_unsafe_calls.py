@@ -38,7 +38,7 @@ ALLOWED = {
     ("vocabforge/evaluate/reports/page.py", "jinja2.Environment"): "our own page templates, with autoescape",
 }
 # The files that may open a pickle, and that only as weights.
-PICKLES = {"vocabforge/vocab/subset/maps.py", "vocabforge/export/layouts/block.py"}
+PICKLES = {"vocabforge/vocab/subset/maps.py", "vocabforge/layouts/block.py"}
 SAFE_LOADERS = {"_UniqueKeyLoader", "yaml.SafeLoader", "yaml.CSafeLoader"}
 # Their from_pretrained may run a repository's code unless it is told not to; the names' own classes cannot.
 AUTO = ("Auto", "pipeline")

@@ -50,8 +50,8 @@ def write(
     path: Path, source: Path, *, kind: str = "F32", architecture: str = "llama", **fields: object
 ) -> Path:
     """Write a checkpoint as the project exports targets, its matrices in a type of GGUF, with further fields."""
-    from vocabforge.export.layouts.gguf.file import gguf_file, to_neighbours
-    from vocabforge.export.layouts.gguf.target import _gguf_name, _tensors
+    from vocabforge.layouts.gguf.file import gguf_file, to_neighbours
+    from vocabforge.layouts.gguf.target import _gguf_name, _tensors
     from vocabforge.models.lean.config import LeanConfig
 
     config = LeanConfig.from_hf_config(source)

@@ -11,7 +11,7 @@ from tests.decode.drafting import PROMPT, head_of, make_drafter, watch_rows
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.proposers.registry import tree_proposer
 from vocabforge.decode.tree import TreeSettings
-from vocabforge.export.registry import load_drafter
+from vocabforge.layouts.registry import load_drafter
 from vocabforge.models.drafters.io import TargetTensors, save_drafter
 from vocabforge.models.lean.model import load_target
 from vocabforge.models.target.hf import HFTarget

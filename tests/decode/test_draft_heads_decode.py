@@ -12,7 +12,6 @@ import torch
 from tests.decode.build_support import grid_methods
 from tests.decode.drafting import advance, eagle, make_drafter, propose
 from tests.worlds import byte_tokenizer, tiny_drafter, tiny_target
-from vocabforge.capture.online import OnlineCapture, RowBatch
 from vocabforge.core.errors import MismatchError, UsageError
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.decode.build.heads import parse_budget
@@ -26,6 +25,7 @@ from vocabforge.models.heads.scorer import LowRankScorer
 from vocabforge.models.lean.model import load_target
 from vocabforge.models.target.fingerprint import target_fingerprint
 from vocabforge.models.target.hf import HFTarget
+from vocabforge.train.capture.online import OnlineCapture, RowBatch
 from vocabforge.train.heads.states import drafting_rows
 from vocabforge.vocab.subset.subset import VocabSubset, save_subset
 

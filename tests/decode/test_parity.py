@@ -9,13 +9,13 @@ import torch
 from tests.decode.drafting import advance, eagle, propose
 from tests.packing import pack
 from tests.worlds import tiny_drafter, ttt_loss
-from vocabforge.capture.online import CapturedBatch, OnlineCapture, RowBatch
 from vocabforge.corpus.prepared.dataset import TrainingSequence
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.tree import TreeSettings
 from vocabforge.models.heads.registry import FullHead, StaticHead
 from vocabforge.models.lean.model import load_target
 from vocabforge.models.target.hf import HFTarget
+from vocabforge.train.capture.online import CapturedBatch, OnlineCapture, RowBatch
 from vocabforge.train.ttt import unroll
 
 STEPS = 7

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from vocabforge.corpus.chat.conversation import read_conversation
-from vocabforge.demo.texts.families import (
+from vocabforge.evaluate.benchmarks.sample.families import (
     FAMILIES,
     arithmetic,
 )
-from vocabforge.demo.texts.writer import HELDOUT, QUESTIONS, TRAIN, SampleSizes, write_sample
+from vocabforge.evaluate.benchmarks.sample.writer import HELDOUT, QUESTIONS, TRAIN, SampleSizes, write_sample
 
 SPEC_BENCH_CATEGORIES = {
     "writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities",

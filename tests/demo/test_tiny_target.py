@@ -17,7 +17,7 @@ from vocabforge.corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
 from vocabforge.demo.target.build import END, train_tiny_target
 from vocabforge.demo.target.config import TinyTargetConfig
 from vocabforge.demo.target.train import TextRows, batch_loss
-from vocabforge.demo.texts.writer import SampleSizes, write_sample
+from vocabforge.evaluate.benchmarks.sample.writer import SampleSizes, write_sample
 from vocabforge.train.config import OptimConfig
 
 VOCAB = 512

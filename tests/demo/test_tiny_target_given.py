@@ -26,7 +26,7 @@ from vocabforge.demo.target.build import (
 )
 from vocabforge.demo.target.config import TinyTargetConfig
 from vocabforge.demo.target.train import MakeStep, plain_step
-from vocabforge.demo.texts.writer import SampleSizes, write_sample
+from vocabforge.evaluate.benchmarks.sample.writer import SampleSizes, write_sample
 from vocabforge.train.config import OptimConfig
 
 ROWS, STEPS = 640, 12

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tests.export.readers_support import LAYERS, V
-from vocabforge.export.layouts.layer_ids import LAYER_IDS
+from vocabforge.layouts.layer_ids import LAYER_IDS
 
 Change = Callable[[dict[str, Any]], object]
 

@@ -21,7 +21,7 @@ from vocabforge.doctor import servers
 from vocabforge.doctor.checks import CheckRow, Report
 from vocabforge.doctor.servers import ServerCheckOptions, check_servers
 from vocabforge.doctor.servers_rows import clearly_better
-from vocabforge.export.registry import load_drafter
+from vocabforge.layouts.registry import load_drafter
 
 SGLANG, VLLM, LLAMACPP = (f"served by {name}" for name in ("SGLang", "vLLM", "llama.cpp"))
 

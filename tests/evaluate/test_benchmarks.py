@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 
 from vocabforge.core.errors import DataError, UsageError
-from vocabforge.demo.texts.families import FAMILIES
-from vocabforge.demo.texts.writer import SampleSizes, write_sample
 from vocabforge.evaluate.benchmarks import (
     BENCHMARKS,
     FORMATS,
@@ -22,6 +20,8 @@ from vocabforge.evaluate.benchmarks import (
     read_questions,
 )
 from vocabforge.evaluate.benchmarks.find import file_of
+from vocabforge.evaluate.benchmarks.sample.families import FAMILIES
+from vocabforge.evaluate.benchmarks.sample.writer import SampleSizes, write_sample
 
 GOOD = {"question_id": 1, "category": "qa", "turns": ["why?"], "reference": ["because"], "source": "x"}
 

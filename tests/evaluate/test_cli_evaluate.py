@@ -50,7 +50,7 @@ def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: list[dict]
         return [FakeMethod("plain", FakeGenerator()), FakeMethod("mine", FakeGenerator((3, 2)))]
 
     monkeypatch.setattr("vocabforge.cli.decode.eval._recipe_of", recipe_of)
-    monkeypatch.setattr("vocabforge.decode.build.methods.recipe_methods", recipe_methods)
+    monkeypatch.setattr("vocabforge.evaluate.run.recipe.recipe_methods", recipe_methods)
     return [
         *("eval", "--target", str(target), "--drafter", f"mine={tmp_path / 'drafter'}", "--device", "cpu"),
         *("--benchmark", str(questions), "--output", str(tmp_path / "out"), "--warmup", "0"),

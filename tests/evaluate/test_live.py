@@ -16,8 +16,7 @@ from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.proposers.registry import tree_proposer
 from vocabforge.decode.tree import TreeSettings
-from vocabforge.evaluate.acceptance.live import LiveAcceptance, for_decoding, live_acceptance
-from vocabforge.evaluate.acceptance.prompts import LivePrompts, read_prompts
+from vocabforge.evaluate.acceptance.meter import LivePrompts
 from vocabforge.models.drafters.registry import DRAFTERS, drafter_sizes, new_drafter
 from vocabforge.models.heads.registry import exact_head
 from vocabforge.models.heads.scorer import LowRankScorer
@@ -25,6 +24,7 @@ from vocabforge.models.lean.model import load_target
 from vocabforge.models.target.head import TargetHead
 from vocabforge.models.target.hf import HFTarget, read_target_config
 from vocabforge.train.config import LiveConfig
+from vocabforge.train.live import LiveAcceptance, for_decoding, live_acceptance, read_prompts
 
 CONFIG = LiveConfig(prompts=3, max_new_tokens=20, depth=3, topk=3, total=12)
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from vocabforge.export.layouts.interface import Export
+from vocabforge.layouts.interface import Export
 from vocabforge.models.drafters.eagle3 import Eagle3Config, Eagle3Drafter
 from vocabforge.models.drafters.io import TargetTensors
 from vocabforge.models.rope import RopeSettings

@@ -17,10 +17,10 @@ from torch import Tensor
 from tests.worlds import tiny_target
 from vocabforge.doctor.target import TargetFacts
 from vocabforge.evaluate.acceptance.probe import ProbedText, probe
-from vocabforge.export.layouts.interface import Export
-from vocabforge.export.layouts.layer_ids import LAYER_IDS
-from vocabforge.export.registry import layout_of
 from vocabforge.export.servers.types import ServedTarget
+from vocabforge.layouts.interface import Export
+from vocabforge.layouts.layer_ids import LAYER_IDS
+from vocabforge.layouts.registry import layout_of
 from vocabforge.models.drafters.eagle1 import Eagle1Config, Eagle1Drafter
 from vocabforge.models.drafters.eagle3 import Eagle3Config, Eagle3Drafter
 from vocabforge.models.drafters.io import TargetTensors

@@ -22,8 +22,8 @@ from vocabforge.core.artifact import MANIFEST
 from vocabforge.core.errors import ArtifactError, DataError, MismatchError, VocabForgeError
 from vocabforge.export.card import model_card, readers
 from vocabforge.export.checked import random_logits, write_checked
-from vocabforge.export.layouts.block import MASK_ROW, ServedBlock
-from vocabforge.export.registry import load_drafter
+from vocabforge.layouts.block import MASK_ROW, ServedBlock
+from vocabforge.layouts.registry import load_drafter
 from vocabforge.models.drafters.io import TargetTensors, load_target_tensors
 from vocabforge.models.target.logits import LogitTransform
 

@@ -16,10 +16,10 @@ import yaml
 from tests.export.test_eagle_layout import eagle1, subset
 from tests.worlds import tiny_drafter, tiny_target
 from vocabforge.export.card import model_card, readers
-from vocabforge.export.layouts.interface import Export
-from vocabforge.export.registry import FORMATS
-from vocabforge.export.revocab import prune_head
+from vocabforge.layouts.interface import Export
+from vocabforge.layouts.registry import FORMATS
 from vocabforge.models.drafters.io import TargetTensors
+from vocabforge.models.drafters.revocab import prune_head
 from vocabforge.models.target.hf import HFTarget, read_target_config
 
 META = {

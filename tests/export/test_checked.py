@@ -16,13 +16,13 @@ from tests.worlds import tiny_drafter
 from vocabforge.core.artifact import open_artifact
 from vocabforge.core.errors import ArtifactError, UsageError, VocabForgeError
 from vocabforge.export.checked import random_logits, rounded, write_checked
-from vocabforge.export.layouts.eagle1 import Eagle, FrSpec
-from vocabforge.export.layouts.eagle3 import SglangEagle3
-from vocabforge.export.layouts.native import Native
-from vocabforge.export.layouts.speculators import SpeculatorsEagle3
-from vocabforge.export.registry import load_drafter
-from vocabforge.export.revocab import prune_head
+from vocabforge.layouts.eagle1 import Eagle, FrSpec
+from vocabforge.layouts.eagle3 import SglangEagle3
+from vocabforge.layouts.native import Native
+from vocabforge.layouts.registry import load_drafter
+from vocabforge.layouts.speculators import SpeculatorsEagle3
 from vocabforge.models.drafters.io import TargetTensors
+from vocabforge.models.drafters.revocab import prune_head
 from vocabforge.models.target.hf import HFTarget
 
 LAYERS = 5

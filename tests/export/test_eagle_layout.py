@@ -15,12 +15,12 @@ from vocabforge.core.artifact import MANIFEST, open_artifact
 from vocabforge.core.errors import ArtifactError, DataError, MismatchError, VocabForgeError
 from vocabforge.decode.build.methods import kind_of
 from vocabforge.decode.build.models import is_draft_model
-from vocabforge.export.layouts.eagle1 import Eagle, FrSpec, ranked_ids
-from vocabforge.export.layouts.interface import Export
-from vocabforge.export.registry import load_drafter
-from vocabforge.export.revocab import prune_head, with_head
+from vocabforge.layouts.eagle1 import Eagle, FrSpec, ranked_ids
+from vocabforge.layouts.interface import Export
+from vocabforge.layouts.registry import load_drafter
 from vocabforge.models.drafters.eagle1 import Eagle1Config, Eagle1Drafter
 from vocabforge.models.drafters.io import TargetTensors
+from vocabforge.models.drafters.revocab import prune_head, with_head
 from vocabforge.models.rope import RopeSettings
 from vocabforge.models.target.hf import read_target_config
 from vocabforge.vocab.subset.subset import VocabSubset

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from tests.export.eagle3_cases import LAYERS, assert_same, config_of, drafter_of, put, shared_of, write
 from vocabforge.core.errors import ArtifactError, DataError, MismatchError
 from vocabforge.decode.build.methods import kind_of
-from vocabforge.export.layouts.eagle3 import SglangEagle3
+from vocabforge.layouts.eagle3 import SglangEagle3
 from vocabforge.models.drafters.eagle3 import Eagle3Config, Eagle3Drafter
 from vocabforge.models.heads.io import drafter_digest
 

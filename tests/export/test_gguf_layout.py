@@ -11,8 +11,8 @@ import torch
 from tests.export.eagle3_cases import LAYERS, ROPES, TARGET, assert_same, config_of, drafter_of, shared_of
 from tests.export.readers_support import QWEN2, write_tokenizer
 from vocabforge.core.errors import DataError, MismatchError
-from vocabforge.export.layouts.gguf.layout import DRAFTER, Gguf, serving_form
-from vocabforge.export.layouts.interface import Export
+from vocabforge.layouts.gguf.layout import DRAFTER, Gguf, serving_form
+from vocabforge.layouts.interface import Export
 from vocabforge.models.rope import RopeSettings, rope_tables
 
 gguf = pytest.importorskip("gguf", reason="the extra gguf is not installed")

@@ -12,7 +12,7 @@ from tests.cli.cli_support import invoke
 from tests.decode.build_support import grid_methods
 from tests.export.readers_support import write_tokenizer
 from tests.worlds import make_drafter, tiny_target
-from vocabforge.export.layouts.gguf.file import to_halves
+from vocabforge.layouts.gguf.file import to_halves
 
 gguf = pytest.importorskip("gguf", reason="the extra gguf is not installed")
 HEADS = {"q_proj": 4, "k_proj": 2}

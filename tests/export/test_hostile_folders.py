@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 
 from tests.export.readers_support import IDS, Tiny, changed, eagle1, eagle3, make_tiny, write
 from vocabforge.core.errors import VocabForgeError
-from vocabforge.export.registry import load_drafter
 from vocabforge.export.servers.registry import READERS, open_folder, read_as, reader_of
+from vocabforge.layouts.registry import load_drafter
 
 ODD: tuple[Any, ...] = ("x", -1, 0, 10**12, float("inf"), ["a"], [[1]], {"a": 1})
 FIELDS = (

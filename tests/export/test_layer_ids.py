@@ -8,7 +8,7 @@ import pytest
 
 from tests.export.readers_support import sglang_captures, vllm_captures
 from vocabforge.core.errors import DataError, MismatchError
-from vocabforge.export.layouts.layer_ids import (
+from vocabforge.layouts.layer_ids import (
     LAYER_IDS,
     as_inputs,
     as_outputs,

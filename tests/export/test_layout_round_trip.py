@@ -23,10 +23,10 @@ from tests.export.eagle3_cases import (
 )
 from tests.export.readers_support import sglang_captures, vllm_captures
 from vocabforge.core.errors import ArtifactError, MismatchError
-from vocabforge.export.layouts.eagle3 import SglangEagle3
-from vocabforge.export.layouts.gguf.layout import check_form
-from vocabforge.export.layouts.interface import Export
-from vocabforge.export.layouts.speculators import SpeculatorsEagle3
+from vocabforge.layouts.eagle3 import SglangEagle3
+from vocabforge.layouts.gguf.layout import check_form
+from vocabforge.layouts.interface import Export
+from vocabforge.layouts.speculators import SpeculatorsEagle3
 from vocabforge.models.drafters.medusa import MedusaConfig, MedusaDrafter
 from vocabforge.models.rope import RopeSettings, parse_rope
 

@@ -14,11 +14,11 @@ from tests.worlds import tiny_target
 from vocabforge.core.artifact import MANIFEST
 from vocabforge.core.errors import ArtifactError, DataError, MismatchError
 from vocabforge.export.checked import write_checked
-from vocabforge.export.layouts.eagle1 import Eagle
-from vocabforge.export.layouts.eagle3 import SglangEagle3
-from vocabforge.export.layouts.interface import Export
-from vocabforge.export.layouts.medusa import Medusa
-from vocabforge.export.registry import load_drafter
+from vocabforge.layouts.eagle1 import Eagle
+from vocabforge.layouts.eagle3 import SglangEagle3
+from vocabforge.layouts.interface import Export
+from vocabforge.layouts.medusa import Medusa
+from vocabforge.layouts.registry import load_drafter
 from vocabforge.models.drafters.io import TargetTensors
 from vocabforge.models.drafters.medusa import MedusaConfig, MedusaDrafter
 from vocabforge.models.target.hf import read_target_config

@@ -23,11 +23,11 @@ from tests.export.readers_support import (
     vllm_captures,
     write,
 )
-from vocabforge.export.layouts.fields import rope_spellings
-from vocabforge.export.layouts.layer_ids import LAYER_IDS
 from vocabforge.export.servers.forward import Past, ServedDrafter, rotate, rotation
 from vocabforge.export.servers.registry import READERS, open_folder, reader_of
 from vocabforge.export.servers.types import KeyUse, Served
+from vocabforge.layouts.fields import rope_spellings
+from vocabforge.layouts.layer_ids import LAYER_IDS
 from vocabforge.models.kv_cache import CacheView
 from vocabforge.models.rope import RopeSettings
 

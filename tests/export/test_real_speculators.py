@@ -17,9 +17,9 @@ from torch import Tensor
 
 from tests.export.readers_support import Tiny, changed, eagle3, make_tiny, write
 from vocabforge.evaluate.acceptance.probe import ProbedText
-from vocabforge.export.registry import load_drafter
 from vocabforge.export.servers.forward import Past
 from vocabforge.export.servers.registry import open_folder, reader_of
+from vocabforge.layouts.registry import load_drafter
 from vocabforge.models.kv_cache import CacheView, causal_mask
 
 pytestmark = pytest.mark.skipif(

@@ -12,7 +12,7 @@ import torch
 from tests.decode.drafting import make_drafter
 from tests.worlds import tiny_drafter
 from vocabforge.core.errors import MismatchError
-from vocabforge.export.revocab import change_of, end_tokens, head_drift, prune_head, revocab_head
+from vocabforge.models.drafters.revocab import change_of, end_tokens, head_drift, prune_head, revocab_head
 from vocabforge.models.target.hf import HFTarget
 from vocabforge.vocab.subset.subset import VocabSubset
 

@@ -18,10 +18,10 @@ from vocabforge.core.errors import MismatchError
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.proposers.registry import tree_proposer
 from vocabforge.decode.tree import TreeSettings
-from vocabforge.export.layouts.eagle3 import SglangEagle3
-from vocabforge.export.layouts.interface import Export
-from vocabforge.export.layouts.layer_ids import read_layers
-from vocabforge.export.registry import load_drafter
+from vocabforge.layouts.eagle3 import SglangEagle3
+from vocabforge.layouts.interface import Export
+from vocabforge.layouts.layer_ids import read_layers
+from vocabforge.layouts.registry import load_drafter
 from vocabforge.models.drafters.eagle3 import Eagle3Drafter
 from vocabforge.models.drafters.io import TargetTensors, save_drafter
 from vocabforge.models.heads.registry import exact_head

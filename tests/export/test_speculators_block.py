@@ -19,9 +19,9 @@ from tests.worlds import tiny_target
 from vocabforge.core.artifact import MANIFEST
 from vocabforge.core.errors import ArtifactError, DataError, MismatchError
 from vocabforge.export.checked import write_checked
-from vocabforge.export.layouts.interface import Export
-from vocabforge.export.layouts.speculators_block import KINDS, SpeculatorsBlock
-from vocabforge.export.registry import load_drafter
+from vocabforge.layouts.interface import Export
+from vocabforge.layouts.registry import load_drafter
+from vocabforge.layouts.speculators_block import KINDS, SpeculatorsBlock
 from vocabforge.models.drafters.io import load_target_tensors
 from vocabforge.models.target.hf import HFTarget, read_target_config
 

@@ -10,8 +10,8 @@ import torch
 
 from tests.export.eagle3_cases import LAYERS, ROPES, assert_same, config_of, drafter_of, put, shared_of, write
 from vocabforge.core.errors import DataError, MismatchError
-from vocabforge.export.layouts.layer_ids import speculators_layers
-from vocabforge.export.layouts.speculators import SpeculatorsEagle3
+from vocabforge.layouts.layer_ids import speculators_layers
+from vocabforge.layouts.speculators import SpeculatorsEagle3
 from vocabforge.models.drafters.eagle3 import Eagle3Drafter
 
 H, V, R, D, HEADS, KV, INNER = 16, 31, 9, 6, 4, 2, 20

@@ -14,9 +14,9 @@ from tests.worlds import tiny_drafter
 from vocabforge.core.errors import ArtifactError
 from vocabforge.core.registry import resolve
 from vocabforge.export.checked import write_checked
-from vocabforge.export.layouts.interface import Export
-from vocabforge.export.layouts.vllm import VllmEagle3
-from vocabforge.export.registry import load_drafter
+from vocabforge.layouts.interface import Export
+from vocabforge.layouts.registry import load_drafter
+from vocabforge.layouts.vllm import VllmEagle3
 from vocabforge.models.drafters.io import load_target_tensors
 from vocabforge.models.heads.interface import DraftState, HeadOptions, HeadSizes
 from vocabforge.models.heads.registry import HEADS, base_of

@@ -36,8 +36,8 @@ from vocabforge.core.progress import ProgressBar
 
 # Loaded once, in front of every fork; what else commands need is found by their undisturbed runs.
 SLOW = (
-    "vocabforge.cli.data.capture_run",
-    "vocabforge.evaluate.acceptance.live",
+    "vocabforge.train.capture.run",
+    "vocabforge.train.live",
     "transformers.models.llama.modeling_llama",
 )
 LAUNCHED = ("capture", "train-drafter")

@@ -27,7 +27,7 @@ def make_forms_world(world: Path) -> None:
     """Questions, a recipe of a block drafter, a target with an MTP module, and another module for it."""
     from tests.models.mtp_targets import make_target
     from tests.worlds import byte_tokenizer
-    from vocabforge.export.registry import load_drafter
+    from vocabforge.layouts.registry import load_drafter
     from vocabforge.models.drafters.io import load_target_tensors, save_drafter
     from vocabforge.models.target.fingerprint import target_fingerprint
 

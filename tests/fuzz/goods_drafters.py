@@ -11,8 +11,8 @@ import torch
 from tests.decode.drafting import make_drafter
 from tests.models.mtp_targets import make_target as make_mtp_target
 from vocabforge.core.artifact import MANIFEST
-from vocabforge.export.layouts.interface import Export
-from vocabforge.export.registry import layout_of, load_drafter
+from vocabforge.layouts.interface import Export
+from vocabforge.layouts.registry import layout_of, load_drafter
 from vocabforge.models.drafters.io import load_target_tensors, save_drafter
 from vocabforge.models.target.hf import HFTarget, read_target_config
 

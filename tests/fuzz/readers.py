@@ -71,7 +71,7 @@ def _shared(model: Path) -> Any:
 
 
 def _drafter(path: Path, goods: Path) -> Any:
-    from vocabforge.export.registry import load_drafter
+    from vocabforge.layouts.registry import load_drafter
 
     return load_drafter(path, _shared(goods / "model"), goods / "model")
 
@@ -111,7 +111,7 @@ def _checkpoint(path: Path, _: Path) -> Any:
 
 
 def _capture(path: Path, _: Path) -> Any:
-    from vocabforge.capture.cache import CachedCapture
+    from vocabforge.train.capture.cache import CachedCapture
 
     cache = CachedCapture(path)
     for shards in cache._shards.values():

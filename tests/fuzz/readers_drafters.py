@@ -27,7 +27,7 @@ def _drafter(target: str) -> Read:
     """Loaded for a good target."""
 
     def read(path: Path, goods: Path) -> Any:
-        from vocabforge.export.registry import load_drafter
+        from vocabforge.layouts.registry import load_drafter
 
         return load_drafter(path, target_tensors(goods / target), goods / target)
 
@@ -38,7 +38,7 @@ def _own_module(family: str) -> Read:
     """A target drafts for itself: its configuration and its shards are the spoilt ones."""
 
     def read(path: Path, goods: Path) -> Any:
-        from vocabforge.export.registry import load_drafter
+        from vocabforge.layouts.registry import load_drafter
 
         return load_drafter(path, target_tensors(goods / f"mtp-{family}"), path)
 

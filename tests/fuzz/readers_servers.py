@@ -78,9 +78,9 @@ def _evaluated(*options: str) -> Read:
 
 def _captured(path: Path, goods: Path) -> Any:
     """States of one document through a capture source."""
-    from vocabforge.capture import server
-    from vocabforge.capture.config import ServerConfig
-    from vocabforge.capture.online import to_tensors
+    from vocabforge.train.capture import server
+    from vocabforge.train.capture.config import ServerConfig
+    from vocabforge.train.capture.online import to_tensors
 
     target, fingerprint = _target(goods / "model")
     rows = {"train": document_rows()}

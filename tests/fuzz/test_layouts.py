@@ -7,8 +7,8 @@ from pathlib import Path
 
 from tests.fuzz.readers import READERS
 from vocabforge.core.artifact import MANIFEST
-from vocabforge.export.layouts.gguf.layout import is_gguf
-from vocabforge.export.registry import FORMATS, layout_of
+from vocabforge.layouts.gguf.layout import is_gguf
+from vocabforge.layouts.registry import FORMATS, layout_of
 
 
 def test_every_layout_is_read_as_others_leave_it(goods: Path) -> None:

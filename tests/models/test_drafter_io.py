@@ -15,7 +15,6 @@ from transformers import LlamaForCausalLM
 from tests.worlds import tiny_drafter, tiny_target
 from vocabforge.core.artifact import open_artifact, write_artifact
 from vocabforge.core.errors import ArtifactError, ConfigError, MismatchError
-from vocabforge.export.revocab import with_stored_rows
 from vocabforge.models.drafters.dflash import DFlashConfig
 from vocabforge.models.drafters.eagle3 import Eagle3Config, Eagle3Drafter
 from vocabforge.models.drafters.eagle_layers import RMSNorm
@@ -28,6 +27,7 @@ from vocabforge.models.drafters.io import (
     load_target_tensors,
     save_drafter,
 )
+from vocabforge.models.drafters.revocab import with_stored_rows
 from vocabforge.models.lean.model import load_target
 from vocabforge.models.rope import inverse_frequencies, parse_rope, rope_at
 from vocabforge.models.target.fingerprint import target_facts, target_fingerprint

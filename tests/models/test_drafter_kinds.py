@@ -11,12 +11,12 @@ from torch.nn import functional as F
 from tests.decode.drafting import KINDS, OWN_HEADS, make_drafter
 from tests.train.ttt_reference import capture, documents, pack, rms, rotate
 from vocabforge.core.errors import ConfigError, DataError, MismatchError, UsageError
-from vocabforge.export.revocab import prune_head, revocab_head
 from vocabforge.models.drafters.dflash import spread_layers
 from vocabforge.models.drafters.interface import is_autoregressive
 from vocabforge.models.drafters.io import native_sizes, save_drafter
 from vocabforge.models.drafters.parallel import is_parallel
 from vocabforge.models.drafters.registry import check_wishes, drafter_sizes, new_drafter
+from vocabforge.models.drafters.revocab import prune_head, revocab_head
 from vocabforge.models.heads.registry import base_of
 from vocabforge.models.target.hf import HFTarget, read_target_config
 from vocabforge.train.ttt import unroll

@@ -21,7 +21,7 @@ from tests.models.mtp_targets import (
     write_shards,
 )
 from vocabforge.core.errors import DataError, MismatchError, VocabForgeError
-from vocabforge.export.registry import load_drafter
+from vocabforge.layouts.registry import load_drafter
 from vocabforge.models.drafters.io import load_target_tensors
 from vocabforge.models.kv_cache import CacheView
 from vocabforge.models.ttt.attention import TTTState

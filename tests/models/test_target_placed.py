@@ -251,7 +251,7 @@ def test_rows_longer_than_the_context() -> None:
 
 def parallel(place: Path) -> None:
     """One of the processes."""
-    from vocabforge.capture.online import OnlineCapture, RowBatch
+    from vocabforge.train.capture.online import OnlineCapture, RowBatch
 
     target = HFTarget.load(place, tp_plan="auto")
     plain = HFTarget.load(place)

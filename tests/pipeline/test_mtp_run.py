@@ -19,7 +19,7 @@ from vocabforge.core.artifact import MANIFEST
 from vocabforge.decode.build.methods import build_method, kind_of
 from vocabforge.decode.build.models import Models
 from vocabforge.decode.build.spec import MethodSpec
-from vocabforge.export.registry import load_drafter
+from vocabforge.layouts.registry import load_drafter
 from vocabforge.models.drafters.io import load_target_tensors
 from vocabforge.models.drafters.mtp import MtpConfig
 

@@ -23,7 +23,7 @@ from tests.cli.cli_support import invoke
 from tests.servers.world import ROOT, python_of
 from tests.train.run_support import make_place, write_config
 from tests.worlds import tiny_target
-from vocabforge.capture.server import ServedStates
+from vocabforge.train.capture.server import ServedStates
 
 pytestmark = pytest.mark.servers
 AUX, LAST = [0, 1, 3], 5

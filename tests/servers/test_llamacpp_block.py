@@ -20,8 +20,8 @@ from tests.decode.drafting import make_drafter
 from tests.export.readers_support import write_tokenizer
 from tests.servers.test_llamacpp import PROGRAM, convert, run
 from tests.worlds import tiny_target
-from vocabforge.export.layouts.block import ServedBlock
-from vocabforge.export.layouts.interface import Export
+from vocabforge.layouts.block import ServedBlock
+from vocabforge.layouts.interface import Export
 from vocabforge.models.drafters.io import load_target_tensors
 from vocabforge.models.target.hf import HFTarget, read_target_config
 

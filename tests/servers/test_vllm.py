@@ -104,7 +104,7 @@ def drafter_of(case: Case, world: Served, folder: Path) -> Path:
         return path
     import torch
 
-    from vocabforge.export.registry import load_drafter
+    from vocabforge.layouts.registry import load_drafter
     from vocabforge.models.drafters.eagle3 import Eagle3Drafter
     from vocabforge.models.drafters.io import load_target_tensors, save_drafter
 

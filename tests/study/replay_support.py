@@ -13,7 +13,6 @@ import torch
 from replay.types import Continuation
 
 from tests.worlds import tiny_target
-from vocabforge.capture.online import CapturedBatch, OnlineCapture, RowBatch
 from vocabforge.core.registry import resolve
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.proposers.eagle import EagleBackend
@@ -27,6 +26,7 @@ from vocabforge.models.heads.router import Router
 from vocabforge.models.heads.scorer import LowRankScorer
 from vocabforge.models.lean.model import LeanModel, load_target
 from vocabforge.models.target.hf import HFTarget
+from vocabforge.train.capture.online import CapturedBatch, OnlineCapture, RowBatch
 
 VOCAB, HIDDEN, CLUSTERS, NEW = 97, 32, 11, 22
 STOP = 5  # seldom written

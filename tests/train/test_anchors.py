@@ -10,9 +10,9 @@ import torch
 from tests.decode.drafting import make_drafter
 from tests.train.ttt_reference import capture, documents, pack
 from tests.worlds import tiny_target
-from vocabforge.capture.online import CapturedBatch
 from vocabforge.models.drafters.parallel import is_parallel
 from vocabforge.models.target.hf import HFTarget
+from vocabforge.train.capture.online import CapturedBatch
 from vocabforge.train.loss.rows import HELDOUT, draw_anchors
 from vocabforge.train.step import StepSettings, TrainStep
 from vocabforge.train.ttt import counted_rows, rows_by_step, unroll

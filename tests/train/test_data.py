@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from tests.packing import pack
 from tests.worlds import byte_tokenizer, tiny_drafter, tiny_target
-from vocabforge.capture.online import OnlineCapture, RowBatch, to_tensors
 from vocabforge.core.config import parse_config
 from vocabforge.core.errors import ArtifactError, ConfigError, MismatchError
 from vocabforge.corpus.prepared.packing import PackedRows, TrainingSequence
 from vocabforge.corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
 from vocabforge.models.device import choose_device
 from vocabforge.models.target.hf import HFTarget
+from vocabforge.train.capture.online import OnlineCapture, RowBatch, to_tensors
 from vocabforge.train.config import DataConfig
 from vocabforge.train.data import prepare, with_prepared
 from vocabforge.train.setup import start_from_target

@@ -25,7 +25,6 @@ from vocabforge.core.config import parse_config
 from vocabforge.core.errors import ConfigError
 from vocabforge.core.files import read_json
 from vocabforge.core.journal import read_jsonl_log
-from vocabforge.export.registry import load_drafter
 from vocabforge.train.checkpoint import list_checkpoints
 from vocabforge.train.config import TrainConfig
 from vocabforge.train.heads.router_config import RouterTrainConfig
@@ -228,9 +227,7 @@ def test_a_run_goes_on_under_another_number_of_processes(place: Path, alone: Pat
 @pytest.fixture(scope="module")
 def routed(place: Path, alone: Path) -> Path:
     """A router that one process trains on the drafter of ``alone``, in the same batches."""
-    build_router_trainer(
-        parse_config(RouterTrainConfig, routing(place, "routed"), source="test"), load_drafter
-    ).run()
+    build_router_trainer(parse_config(RouterTrainConfig, routing(place, "routed"), source="test")).run()
     return place / "routed"
 
 
@@ -272,9 +269,7 @@ def test_a_router_goes_on_under_another_number_of_processes(
     place: Path, routed: Path, accelerate: str
 ) -> None:
     name = f"router-moved-{accelerate}"
-    run = build_router_trainer(
-        parse_config(RouterTrainConfig, routing(place, name), source="test"), load_drafter
-    )
+    run = build_router_trainer(parse_config(RouterTrainConfig, routing(place, name), source="test"))
     step = run.take_step
 
     def signalled(number: int) -> int:

@@ -9,7 +9,6 @@ import torch
 from rich.console import Console
 
 from tests.worlds import tiny_drafter, tiny_target
-from vocabforge.capture.online import CapturedBatch, OnlineCapture, RowBatch
 from vocabforge.models.heads.registry import (
     HeadOptions,
     HeadSizes,
@@ -21,6 +20,7 @@ from vocabforge.models.heads.registry import (
 )
 from vocabforge.models.heads.scorer import LowRankScorer
 from vocabforge.models.target.hf import HFTarget
+from vocabforge.train.capture.online import CapturedBatch, OnlineCapture, RowBatch
 from vocabforge.train.heads import report as module
 from vocabforge.train.heads.report import head_report, report_table
 from vocabforge.train.heads.states import average_precision, drafting_rows, router_labels

@@ -19,9 +19,9 @@ from vocabforge.cli.app import build_app
 from vocabforge.cli.train.train_drafter import train_drafter
 from vocabforge.core.artifact import MANIFEST
 from vocabforge.core.journal import read_jsonl_log
-from vocabforge.export.importing import folder_digest, import_drafter, is_native
-from vocabforge.export.layouts.interface import Export
-from vocabforge.export.registry import FORMATS, layout_of
+from vocabforge.layouts.importing import folder_digest, import_drafter, is_native
+from vocabforge.layouts.interface import Export
+from vocabforge.layouts.registry import FORMATS, layout_of
 from vocabforge.models.drafters.io import load_target_tensors, native_sizes
 from vocabforge.models.target.hf import HFTarget, read_target_config
 
@@ -45,9 +45,7 @@ TWO_STEPS: dict[str, Any] = {"steps": 2, "batch_size": 2}
 @pytest.fixture(autouse=True)
 def _no_report(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its plots take longer than the runs."""
-    monkeypatch.setattr(
-        "vocabforge.evaluate.reports.training.write_report", lambda folder: folder / "report.html"
-    )
+    monkeypatch.setattr("vocabforge.train.report.write_report", lambda folder: folder / "report.html")
 
 
 def written(place: Path, folder: Path, name: str) -> Path:

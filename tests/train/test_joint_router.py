@@ -13,7 +13,6 @@ from torch.nn import functional as F
 
 from tests.train.run_support import add_clusters, make_place, settings, signalled
 from tests.worlds import byte_tokenizer, tiny_target
-from vocabforge.cli.train import train_drafter as command
 from vocabforge.core.artifact import open_artifact
 from vocabforge.core.config import parse_config
 from vocabforge.core.errors import MismatchError, UsageError
@@ -189,7 +188,7 @@ def test_it_trains_alone_on_a_frozen_drafter(place: Path, trained: Path) -> None
 
 def test_the_decoder_drafts_with_it(place: Path) -> None:
     live = {"prompts": 1, "max_new_tokens": 4, "topk": 3, "depth": 2, "total": 8}
-    run = build_trainer(config(place, "live", run={"live": live}), make_live=command._make_live)
+    run = build_trainer(config(place, "live", run={"live": live}))
     assert run.live is not None
     figures = run.live(run.drafter, run.step_module.heads)
     assert figures["heads"]["router"]["identical"] == 1

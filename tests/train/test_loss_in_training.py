@@ -13,9 +13,9 @@ from tests.decode.drafting import OWN_HEADS, make_drafter
 from tests.train.run_support import settings
 from tests.train.ttt_reference import capture, documents, pack
 from tests.worlds import tiny_target
-from vocabforge.capture.online import CapturedBatch
 from vocabforge.core.config import parse_config
 from vocabforge.models.target.hf import HFTarget
+from vocabforge.train.capture.online import CapturedBatch
 from vocabforge.train.config import TrainConfig
 from vocabforge.train.loss.vocab import LossOptions
 from vocabforge.train.step import StepSettings, TrainStep

@@ -24,7 +24,6 @@ from vocabforge.core.distributed import Group
 from vocabforge.core.errors import ConfigError, MismatchError, UsageError
 from vocabforge.core.journal import read_jsonl_log
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
-from vocabforge.export.registry import load_drafter
 from vocabforge.models.drafters.io import save_drafter
 from vocabforge.models.heads.io import drafter_digest, load_head, owner_of
 from vocabforge.models.target.fingerprint import target_fingerprint
@@ -79,7 +78,7 @@ def config(place: Path, output: str, **sections: Any) -> RouterTrainConfig:
 
 
 def trainer(place: Path, output: str, **sections: Any):
-    return build_router_trainer(config(place, output, **sections), load_drafter)
+    return build_router_trainer(config(place, output, **sections))
 
 
 def lines(place: Path, output: str, kind: str) -> list[dict[str, Any]]:
@@ -169,9 +168,7 @@ def block(place: Path, request: pytest.FixtureRequest) -> Path:
 
 @torch.no_grad()
 def test_a_block_is_fed_the_same_at_all_its_drafts(place: Path, block: Path) -> None:
-    run = build_router_trainer(
-        config(place, "block-states").model_copy(update={"drafter": block}), load_drafter
-    )
+    run = build_router_trainer(config(place, "block-states").model_copy(update={"drafter": block}))
     batch = run.capture("train", [0, 1])
     first = run.drafter.fuse(batch.states(run.drafter.reads))
     for part, step in zip(drafting_rows(run.drafter, batch, 3), unroll(run.drafter, batch, 3), strict=True):
@@ -186,7 +183,7 @@ def test_a_block_is_fed_the_same_at_all_its_drafts(place: Path, block: Path) -> 
 
 def test_a_router_learns_from_a_block_drafter(place: Path, block: Path) -> None:
     asked = config(place, f"learns-{block.name}", optim={"steps": 60}, router={"steps": 6})
-    run = build_router_trainer(asked.model_copy(update={"drafter": block}), load_drafter)
+    run = build_router_trainer(asked.model_copy(update={"drafter": block}))
     assert run.config.router.steps == (3 if block.name == "dflash" else 4)
     before = run.report()["heads"]["router"]["overall"]
     artifact = load_head(run.run()).artifact
@@ -291,7 +288,7 @@ def test_clusters_of_another_head_or_tokenizer_are_refused(place: Path, tmp_path
             (tmp_path / "t2" / name).write_bytes(source.read_bytes())
     values = {**settings(place, "no"), "target": str(tmp_path / "t2")}
     with pytest.raises(MismatchError, match="another LM head"):
-        build_router_trainer(parse_config(RouterTrainConfig, values, source="test"), load_drafter)
+        build_router_trainer(parse_config(RouterTrainConfig, values, source="test"))
 
 
 def test_what_cannot_be_shared_is_refused(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,7 +300,7 @@ def test_what_cannot_be_shared_is_refused(place: Path, monkeypatch: pytest.Monke
     assert (found["processes"], found["strategy"]) == (2, "ddp")
     assert found["rows_per_process"] == {"a step": 2, "a forward pass": 1}
     monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
-    for refused in (lambda: plan(asked), lambda: build_router_trainer(asked, load_drafter, Group(0, 2))):
+    for refused in (lambda: plan(asked), lambda: build_router_trainer(asked, Group(0, 2))):
         with pytest.raises(UsageError, match="does not run under DeepSpeed"):
             refused()
 

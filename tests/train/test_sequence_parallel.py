@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from tests.decode.drafting import CASES, VARIANTS, make_drafter
 from tests.train.run_support import settings
 from tests.train.ttt_reference import capture, documents, pack
-from vocabforge.capture.online import CapturedBatch, OnlineCapture
 from vocabforge.core.config import parse_config
 from vocabforge.core.distributed import Group
 from vocabforge.core.errors import ConfigError, UsageError
@@ -25,6 +24,7 @@ from vocabforge.models.drafters.registry import drafter_class
 from vocabforge.models.heads.router import Router
 from vocabforge.models.target.hf import HFTarget
 from vocabforge.models.ttt.attention import TTTState, ttt_attention
+from vocabforge.train.capture.online import CapturedBatch, OnlineCapture
 from vocabforge.train.config import HeadsConfig, TrainConfig
 from vocabforge.train.heads.draft_heads import make_heads
 from vocabforge.train.loss.rows import take_rows

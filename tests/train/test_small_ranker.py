@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from tests.train.run_support import settings
-from vocabforge.cli.train import train_drafter as command
 from vocabforge.core.config import parse_config
 from vocabforge.core.errors import ConfigError, UsageError
 from vocabforge.core.journal import read_jsonl_log
 from vocabforge.models.heads.io import drafter_digest, load_head, owner_of
 from vocabforge.models.heads.scorer import factor_head
 from vocabforge.models.target.hf import HFTarget
+from vocabforge.train import run as training
 from vocabforge.train.config import HeadsConfig, TrainConfig
 from vocabforge.train.heads.draft_heads import (
     FOLDER,
@@ -78,7 +78,7 @@ def test_both_learn_and_both_are_reported(place: Path, trained: Path) -> None:
 
 
 def test_what_a_fresh_start_removes_holds_every_head() -> None:
-    assert {f"{FOLDER}/{head_name(key)}" for key in KINDS} <= command._ARTIFACTS.keys()
+    assert {f"{FOLDER}/{head_name(key)}" for key in KINDS} <= training._ARTIFACTS.keys()
     assert KINDS.keys() == HeadsConfig.model_fields.keys()
 
 

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from tests.decode.drafting import levels_of, make_drafter
 from tests.train.test_loss_kinds import IDS, MIXTURES
 from tests.train.ttt_reference import capture, documents, pack
-from vocabforge.capture.online import CapturedBatch
 from vocabforge.models.target.hf import HFTarget
+from vocabforge.train.capture.online import CapturedBatch
 from vocabforge.train.config import HeadsConfig
 from vocabforge.train.heads.draft_heads import make_heads
 from vocabforge.train.loss.vocab import LossOptions

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from tests.core.progress_support import Clock, Forecasts, fake_clock
-from vocabforge.capture.online import OnlineCapture
 from vocabforge.core.distributed import Group
 from vocabforge.core.journal import MetricsLog
 from vocabforge.train import loop
+from vocabforge.train.capture.online import OnlineCapture
 
 # Seconds of every 20 steps of the demo's drafter (900 steps, the first 360 with one draft step, then three; one thread
 # of a busy machine, 2026-11-23). Evaluations and checkpoints after every 300 took 3 to 6 s.

@@ -19,11 +19,11 @@ from tests.train.ttt_reference import (
     reference_rows,
 )
 from tests.worlds import tiny_drafter, tiny_target, ttt_loss
-from vocabforge.capture.online import CapturedBatch, RowBatch
 from vocabforge.models.drafters.eagle3 import Eagle3Drafter
 from vocabforge.models.drafters.interface import Drafter
 from vocabforge.models.target.hf import HFTarget
 from vocabforge.models.ttt.attention import TTTState
+from vocabforge.train.capture.online import CapturedBatch, RowBatch
 from vocabforge.train.loss.fused import LossInputs
 from vocabforge.train.loss.rows import TakenRows, take_rows
 from vocabforge.train.loss.vocab import LossOptions, RowLoss, vocab_loss

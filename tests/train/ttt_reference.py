@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vocabforge.capture.online import CapturedBatch, OnlineCapture, RowBatch
 from vocabforge.models.drafters.eagle3 import Eagle3Drafter
 from vocabforge.models.target.hf import HFTarget
+from vocabforge.train.capture.online import CapturedBatch, OnlineCapture, RowBatch
 
 STEPS, DECAY = 4, 0.7
 REDUCED = torch.tensor([0, 2, 3, 5, 8, 11, 13, 17, 21, 30, 34, 45, 50, 55, 60])

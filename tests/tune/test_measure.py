@@ -14,8 +14,7 @@ from vocabforge.decode.build.methods import build_method
 from vocabforge.decode.build.models import Models
 from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.engine import Decoder
-from vocabforge.evaluate.acceptance.meter import AcceptanceMeter
-from vocabforge.evaluate.acceptance.prompts import LivePrompts
+from vocabforge.evaluate.acceptance.meter import AcceptanceMeter, LivePrompts
 from vocabforge.tune.measure import SpeedMeter, TurnStore, measured
 from vocabforge.tune.space import HeadChoice, TuneCandidate
 from vocabforge.tune.types import TreeSetting

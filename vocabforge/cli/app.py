@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .. import __version__
-from ..core.config import StrictModel
+from ..core.config import StrictModel, option
 from ..core.console import console, open_console, spelled_in_json, spelled_out
 from ..core.errors import VocabForgeError
 from ..core.progress import ProgressBar, hide
-from .options.groups import arguments, option, signature
+from .options.groups import arguments, signature
 from .parsing import Command, Commands, help_style
 
 if TYPE_CHECKING:

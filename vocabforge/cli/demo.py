@@ -18,12 +18,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from .. import __version__
-from ..core.config import StrictModel, recipe_path
+from ..core.config import StrictModel, option, recipe_path
 from ..core.console import say
 from ..core.errors import DataError, UsageError, VocabForgeError
 from ..core.progress import ProgressBar, hushed
 from .app import JsonOption, print_json
-from .options.groups import option
 
 _STDERR = 2
 
@@ -175,7 +174,7 @@ def demo(asked: DemoRequest, as_json: JsonOption = False) -> None:
     """
     from ..core.files import check_run_folder, read_json
     from ..evaluate.results.schema import read_results
-    from .decode.eval_record import print_results
+    from .decode.results import print_results
 
     output = asked.output
     check_run_folder(output)
@@ -247,7 +246,7 @@ def _command(name: str, output: Path, *words: object, again: str = "--overwrite"
 
 
 def _sample_step(folder: Path, outputs: tuple[Path, ...], scale: _Scale) -> Step:
-    from ..demo.texts.writer import SampleSizes, write_sample
+    from ..evaluate.benchmarks.sample.writer import SampleSizes, write_sample
 
     sizes = SampleSizes(**scale.sample)
     shown = f"Writing sample texts in nine task categories to {folder}"

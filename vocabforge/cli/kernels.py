@@ -9,10 +9,9 @@ from typing import Literal
 
 import typer
 
-from ..core.config import Positive, StrictModel, shipped
+from ..core.config import Positive, StrictModel, option, shipped
 from ..core.errors import VocabForgeError
 from .app import JsonOption, print_json
-from .options.groups import option
 
 
 class KernelsRequest(StrictModel):

@@ -49,6 +49,35 @@ ConfigT = TypeVar("ConfigT", bound=StrictModel)
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 
+def option(
+    default: Any,
+    text: str,
+    metavar: str | None = None,
+    *,
+    short: str | None = None,
+    flag: str | None = None,
+    many: bool = False,
+    positional: bool = False,
+    extra: Mapping[str, Any] | None = None,
+    **bounds: Any,
+) -> Any:
+    """Declare a field of a request that is also an option of its command; default ``...`` makes it required.
+
+    Args:
+        text: description: the option's help, and the comment of a recipe's key.
+        metavar: placeholder of the value in the help.
+        short: additional one-letter name, such as ``-c``.
+        flag: name of the option, if it differs from the field's.
+        many: the field is a ``tuple[T, ...]``, and the option may be repeated.
+        positional: a positional argument; several for a ``tuple[T, ...]``.
+        extra: further facts of the field, kept in its ``json_schema_extra``.
+        bounds: further arguments of pydantic's ``Field``, such as ``ge``.
+    """
+    facts: dict[str, Any] = {"metavar": metavar, "short": short, "flag": flag, "many": many}
+    facts |= {"positional": positional, **(extra or {})}
+    return Field(default, description=text, json_schema_extra=facts, **bounds)
+
+
 class _UniqueKeyLoader(yaml.SafeLoader):
     """Safe loader that rejects duplicate keys in a mapping (YAML forbids them, PyYAML keeps the last)."""
 

@@ -13,6 +13,7 @@ from .errors import ConfigError, UsageError
 from .hub import model_name
 
 Backend = Literal["auto", "lean", "transformers"]  # implementation of the target
+TextUnit = Literal["file", "line", "paragraph"]  # of a text file that forms one document
 
 
 def parse_size(value: Any) -> Any:

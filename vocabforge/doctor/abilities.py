@@ -6,8 +6,8 @@ import torch
 
 from ..decode.build.spec import MethodSpec
 from ..decode.proposers.registry import ProposerParts, make_proposer
-from ..export.registry import FORMATS
 from ..export.servers.vllm import knows_target
+from ..layouts.registry import FORMATS
 from ..models.drafters.registry import DRAFTERS, drafter_class, drafter_sizes
 from ..models.lean.model import LeanModel
 from ..models.target.hf import HFTarget, read_target_config

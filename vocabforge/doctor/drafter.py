@@ -15,7 +15,7 @@ from ..decode.engine import Decoder
 from ..decode.proposers.registry import Proposer, ProposerParts, make_proposer, tree_proposer
 from ..decode.tree import TreeSettings
 from ..evaluate.identity.compare import first_difference
-from ..export.registry import load_drafter, restrict
+from ..layouts.registry import load_drafter, restrict
 from ..models.drafters.interface import Drafter
 from ..models.drafters.io import TargetTensors, check_target
 from ..models.heads.registry import exact_head

@@ -10,10 +10,10 @@ import torch
 
 from ..corpus.tokenizer.tokenizer import TextTokenizer
 from ..evaluate.acceptance.probe import ProbedText, default_prompts, probe
-from ..export.layouts.block import ServedBlock
-from ..export.layouts.gguf.layout import is_gguf
 from ..export.servers.registry import READERS, open_folder, read_as, reader_of
 from ..export.servers.types import LAYERS_FROM, Check, Folder, Served, ServedTarget
+from ..layouts.block import ServedBlock
+from ..layouts.gguf.layout import is_gguf
 from ..models.drafters.interface import Drafter
 from ..models.target.hf import read_target_config
 from ..models.target.load import dtype_name

@@ -17,9 +17,9 @@ from ..core.console import markdown_table
 from ..core.files import read_json
 from ..core.hub import model_licence
 from ..corpus.sources.inputs import DataOrigin, origin_of
+from ..layouts.block import block_readers
+from ..layouts.interface import Export
 from ..models.target.load import dtype_name
-from .layouts.block import block_readers
-from .layouts.interface import Export
 
 NO_LICENCE = "# license: name the licence here before publishing"
 _SHOWN = 12  # at most this many sources are listed by name

@@ -16,12 +16,12 @@ from ..core.artifact import check_output
 from ..core.errors import ArtifactError, MismatchError
 from ..core.files import disk_errors, fsync_path
 from ..core.folders import put_in_place, sibling
+from ..layouts.interface import Export, Layout
 from ..models.drafters.interface import Drafter
 from ..models.drafters.parallel import is_parallel
 from ..models.target.load import dtype_name
 from ..models.ttt.attention import TTTState
 from ..models.ttt.blocks import every_anchor
-from .layouts.interface import Export, Layout
 
 _TOKENS, _STEPS = 6, 2
 # Tolerance relative to the largest logit. Not 0: a head that equals the target's is read back as the target's

@@ -9,9 +9,9 @@ from typing import Any
 from ..core.artifact import MANIFEST, Artifact, content_hash, record_hash
 from ..core.errors import ArtifactError
 from ..corpus.sources.inputs import DataOrigin
+from ..layouts.interface import CARD
 from ..vocab.subset.subset import KIND as SUBSET
 from .card import NO_LICENCE, vocab_card
-from .layouts.interface import CARD
 
 
 def published(artifact: Artifact, name: str, licence: str | None = None) -> dict[str, Path | bytes]:

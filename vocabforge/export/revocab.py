@@ -1,151 +1,155 @@
-"""Change the draft vocabulary of a trained drafter without training: keep, drop and add rows.
-
-Row j of a head scores target id ``j + d2t[j]``. Existing rows are copied bit for bit. Missing rows are taken
-from the target's LM head, from which the drafter's own head was initialised.
-"""
+"""Give a trained drafter another draft vocabulary, and write it."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.nn import functional as F
 
-from ..core.errors import MismatchError
-from ..models.checkpoint import LM_HEAD
-from ..models.drafters.interface import Drafter
-from ..models.drafters.registry import new_drafter
-from ..vocab.subset.subset import VocabSubset
+from ..core.artifact import Artifact, check_output, open_artifact
+from ..core.files import check_apart
+from ..core.hub import hub_name
+from ..core.registry import check_known
+from ..corpus.tokenizer.files import named_eos_ids, read_side_files
+from ..corpus.tokenizer.tokenizer import TextTokenizer, check_fingerprint, load_tokenizer
+from ..layouts.importing import folder_digest
+from ..layouts.interface import Export
+from ..layouts.registry import layout_of, load_drafter
+from ..models.checkpoint import checkpoint_files, read_headers
+from ..models.drafters.io import WEIGHTS, load_target_tensors
+from ..models.drafters.revocab import change_of, end_tokens, head_drift, revocab_head
+from ..models.target.fingerprint import target_facts
+from ..models.target.hf import read_target_config
+from ..models.target.load import DTYPES
+from ..vocab.subset.select import SpecialTokens
+from ..vocab.subset.subset import VocabSubset, load_subset
+from .checked import write_checked
+from .measured import recipe_of
+from .request import FULL, RevocabRequest
+from .run import trained_with
+
+_STORED = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+_KEPT_FACTS = (
+    "target_fingerprint",
+    "target_norms",
+    "target_name",
+    "tokenizer_fingerprint",
+    "eos_ids",
+    "run",
+    "steps",
+)
 
 
-def revocab_head(drafter: Drafter, ids: Tensor) -> Drafter:
-    """Return a copy of the drafter that drafts over ``ids``; only the head's weights differ.
+def run_revocab(request: RevocabRequest, *, overwrite: bool = False) -> dict[str, Any]:
+    """Build the new drafter and write it.
 
-    Over the whole vocabulary, if every row is the target's, the copy shares the target's head.
-
-    Raises:
-        MismatchError: ids (R,) do not ascend or are not ids of the target.
+    Returns:
+        Output of ``--json``: ``output``, ``format``, ``dtype``, ``head``, ``drift``, ``eos``.
     """
-    ids = ids.to(drafter.target_ids.device)
-    _check_ids(ids, drafter.config.vocab_size)
-    rows, known = rows_of(drafter.target_ids, ids)
-    if not drafter.has_own_head and known.all() and len(ids) == drafter.config.vocab_size:
-        return with_head(drafter, ids, None)
-    weight = drafter.target_head[ids].to(drafter.head_weight.dtype)  # (R, H)
-    weight[known] = drafter.head_weight[rows[known]]
-    shared = len(ids) == drafter.config.vocab_size and torch.equal(
-        weight, drafter.target_head.to(weight.dtype)
-    )
-    return with_head(drafter, ids, None if shared else weight)
-
-
-def prune_head(drafter: Drafter, subset: VocabSubset, *, source: object) -> Drafter:
-    """Return a copy of the drafter with only the head rows of ``subset``; other weights are shared.
-
-    SpecVocab (section 5) finds this better than training with a reduced vocabulary.
-    """
-    ids = torch.from_numpy(subset.ids).to(drafter.target_ids.device)
-    rows, known = rows_of(drafter.target_ids, ids)
-    missing = ids[~known]
-    if len(missing):
-        raise MismatchError(
-            "the drafter's head does not score every token of this draft vocabulary",
-            got=f"{len(missing):,} ids without a row, first {missing[:5].tolist()}",
-            expected=f"a subset of the head's {len(drafter.target_ids):,} ids",
-            source=source,
-            remedy="prune a drafter trained with the full vocabulary",
-        )
-    return with_head(drafter, ids, drafter.head_weight[rows])
-
-
-def with_stored_rows(drafter: Drafter) -> Drafter:
-    """Return the drafter with an own head that holds its rows of the target's head, for servers."""
-    if not drafter.restricted:
-        return drafter
-    return with_head(drafter, drafter.target_ids, drafter.head_weight * drafter.transform.scale)
-
-
-def rows_of(have: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Return positions (R,) of ``ids`` in the ascending ``have`` (N,), and a mask (R,) of those found."""
-    rows = torch.searchsorted(have, ids).clamp(max=len(have) - 1)
-    return rows, have[rows] == ids
-
-
-def with_head(drafter: Drafter, ids: Tensor, weight: Tensor | None) -> Drafter:
-    """Return a frozen copy of the drafter with head rows ``weight`` (R, H) for ascending ``ids`` (R,).
-
-    With ``weight`` None the copy shares the target's head. Other weights are unchanged.
-    """
-    size = None if weight is None else len(ids)
-    config = dataclasses.replace(drafter.config, draft_vocab_size=size)
-    target_ids = None if weight is None else ids
-    copied = new_drafter(
-        drafter.kind, config, drafter.embedding, drafter.target_head, target_ids, drafter.target_transform
-    )
-    own = {name: p for name, p in drafter.state_dict().items() if name != LM_HEAD}
-    rows, known = rows_of(drafter.target_ids, ids)
-    for name in drafter.rows_by_token:  # 0 for new tokens
-        own[name] = torch.where(known[:, None], own[name][rows], 0.0)
-    copied.load_state_dict(own if weight is None else own | {LM_HEAD: weight})
-    return copied.to(drafter.head_weight).eval().requires_grad_(False)
-
-
-def change_of(before: Drafter, after: Drafter) -> dict[str, Any]:
-    """Return the effect of :func:`revocab_head` on the head's rows.
-
-    Draft tokens before and after, ``kept``, ``added`` and ``dropped``, and whether the rows are the drafter's
-    own, before and after.
-    """
-    _, known = rows_of(before.target_ids, after.target_ids)
-    old, new, kept = len(before.target_ids), len(after.target_ids), int(known.sum())
-    return {
-        "before": old,
-        "after": new,
-        "own_before": before.has_own_head,
-        "own_after": after.has_own_head,
-        "kept": kept,
-        "added": new - kept,
-        "dropped": old - kept,
+    _check(request, overwrite=overwrite)
+    target = request.target or trained_with(request.drafter)
+    shared, config = load_target_tensors(target), read_target_config(target)
+    tokenizer = _tokenizer(request.tokenizer, target)
+    drafter, artifact = load_drafter(request.drafter, shared, target)
+    if artifact is None:
+        parents = {"layout": folder_digest(request.drafter)}
+    else:
+        parents = {"drafter": artifact.content_hash}
+    subset, ids = None, torch.arange(drafter.config.vocab_size)
+    if request.vocab != FULL:
+        subset = _subset(Path(request.vocab), tokenizer, artifact)
+        ids = torch.from_numpy(subset.ids)
+        parents["vocab"] = open_artifact(Path(request.vocab), "subset", verify=False).content_hash
+    made = revocab_head(drafter, ids)
+    eos = _end_tokens(tokenizer, target, drafter.config.vocab_size)
+    record = {
+        "head": change_of(drafter, made),
+        "drift": head_drift(drafter),
+        "eos": end_tokens(drafter.target_ids, made.target_ids, eos),
     }
+    dtype = request.dtype or stored_dtype(request.drafter)
+    written = {"format": request.format, "dtype": dtype}
+    source = {"from": hub_name(request.drafter), "vocab": request.vocab}
+    export = Export(
+        made,
+        config,
+        shared,
+        hub_name(target, revision=False),
+        DTYPES[dtype],
+        meta={
+            **_facts(artifact, target, tokenizer, eos),
+            **written,
+            "draft_vocab_size": made.config.draft_vocab_size,
+            "revocab": {**source, **record},
+        },
+        parents=parents,
+        config=recipe_of(artifact) | {"target": hub_name(target)},
+        ranked=None if subset is None else tuple(subset.ranked.tolist()),
+        overwrite=overwrite,
+    )
+    layers = int(config.get("num_hidden_layers") or 0)
+    write_checked(layout_of(request.format), request.output, export, layers)
+    return {"output": str(request.output), **written, **record}
 
 
-@torch.no_grad()
-def head_drift(drafter: Drafter) -> dict[str, float] | None:
-    """Return how far the drafter's head rows are from the target's rows of the same tokens.
+def _check(request: RevocabRequest, *, overwrite: bool) -> None:
+    """Raise errors that can be detected without loading a model."""
+    check_output(request.output, overwrite=overwrite)
+    layout_of(request.format)
+    if request.dtype is not None:
+        check_known(request.dtype, DTYPES, "dtype", source="--dtype")
+    read: list[tuple[str, Path | None]] = [
+        ("--drafter", request.drafter),
+        ("--target", request.target),
+        ("--vocab", None if request.vocab == FULL else Path(request.vocab)),
+    ]
+    check_apart(request.output, read)
 
-    Medians of ``cosine`` and ``scale``; None if the drafter shares the target's head. If both are near 1,
-    rows from the target's head can be added without training.
-    """
-    if not drafter.has_own_head:
+
+def _facts(
+    artifact: Artifact | None, target: Path, tokenizer: TextTokenizer | None, eos: tuple[int, ...]
+) -> dict[str, Any]:
+    """Return metadata of target and tokenizer, without figures of the previous vocabulary."""
+    if artifact is not None:
+        return {name: artifact.meta[name] for name in _KEPT_FACTS if name in artifact.meta}
+    facts: dict[str, Any] = dict(target_facts(target))
+    if tokenizer is not None:
+        facts["tokenizer_fingerprint"] = tokenizer.fingerprint
+    return {**facts, "eos_ids": list(eos)}
+
+
+def stored_dtype(folder: Path) -> str:
+    """Return the dtype of a drafter's weight files; float32 if there are several dtypes."""
+    files = [folder / WEIGHTS] if (folder / WEIGHTS).is_file() else checkpoint_files(folder)
+    found = {
+        item.dtype for item in read_headers(files).values() if not item.dtype.startswith(("I", "U", "BOOL"))
+    }
+    return _STORED.get(found.pop(), "float32") if len(found) == 1 else "float32"
+
+
+def _tokenizer(tokenizer: Path | None, target: Path) -> TextTokenizer | None:
+    if tokenizer is None and not (target / "tokenizer.json").is_file():
         return None
-    cosines, scales = [], []
-    for rows, ids in zip(drafter.head_weight.split(1024), drafter.target_ids.split(1024)):
-        own, target = rows.double(), drafter.target_head[ids].double()
-        cosines.append(F.cosine_similarity(own, target, dim=-1))
-        scales.append(own.norm(dim=-1) / target.norm(dim=-1).clamp(min=1e-30))
-    return {"cosine": float(torch.cat(cosines).median()), "scale": float(torch.cat(scales).median())}
+    return load_tokenizer(tokenizer or target)
 
 
-def end_tokens(before: Tensor, after: Tensor, known: Sequence[int]) -> dict[str, list[int]]:
-    """Return end tokens ``kept``, ``lost`` (before only), ``gained`` (after only), and ``outside`` both."""
-    had, has = set(before.tolist()), set(after.tolist())
-    return {
-        "kept": [token for token in known if token in had and token in has],
-        "lost": [token for token in known if token in had and token not in has],
-        "gained": [token for token in known if token not in had and token in has],
-        "outside": [token for token in known if token not in had and token not in has],
-    }
-
-
-def _check_ids(ids: Tensor, vocab_size: int) -> None:
-    ascending = len(ids) > 0 and bool((ids.diff() > 0).all())
-    if not ascending or int(ids[0]) < 0 or int(ids[-1]) >= vocab_size:
-        raise MismatchError(
-            "the draft vocabulary does not fit the drafter's target",
-            got=f"ids {int(ids.min())} to {int(ids.max())}" if len(ids) else "no ids",
-            expected=f"ids that ascend within 0 to {vocab_size - 1}",
-            remedy="create it with the target's own tokenizer: count-freq, then select-vocab",
+def _subset(path: Path, tokenizer: TextTokenizer | None, artifact: Artifact | None) -> VocabSubset:
+    subset = load_subset(path)
+    if tokenizer is not None:
+        subset.check_tokenizer(tokenizer, source=path)
+    elif artifact is not None and (known := artifact.meta.get("tokenizer_fingerprint")):
+        check_fingerprint(
+            str(known),
+            subset.fingerprint,
+            expected_from=f"the drafter {artifact.path}",
+            got_from=f"the draft vocabulary {path}",
+            remedy="run count-freq with the target's tokenizer and select-vocab again",
         )
+    return subset
+
+
+def _end_tokens(tokenizer: TextTokenizer | None, target: Path, vocab_size: int) -> tuple[int, ...]:
+    named = named_eos_ids(read_side_files(target))
+    own = () if tokenizer is None else SpecialTokens.of(tokenizer).eos
+    return tuple(sorted({token for token in (*named, *own) if token < vocab_size}))

@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from ..capture.config import CaptureConfig
 from ..core.config import (
     CONTENT_FORMAT,
     STRICT,
@@ -20,6 +19,8 @@ from ..core.config import (
     TokenizerPath,
 )
 from ..core.errors import did_you_mean
+from ..core.values import TextUnit
+from .capture.config import CaptureConfig
 
 
 class DataConfig(StrictModel):
@@ -52,9 +53,7 @@ class DataConfig(StrictModel):
     text_field: str | None = Field(
         default=None, description="Field with the text or conversation of a row [default: the usual names]."
     )
-    text_unit: Literal["file", "line", "paragraph"] = Field(
-        default="file", description="Unit of a text file that forms one document."
-    )
+    text_unit: TextUnit = Field(default="file", description="Unit of a text file that forms one document.")
     separator: str | None = Field(
         default=None,
         description="Literal that separates the documents of a text file, such as '<|endoftext|>'; overrides the unit.",

@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..capture.online import CapturedBatch, RowBatch
 from ..core.artifact import MANIFEST, write_artifact
 from ..core.errors import UsageError
 from ..models.target.documents import document_spans, gather, plan_passes, scatter
 from ..models.target.hf import HFTarget
+from .capture.online import CapturedBatch, RowBatch
 from .loss.fused import LossInputs
 from .loss.kinds import Mixture
 from .loss.vocab import LossOptions, RowLoss, vocab_loss

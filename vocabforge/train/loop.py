@@ -12,13 +12,13 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from ..capture.online import Key, OnlineCapture, to_tensors
-from ..capture.server import ServerCapture
 from ..core.console import say
 from ..core.distributed import Group
 from ..core.journal import MetricsLog
 from ..core.progress import ProgressBar, human_rate
 from ..core.threads import ThreadChoice, thread_counts
+from .capture.online import Key, OnlineCapture, to_tensors
+from .capture.server import ServerCapture
 from .checkpoint import trained
 from .data import batch_rows
 from .heads.states import RouterLoss

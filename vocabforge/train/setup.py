@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from ..capture.build import build_capture, load_capture_target
-from ..capture.cache import CachedCapture
-from ..capture.online import CapturedBatch, to_tensors
 from ..core.artifact import open_artifact
 from ..core.distributed import Group
 from ..core.errors import MismatchError, UsageError
@@ -30,17 +26,28 @@ from ..models.target.load import dtype_name
 from ..models.target.text_config import text_config
 from ..vocab.clusters.clusters import load_clusters
 from ..vocab.subset.subset import VocabSubset, load_subset
+from .capture.build import build_capture, load_capture_target
+from .capture.cache import CachedCapture
+from .capture.online import CapturedBatch, to_tensors
 from .config import DrafterConfig, TrainConfig
 from .data import TrainData, divide, prepare_together, with_prepared
-from .heads.draft_heads import KINDS, check_clusters, check_routable, configured, make_heads
+from .heads.draft_heads import (
+    KINDS,
+    check_clusters,
+    check_routable,
+    configured,
+    make_heads,
+    shortlist_of,
+)
 from .joint import JointTarget
+from .live import live_acceptance
 from .loss.vocab import LossOptions
 from .machine import device_of, set_threads, uses_bf16
 from .parallel.sequence import check_sequence_parallel
 from .parallel.strategy import wanted_strategy
 from .step import StepSettings, TrainStep
 from .trackers import check_trackers
-from .trainer import Live, Trainer
+from .trainer import Trainer
 
 # (feature weight, token weight, feature noise): EAGLE-1 learns mainly to predict hidden states.
 _PUBLISHED: Mapping[str, tuple[float, float, float]] = {"eagle1": (1.0, 0.1, 0.1)}
@@ -194,18 +201,13 @@ def sizes_of(config: DrafterConfig, target: Mapping[str, Any], subset: VocabSubs
 
 CALIBRATION_ROWS = 4
 _CALIBRATION_TOKENS = 65_536  # fewer rows if they are long: every process holds their full states
-# Creates the live decoder from target and prompts; passed in by the command. None: no live decoding.
-MakeLive = Callable[[Any, Path, TrainConfig, TextTokenizer], Live | None]
 
 
-def build_trainer(
-    config: TrainConfig, group: Group | None = None, make_live: MakeLive | None = None
-) -> Trainer:
+def build_trainer(config: TrainConfig, group: Group | None = None) -> Trainer:
     """Load target, tokenizer and data, and assemble the drafter.
 
     Args:
         group: launched processes; None: only this process.
-        make_live: creates the live decoder; None: no live decoding.
 
     Raises:
         VocabForgeError: an input is missing, damaged or does not match the others.
@@ -264,8 +266,20 @@ def build_trainer(
         joint = JointTarget(trained, ((config.joint.loss, 1.0),), settings.loss)
     step = TrainStep(drafter, heads, target.head_weight, settings, target.transform, joint)
     live = None
-    if make_live is not None and config.run.live.prompts and group.rank == 0 and joint is None:
-        live = make_live(target, data.prepared.prompts, config, tokenizer)
+    if config.run.live.prompts and group.rank == 0 and joint is None:
+        live = live_acceptance(
+            target,
+            data.prepared.prompts,
+            tokenizer,
+            config.run.live,
+            chain_steps=config.ttt.steps,
+            shortlists={
+                key: size
+                for key, head in configured(config.heads).items()
+                if (size := shortlist_of(key, head)) is not None
+            },
+            folder=config.target,
+        )
     return Trainer(config, target, step, data, captured, device, group, identity, meta, live)
 
 

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..capture.online import CapturedBatch
 from ..models.drafters.interface import Drafter
 from ..models.drafters.parallel import is_parallel
 from ..models.heads.router import cluster_rows
 from ..models.target.logits import IDENTITY, LogitTransform
+from .capture.online import CapturedBatch
 from .heads.draft_heads import ROUTER
 from .heads.states import RouterLoss, best_tokens, labels_of, router_losses, states_fed
 from .joint import JointTarget

@@ -12,10 +12,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ..capture.online import CapturedBatch, RowBatch, to_tensors
 from ..core.distributed import Group
 from ..models.drafters.interface import Drafter
 from ..models.drafters.parallel import is_parallel
+from .capture.online import CapturedBatch, RowBatch, to_tensors
 from .config import TrainConfig
 from .data import TrainData, divide
 from .joint import target_rows

@@ -19,12 +19,12 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from ..capture.online import CapturedBatch
 from ..core.errors import ConfigError
 from ..models.drafters.interface import Drafter
 from ..models.drafters.parallel import ParallelDrafter, is_parallel
 from ..models.ttt.attention import TTTState
 from ..models.ttt.blocks import every_anchor
+from .capture.online import CapturedBatch
 from .parallel.sequence import TokenShard
 
 

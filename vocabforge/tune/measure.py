@@ -23,7 +23,7 @@ from ..core.files import atomic_write_json, read_json
 from ..corpus.regenerate.rows import content_digest
 from ..decode.engine import Decoder
 from ..decode.request import Request
-from ..evaluate.acceptance.prompts import LivePrompts
+from ..evaluate.acceptance.meter import LivePrompts
 from ..evaluate.results.intervals import Array, estimate, ratio, ratio_of_ratios
 from ..evaluate.results.schema import Figure
 from .types import Count

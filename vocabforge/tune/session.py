@@ -18,7 +18,7 @@ from ..decode.build.recipe import PLAIN
 from ..decode.build.spec import MethodSpec
 from ..decode.engine import Decoder
 from ..decode.proposers.interface import Wrap
-from ..evaluate.acceptance.prompts import LivePrompts
+from ..evaluate.acceptance.meter import LivePrompts
 from ..evaluate.benchmarks import load_benchmark, spread
 from ..evaluate.run.environment import describe_environment
 from ..evaluate.run.prompts import PromptBuilder, system_of

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from ..core.config import ModelPath, StrictModel, TokenizerPath
+from ..core.config import ModelPath, StrictModel, TokenizerPath, option
 from ..core.errors import UsageError
 from ..core.values import Backend, labelled, sizes_in, words_in
 from ..decode.build.spec import MethodSpec, option_of
@@ -21,37 +21,32 @@ Sizes = Annotated[
 ]
 
 
-def option(text: str, default: Any = None, *, metavar: str | None = None, **bounds: Any) -> Any:
-    """Declare an option of ``tune``."""
-    return Field(default, description=text, json_schema_extra={"metavar": metavar}, **bounds)
-
-
 class TuneSettings(StrictModel):
     """The models, the questions and the time limit of a run. Every field is an option of the command."""
 
-    target: ModelPath = option("Target: a folder, a GGUF file, or a name of the Hub.", ...)
-    drafter: ModelPath = option("Trained drafter, native or in another layout.", ...)
+    target: ModelPath = option(..., "Target: a folder, a GGUF file, or a name of the Hub.")
+    drafter: ModelPath = option(..., "Trained drafter, native or in another layout.")
     prompts: str = option(
-        "Question file of any format that eval reads, or the name of a benchmark. The first turns are decoded.",
         ...,
+        "Question file of any format that eval reads, or the name of a benchmark. The first turns are decoded.",
     )
-    ranking: Path | None = option("Frequency table for static vocabularies.")
-    size: Sizes = option("Sizes of static vocabularies to try.", (), metavar="R,...")
-    batch: Sizes = option("Batch sizes; each gets a recommendation.", (1,), metavar="N,...")
-    max_new_tokens: int = option("Maximum tokens per answer.", 128, ge=2)
-    limit: Annotated[int, Field(ge=2)] = option("Maximum questions, spread over the file.", 64)
-    prompt_format: str = option("auto, chat or raw; auto uses the chat template if there is one.", "auto")
+    ranking: Path | None = option(None, "Frequency table for static vocabularies.")
+    size: Sizes = option((), "Sizes of static vocabularies to try.", metavar="R,...")
+    batch: Sizes = option((1,), "Batch sizes; each gets a recommendation.", metavar="N,...")
+    max_new_tokens: int = option(128, "Maximum tokens per answer.", ge=2)
+    limit: Annotated[int, Field(ge=2)] = option(64, "Maximum questions, spread over the file.")
+    prompt_format: str = option("auto", "auto, chat or raw; auto uses the chat template if there is one.")
     seconds: float = option(
+        600.0,
         "Time budget. Unmeasured configurations are reported; re-run with more time to continue. inf measures "
         "everything.",
-        600.0,
         ge=0,
         allow_inf_nan=True,
     )
-    tokenizer: TokenizerPath | None = option("Tokenizer folder [default: the target's].")
-    dtype: Literal["float32", "bfloat16", "float16"] = option("Dtype of target and drafter.", "float32")
-    device: str | None = option("cpu, cuda, cuda:1 … [default: cuda if available].")
-    target_backend: Backend = option("lean, transformers (the target's own code) or auto.", "auto")
+    tokenizer: TokenizerPath | None = option(None, "Tokenizer folder [default: the target's].")
+    dtype: Literal["float32", "bfloat16", "float16"] = option("float32", "Dtype of target and drafter.")
+    device: str | None = option(None, "cpu, cuda, cuda:1 … [default: cuda if available].")
+    target_backend: Backend = option("auto", "lean, transformers (the target's own code) or auto.")
 
     @model_validator(mode="after")
     def _together(self) -> TuneSettings:

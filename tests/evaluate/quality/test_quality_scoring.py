@@ -13,7 +13,8 @@ import pytest
 from tests.worlds import DATA, needs_data
 from vocabforge.core.errors import DataError
 from vocabforge.evaluate.benchmarks import Benchmark, Question
-from vocabforge.evaluate.quality import score_answers, scoring
+from vocabforge.evaluate.quality import scoring
+from vocabforge.evaluate.quality.scoring import score_answers
 from vocabforge.evaluate.results.schema import Quality
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="code is run on Linux only")

@@ -2,40 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Literal
+import sys
 
-from ...core.config import Positive, StrictModel
+import typer
+
+from ...train.capture.request import CaptureRequest
 from ..app import PlanOption, ResultOptions, print_json
-from ..options.groups import option
 from ..train.plan_tables import print_plan
 
 
-class CacheOptions(StrictModel):
-    """The recipe, the cache, and this process's share of the work."""
-
-    config: Path = option(
-        ..., "The recipe of the training run: a YAML file or a name of `vocabforge recipes`.", short="-c"
-    )
-    output: Path | None = option(None, "The cache [default: the recipe's capture.cache].", "DIR", short="-o")
-    store_dtype: Literal["target", "float32", "bfloat16", "float16"] = option(
-        "target", "Dtype of the stored states; `target` keeps the target's."
-    )
-    shard_mb: Positive = option(256, "File size, MB.")
-    part: str | None = option(None, "Process part I of N. The last part to finish merges them.", "I/N")
-    server: str | None = option(
-        None, "Request the states from a vLLM server [default: the recipe's capture.server.url].", "URL"
-    )
-    server_folder: Path | None = option(None, "Folder that the server writes its states to.", "DIR")
-    buffer_gb: float | None = option(None, "Maximum size of unread states in that folder [default: 8].", "GB")
-    api_key_env: str | None = option(None, "Environment variable with the server's API key.", "VARIABLE")
-    yes: bool = option(False, "Do not ask for confirmation before writing.", short="-y")
-    overrides: tuple[str, ...] = option(
-        (), "Override configuration keys, as for train-drafter.", "KEY.SUB=VALUE", positional=True
-    )
-
-
-def capture(cache: CacheOptions, ending: ResultOptions, plan_only: PlanOption = False) -> None:
+def capture(cache: CaptureRequest, ending: ResultOptions, plan_only: PlanOption = False) -> None:
     """Write the target's hidden states for a recipe's data to disk, for training without the target.
 
     Pass the same recipe to train-drafter with capture.cache=DIR. In fp32, training is then bit-identical to
@@ -47,8 +23,8 @@ def capture(cache: CacheOptions, ending: ResultOptions, plan_only: PlanOption = 
     """
     from ...core.config import load_config
     from ...core.errors import UsageError
+    from ...train.capture.run import plan_cache, run_capture
     from ...train.config import TrainConfig
-    from .capture_run import plan, run
 
     served = {
         "url": cache.server,
@@ -62,8 +38,25 @@ def capture(cache: CacheOptions, ending: ResultOptions, plan_only: PlanOption = 
     if folder is None:
         raise UsageError("no output folder was given", remedy="give --output DIR, or capture.cache=DIR")
     if plan_only:
-        print_plan("capture", plan(settings, folder, cache), as_json=ending.as_json)
+        print_plan("capture", plan_cache(settings, folder, cache), as_json=ending.as_json)
         return
-    result = run(settings, folder, cache, overwrite=ending.overwrite)
+    result = run_capture(settings, folder, cache, _confirm, overwrite=ending.overwrite)
     if ending.as_json:
         print_json(result)
+
+
+def _confirm(needed: str) -> None:
+    """Ask whether ``needed`` may be written; raise UsageError if it may not."""
+    from ...core.errors import UsageError
+
+    if not sys.stdin.isatty():
+        raise UsageError(
+            "cannot ask for confirmation of the disk use",
+            got=f"{needed} to write, and stdin is not a terminal",
+            expected="--yes",
+            remedy="pass --yes",
+        )
+    if not typer.confirm("Write them?", err=True):
+        raise UsageError(
+            "not confirmed: nothing was captured", got="no", expected="yes", remedy="answer y, or pass --yes"
+        )

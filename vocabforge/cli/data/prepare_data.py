@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from ...core.config import StrictModel, TokenizerPath
+from ...core.config import StrictModel, TokenizerPath, option
 from ...core.errors import UsageError
 from ...core.values import yaml_pairs
 from ...train.config import DataConfig
 from ..app import ResultOptions, echo, print_json, stdout_console
-from ..options.groups import FromModel, option
-from ..options.texts import check_parting
+from ..options.groups import FromModel
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -74,6 +73,7 @@ def prepare_data(asked: PrepareRequest, documents: Documents, ending: ResultOpti
 
     Example: `vocabforge prepare-data --target model/ --input chats.jsonl --length 4096 --output data/`
     """
+    from ...corpus.sources.document import check_parting
     from ...corpus.tokenizer.tokenizer import load_tokenizer
     from ...train.data import prepare_options
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from ...core.config import ModelPath, Positive, StrictModel, TokenizerPath
+from ...core.config import ModelPath, Positive, StrictModel, TokenizerPath, option
 from ...decode.build.spec import MethodGrid, MethodSpec
 from ..app import ResultOptions
 from ..options.decoding import (
@@ -18,16 +18,14 @@ from ..options.decoding import (
     SamplingOptions,
     wrap_for,
 )
-from ..options.groups import option
-from .eval_record import print_results, provenance_of
+from .results import print_results
 
 if TYPE_CHECKING:
     from ...corpus.tokenizer.prompt_format import PromptFormat
     from ...decode.build.models import Models
     from ...decode.build.recipe import DecodingRecipe
-    from ...decode.proposers.interface import Wrap
     from ...evaluate.benchmarks import Benchmark
-    from ...evaluate.run.evaluation import Evaluation, OutputOptions
+    from ...evaluate.run.evaluation import OutputOptions
     from ...evaluate.run.settings import RunSettings
 
 
@@ -239,6 +237,7 @@ def evaluate(
     from ...decode.build.methods import recipe_models
     from ...evaluate.run.evaluation import evaluate_methods
     from ...evaluate.run.prompts import check_system
+    from ...evaluate.run.recipe import evaluation_of
     from ...models.device import choose_device, synchroniser
 
     servers.check(context)
@@ -277,28 +276,6 @@ def evaluate(
         outcome.output, evaluation, outcome.options(ending, synchronise=synchroniser(device))
     )
     print_results(results, outcome.output, as_json=ending.as_json)
-
-
-def evaluation_of(
-    recipe: DecodingRecipe,
-    models: Models,
-    benchmark: Benchmark,
-    settings: RunSettings,
-    *,
-    only: Sequence[str] = (),
-    wrap: Wrap | None = None,
-) -> Evaluation:
-    """Build the evaluation of plain decoding and a recipe's methods over a benchmark."""
-    from ...decode.build.methods import recipe_methods
-    from ...decode.control.threads import choose_threads
-    from ...evaluate.run.evaluation import Evaluation
-
-    sampled = settings.temperature > 0
-    made = recipe_methods(recipe, only, wrap=wrap, sampled=sampled, models=models)
-    chosen = choose_threads([method.generator for method in made], wrap, sampled=sampled)
-    device = str(models.model.device)
-    provenance = provenance_of(recipe, made, models.tokenizer, wrap, device, chosen=chosen)
-    return Evaluation(benchmark, made, models.tokenizer, settings, provenance)
 
 
 def _recipe_of(
@@ -343,7 +320,7 @@ def _recipe_of(
 
 def _describe_sandbox() -> None:
     from ...core.console import say
-    from ...evaluate.quality import require_sandbox
+    from ...evaluate.quality.scoring import require_sandbox
 
     for name, fact in require_sandbox().items():
         say(f"Generated code, {name}: {fact}")

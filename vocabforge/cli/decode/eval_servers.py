@@ -21,7 +21,7 @@ from ...evaluate.servers.asking import ServerAsking, served_format
 from ...evaluate.servers.generator import ServerGenerator
 from ...evaluate.servers.process import split_command, started
 from ..app import ResultOptions
-from .eval_record import print_results
+from .results import print_results
 
 if TYPE_CHECKING:
     from ...corpus.tokenizer.tokenizer import TextTokenizer

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from pydantic import Field
 
-from ...core.config import ModelPath, Positive, StrictModel, TokenizerPath
+from ...core.config import ModelPath, Positive, StrictModel, TokenizerPath, option
 from ...core.console import spelled_out
 from ..app import JsonOption, print_json
 from ..options.decoding import OneMethod, PassOptions, SamplingOptions, wrap_for
-from ..options.groups import option
 
 if TYPE_CHECKING:
     from ...decode.build.methods import Method

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...core.config import StrictModel
+from ...core.config import StrictModel, option
 from ..app import JsonOption, print_json, print_line, stdout_console
-from ..options.groups import option
 
 if TYPE_CHECKING:
     from ...evaluate.comparison.compare import RunComparison

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from ...core.config import StrictModel
+from ...core.config import StrictModel, option
 from ...decode.build.spec import MethodSpec
 from ...tune.settings import MethodSpace, TuneSettings
 from ..app import JsonOption, print_json, print_line, stdout_console
-from ..options.groups import FromModel, option
+from ..options.groups import FromModel
 
 if TYPE_CHECKING:
     from ...tune.outcome import TuneResults

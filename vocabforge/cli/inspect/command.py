@@ -8,9 +8,8 @@ from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
-from ...core.config import Positive, StrictModel
+from ...core.config import Positive, StrictModel, option
 from ..app import JsonOption, print_json, stdout_console
-from ..options.groups import option
 
 if TYPE_CHECKING:
     from ...core.artifact import Artifact

@@ -6,8 +6,8 @@ from dataclasses import asdict
 from operator import index
 from typing import TYPE_CHECKING, Any
 
-from ...capture.cache import cache_key, read_index
 from ...corpus.prepared.artifact import load_prepared
+from ...train.capture.cache import cache_key, read_index
 from .parts import View, ViewRequest, facts_table, rows_table, scalars
 
 if TYPE_CHECKING:

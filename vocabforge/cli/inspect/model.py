@@ -30,7 +30,7 @@ def serving_view(artifact: Artifact, request: ViewRequest) -> View:
 
 def module_view(artifact: Artifact, request: ViewRequest) -> View:
     """Return :func:`drafter_view`'s content for the shards with a target's MTP module."""
-    from ...export.layouts.mtp import open_module
+    from ...layouts.mtp import open_module
 
     module = open_module(artifact.path)
     tensors = {name: {"dtype": one.dtype, "shape": list(one.shape)} for name, one in module.stored.items()}
@@ -39,8 +39,8 @@ def module_view(artifact: Artifact, request: ViewRequest) -> View:
 
 def gguf_view(artifact: Artifact, request: ViewRequest) -> View:
     """Return :func:`drafter_view`'s content for a drafter in a GGUF file."""
-    from ...export.layouts.gguf.file import read_file
-    from ...export.layouts.gguf.layout import DRAFTER
+    from ...layouts.gguf.file import read_file
+    from ...layouts.gguf.layout import DRAFTER
     from ...models.target.load import dtype_name
 
     config, stored = read_file(artifact.file(DRAFTER))

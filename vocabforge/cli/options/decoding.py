@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from ...core.config import StrictModel
+from ...core.config import StrictModel, option
 from ...core.values import Backend
 from ...decode.build.spec import MethodGrid, MethodSpec
-from .groups import FromModel, option
+from .groups import FromModel
 
 if TYPE_CHECKING:
     from ...decode.proposers.interface import Wrap

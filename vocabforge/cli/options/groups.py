@@ -19,29 +19,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Union
 
 import typer
-from pydantic import Field
-
-
-def option(
-    default: Any,
-    text: str,
-    metavar: str | None = None,
-    *,
-    short: str | None = None,
-    flag: str | None = None,
-    many: bool = False,
-    positional: bool = False,
-) -> Any:
-    """Declare a model field that is an option; default ``...`` makes it required.
-
-    Args:
-        short: additional one-letter name, such as ``-c``.
-        flag: name of the option, if it differs from the field's.
-        many: the field is a ``tuple[T, ...]``, and the option may be repeated.
-        positional: a positional argument; several for a ``tuple[T, ...]``.
-    """
-    extra: Any = {"metavar": metavar, "short": short, "flag": flag, "many": many, "positional": positional}
-    return Field(default, description=text, json_schema_extra=extra)
 
 
 class _Text:

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from ...core.config import ModelPath, StrictModel, TokenizerPath
+from ...core.config import ModelPath, StrictModel, TokenizerPath, option
 from ...core.console import DataCell, DataTable
 from ..app import JsonOption, print_json, print_line, stdout_console
-from ..options.groups import option
 
 if TYPE_CHECKING:
     from ...doctor.checks import Report
@@ -134,8 +133,8 @@ def _check_drafter(report: Report, path: Path, facts: TargetFacts | None, asked:
 def _server_options(facts: TargetFacts | None, asked: Subjects) -> ServerCheckOptions:
     from ...core.errors import UsageError
     from ...doctor.servers import ServerCheckOptions
-    from ...evaluate.acceptance.prompts import read_prompts
     from ...train.config import LiveConfig
+    from ...train.live import read_prompts
 
     if asked.prompts is None or facts is None:
         return ServerCheckOptions(asked.server)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ...core.config import StrictModel
+from ...core.config import StrictModel, option
 from ..app import JsonOption, echo, print_json
-from ..options.groups import option
 
 
 class PushRequest(StrictModel):

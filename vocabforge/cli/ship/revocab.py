@@ -2,27 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Mapping
+from typing import Any
 
-from ...core.config import ModelPath, StrictModel, TokenizerPath
+from ...core.console import say
+from ...export.request import RevocabRequest
 from ..app import ResultOptions, print_json
-from ..options.groups import option
-
-FULL = "full"
-
-
-class RevocabRequest(StrictModel):
-    """The drafter, its new draft vocabulary, and the output format."""
-
-    drafter: ModelPath = option(..., "Trained drafter in any layout, including others' drafters.")
-    vocab: str = option(..., "Subset artefact, or full for the whole vocabulary.", "DIR|full")
-    output: Path = option(..., "Folder to make.")
-    target: ModelPath | None = option(
-        None, "Target: a folder, a GGUF file, or a name of the Hub [default: that of its training]."
-    )
-    tokenizer: TokenizerPath | None = option(None, "Tokenizer folder [default: the target's].")
-    format: str = option("native", "Layout to write, as in export.")
-    dtype: str | None = option(None, "float32, bfloat16 or float16 [default: as the drafter is stored].")
 
 
 def revocab(request: RevocabRequest, ending: ResultOptions) -> None:
@@ -33,10 +18,32 @@ def revocab(request: RevocabRequest, ending: ResultOptions) -> None:
 
     Example: `vocabforge revocab --drafter run/drafter --target model/ --vocab subsets/r32768 --output small/`
     """
-    from .revocab_run import print_made, revocabularise
+    from ...export.revocab import run_revocab
 
-    made = revocabularise(request, overwrite=ending.overwrite)
+    made = run_revocab(request, overwrite=ending.overwrite)
     if ending.as_json:
         print_json(made)
     else:
-        print_made(made)
+        _print(made)
+
+
+def _print(made: Mapping[str, Any]) -> None:
+    head, drift, eos = made["head"], made["drift"], made["eos"]
+    say(f"{head['kept']:,} rows kept, {head['dropped']:,} dropped, {head['added']:,} added.")
+    if not head["own_after"]:
+        say("Every row is the target's: the drafter shares the target's head.")
+    if drift is not None and head["added"]:
+        say(
+            f"Added rows are the target's. The drafter's own rows differ from the target's: median cosine "
+            f"{drift['cosine']:.3f}, {drift['scale']:.2f} times as long. If either is far from 1, "
+            f"continue training: train-drafter drafter.init={made['output']}."
+        )
+    if eos["lost"]:
+        say(
+            f"Warning: the draft vocabulary no longer has the end tokens {', '.join(map(str, eos['lost']))}: the last "
+            "cycle of every answer is wasted. Use a draft vocabulary with them (select-vocab --target forces "
+            "them)."
+        )
+    elif eos["outside"]:
+        say(f"End tokens outside the draft vocabulary, as before: {', '.join(map(str, eos['outside']))}.")
+    say(f"Wrote {made['output']} ({made['format']}, {head['after']:,} draft tokens, {made['dtype']})")

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ...core.config import StrictModel
+from ...core.config import StrictModel, option
 from ..app import FreshOption, JsonOption, PlanOption, print_json, stdout_console
-from ..options.groups import option
 from .plan_tables import print_plan
-
-if TYPE_CHECKING:
-    from ...train.heads.router_config import RouterTrainConfig
 
 
 class RouterRequest(StrictModel):
@@ -66,13 +62,14 @@ def train_router(
     from ...core.files import read_json
     from ...train.heads.router_config import RouterTrainConfig
     from ...train.heads.router_setup import plan
+    from ...train.run import run_router_training
 
     values = apply_overrides(recipe.values(), recipe.overrides)
     settings = parse_config(RouterTrainConfig, values, source=recipe.config or "the command line")
     if plan_only:
         print_plan("train-router", plan(settings), as_json=as_json)
         return
-    path = _trained(settings, fresh=fresh)
+    path = run_router_training(settings, fresh=fresh)
     if path is None:
         return
     report = read_json(settings.output / "report.json")
@@ -84,26 +81,3 @@ def train_router(
 
     stdout_console(highlight=True).print(report_table(report))
     say(f"The router is in {path}")
-
-
-def _trained(settings: RouterTrainConfig, *, fresh: bool) -> Path | None:
-    """Run the training in this process; return the router's folder, or None in other ranks than 0.
-
-    Args:
-        fresh: discard an earlier run after the new run has been validated.
-    """
-    from ...core.lock import joined_run
-    from ...export.registry import load_drafter
-    from ...train.checkpoint import discard_run
-    from ...train.heads.router import REPORT, ROUTER
-    from ...train.heads.router_setup import build_router_trainer
-    from ...train.machine import device_of
-
-    with joined_run(settings.output, device_of(settings).type) as group:
-        trainer = build_router_trainer(settings, load_drafter, group)
-        if fresh and group.rank == 0:
-            discard_run(settings.output, {ROUTER: "draft-head"}, ("metrics.jsonl", REPORT))
-        group.wait()
-        path = trainer.run()
-        del trainer  # its parameters keep the process group alive; see ``joined``
-    return path if group.rank == 0 else None

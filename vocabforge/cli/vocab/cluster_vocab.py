@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from ...core.config import ModelPath, Positive, Size, StrictModel, TokenizerPath
+from ...core.config import ModelPath, Positive, Size, StrictModel, TokenizerPath, option
 from ..app import ResultOptions, print_json, print_line
-from ..options.groups import option
 
 if TYPE_CHECKING:
     from ...corpus.tokenizer.tokenizer import TextTokenizer

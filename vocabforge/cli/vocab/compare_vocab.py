@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ...core.config import Positive, StrictModel
+from ...core.config import Positive, StrictModel, option
 from ...core.progress import ProgressBar
+from ...core.values import TextUnit
 from ..app import ResultOptions, echo, print_json, stdout_console
-from ..options.groups import option
-from ..options.texts import TextUnit
 
 if TYPE_CHECKING:
     from ...corpus.sources.sources import Document

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from ...core.config import ModelPath, Positive, StrictModel, TokenizerPath
+from ...core.config import ModelPath, Positive, StrictModel, TokenizerPath, option
 from ...core.errors import UsageError
 from ...core.hub import model_name
 from ...core.registry import check_known
 from ...core.values import labelled, sizes_in
 from ..app import ResultOptions, print_json, print_line, stdout_console
-from ..options.groups import option
 
 if TYPE_CHECKING:
     from ...vocab.counts.mixtures import TablePart

@@ -2,74 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from ...core.config import Positive, Size, StrictModel, TokenizerPath
 from ...core.console import DataTable
+from ...vocab.subset.request import SelectRequest
 from ..app import ResultOptions, print_json, print_line, stdout_console
-from ..options.groups import option
-
-
-class SelectRequest(StrictModel):
-    """Source, number and forced ids of the draft vocabulary, and its output formats."""
-
-    counts: tuple[Path, ...] = option(
-        (), "Frequency table made by count-freq or merge-freq.", "DIR", many=True
-    )
-    counts_text: Path | None = option(
-        None,
-        "Instead of --counts: a text file with one count per line, by token id. Needs --tokenizer.",
-        "FILE",
-    )
-    from_list: Path | None = option(
-        None, "Instead of --counts: import an FR-Spec list (.pt) unchanged. Needs --tokenizer.", "FILE"
-    )
-    tokenizer: TokenizerPath | None = option(None, "Tokenizer of an imported file.", "PATH")
-    domain: tuple[str, ...] = option(
-        (), "Count only this domain of the table. NAME=WEIGHT mixes domains by weight.", "NAME", many=True
-    )
-    size: tuple[str, ...] = option(
-        (), "Ids of the draft vocabulary: 16384, 16k or a list.", "N,...", many=True
-    )
-    coverage: tuple[float, ...] = option(
-        (),
-        "Instead of --size: the smallest size that covers this share of the counted tokens, such as 0.95.",
-        "SHARE",
-        many=True,
-    )
-    schedule: str | None = option(
-        None,
-        "PA-FR: `constant`, `linear`, `geometric` or `decay`; draft step t uses the first B(t) ids in rank order.",
-        "NAME",
-    )
-    k_max: Size | None = option(None, "Schedule: size at draft steps 0 and 1, and size of the artefact.", "N")
-    k_min: Size | None = option(None, "Schedule: smallest size.", "N")
-    steps: Positive = option(7, "Schedule: number of draft steps.", "K")
-    force: tuple[int, ...] = option((), "Force this token id.", "ID", many=True)
-    force_bytes: bool = option(False, "Force the 256 byte tokens.")
-    force_tools: bool = option(False, "Force the chat template's tokens for tool calls and thinking.")
-    target: TokenizerPath | None = option(
-        None,
-        "Target model folder: its end tokens are forced, its tokenizer must match the counts, and `t2d` "
-        "includes its padded rows.",
-        "PATH",
-    )
-    fill: Literal["error", "lowest-id"] = option(
-        "error",
-        "If too few ids have a count: **error** reports how many have one; **lowest-id** fills up with the "
-        "lowest ids and reports how many.",
-    )
-    output: Path = option(
-        ..., "With one size, the artefact itself; with several, a folder with one artefact `rN` each.", "DIR"
-    )
-    export: tuple[str, ...] = option(
-        (),
-        "Also write into the artefact: `fr-spec` (freq_SIZE.pt), `d2t` (d2t.safetensors), `counts-text` "
-        "(counts.txt, one count a line).",
-        "FORMAT",
-        many=True,
-    )
 
 
 def select_vocab(asked: SelectRequest, ending: ResultOptions) -> None:
@@ -81,9 +18,9 @@ def select_vocab(asked: SelectRequest, ending: ResultOptions) -> None:
     Examples: `vocabforge select-vocab --counts counts/ --size 8192 --size 32768 --output subsets/`
     and `vocabforge select-vocab --counts counts/ --coverage 0.95 --export fr-spec --output subset/`
     """
-    from .select_run import run
+    from ...vocab.subset.run import run_select
 
-    facts = run(asked, overwrite=ending.overwrite)
+    facts = run_select(asked, overwrite=ending.overwrite)
     if ending.as_json:
         print_json(facts)
     else:

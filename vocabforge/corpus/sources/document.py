@@ -7,16 +7,15 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from ...core.errors import UsageError
+from ...core.values import TextUnit
 from ..chat.conversation import INTERNAL, Message, is_empty, key_name
 from .bytes import Problems, file_size
 
 if TYPE_CHECKING:
     from ..tokenizer.cuts import CutRule
-
-TextUnit = Literal["file", "line", "paragraph"]
 
 
 @dataclass(frozen=True)
@@ -133,3 +132,14 @@ class Sampler:
         digest = self._hash.copy()
         digest.update(str(place).encode())
         return int.from_bytes(digest.digest(), "little") < self._share * 2**64
+
+
+def check_parting(separator: str | None, text_unit: str) -> None:
+    """Raise UsageError if both ways of splitting documents are given."""
+    if separator is not None and text_unit != "file":
+        raise UsageError(
+            "--separator and --text-unit exclude each other",
+            got=f"--text-unit {text_unit}",
+            expected="one of them",
+            remedy="leave --text-unit out: the separator parts documents",
+        )

@@ -8,13 +8,12 @@ from pathlib import Path
 
 from ...core.errors import UsageError
 from ...core.registry import resolve
-from ..proposers.registry import FITTING, FOREIGN, PROPOSERS, part_names, with_drafter
+from ..proposers.registry import FITTING, FOREIGN, PROPOSERS, check_hybrid, part_names, usable, with_drafter
 from ..trees.policies import tree_settings
 from ..verify.registry import chosen_verifier
 from .heads import RANKER, no_ranker, parse_dynamic
 from .spec import DRAFT_MODEL, MethodGrid, MethodSpec, meaningless, meant_for, only_proposer, option_of
 
-_SHAPE = ("tree", "topk", "total_nodes")
 _LANGUAGE_MODEL = "--drafter with a language model's folder beside it"
 
 
@@ -229,8 +228,6 @@ def _check_settings(
         chosen_verifier(spec.verifier, sampled=sampled)
     for name in proposers:
         if len(part_names(name)) > 1:
-            from ..proposers.hybrid import check_hybrid
-
             check_hybrid(name, spec.control)
         part = with_drafter(name)
         if part and not any(part in FITTING[kind] for kind in kinds):
@@ -274,25 +271,6 @@ _NOT_DRAFTING = ("drafter", "proposer", "vocab", "head", "dynamic", "overlap", "
 def own_options(spec: MethodSpec, proposer: str) -> list[str]:
     """Return the given options that only this proposer reads."""
     return [option_of(name) for name in spec.given() if only_proposer(name) == proposer]
-
-
-def usable(spec: MethodSpec, proposer: str) -> tuple[MethodSpec, list[str]]:
-    """Return the spec without the options that its proposer does not use, and a list of these.
-
-    Options meant for another proposer are also dropped, but not listed.
-    """
-    given = spec.given()
-    others = [name for name in given if only_proposer(name) not in (None, *part_names(proposer))]
-    lost = []
-    if proposer in ("n-gram", "slem"):
-        lost += ["draft_sampling"]
-    if proposer in ("n-gram", "slrs"):
-        lost += ["tree_file"]
-        if proposer == "slrs" or spec.tree != "dynamic":
-            lost += _SHAPE
-    lost = [name for name in given if name in lost]
-    told = [option_of(name) + ("" if given[name] is True else f" {given[name]}") for name in lost]
-    return spec.without(*others, *lost), told
 
 
 def fitting(kind: str, named: Sequence[str], path: Path) -> list[str]:

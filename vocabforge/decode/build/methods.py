@@ -316,9 +316,9 @@ def kind_of(path: Path) -> str:
         if (path / CONFIG).is_file():
             body = read_json(path / CONFIG, finite=False)
             return body["kind"] if isinstance(body, dict) and body.get("kind") in FITTING else "eagle3"
-        from ...export.layouts.eagle1 import Eagle
-        from ...export.layouts.eagle3_folder import drafter_config
-        from ...export.layouts.mtp import Mtp
+        from ...layouts.eagle1 import Eagle
+        from ...layouts.eagle3_folder import drafter_config
+        from ...layouts.mtp import Mtp
 
         found = drafter_config(path)
         if Mtp.matches(found):

@@ -10,7 +10,7 @@ from ...core.console import say
 from ...core.errors import ArtifactError, DataError, UsageError
 from ...core.values import Backend
 from ...corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
-from ...export.registry import load_drafter
+from ...layouts.registry import load_drafter
 from ...models.backends import load_decoding_target
 from ...models.device import choose_device
 from ...models.drafters.interface import Drafter
@@ -131,6 +131,6 @@ def is_draft_model(path: Path) -> bool:
         find_family(read_target_config(path), path)
     except (ArtifactError, DataError):
         return False
-    from ...export.layouts.eagle1 import is_eagle_folder
+    from ...layouts.eagle1 import is_eagle_folder
 
     return not is_eagle_folder(path)

@@ -9,32 +9,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
-from ...core.config import ModelPath, Positive, Size, StrictModel, TokenizerPath
+from ...core.config import ModelPath, Positive, Size, StrictModel, TokenizerPath, option
 from ...core.errors import UsageError
 from ...core.hub import model_folder
 from ...core.values import labelled
 
 NonNegative = Annotated[int, Field(ge=0)]
 DRAFT_MODEL = "draft-model"
-
-
-def option(
-    text: str,
-    default: Any = None,
-    *,
-    metavar: str | None = None,
-    proposer: str | None = None,
-    heads: Sequence[str] = (),
-) -> Any:
-    """Declare a drafting option.
-
-    Args:
-        text: help of the option and comment of the recipe's key.
-        proposer: the only proposer that reads it; None: all do.
-        heads: kinds of trained draft head to which it applies; empty: it is not about heads.
-    """
-    extra: dict[str, Any] = {"metavar": metavar, "proposer": proposer, "heads": list(heads)}
-    return Field(default, description=text, json_schema_extra=extra)
 
 
 def parse_ngram(value: Any) -> tuple[int, int]:
@@ -68,89 +49,108 @@ class MethodSpec(StrictModel):
     plain.
     """
 
-    drafter: ModelPath | None = option("Trained drafter, or a smaller model of any vocabulary.")
+    drafter: ModelPath | None = option(None, "Trained drafter, or a smaller model of any vocabulary.")
     proposer: str | None = option(
+        None,
         "How to draft. Without a drafter: n-gram or early-exit. With one: draft-model for a model with the target's "
         "vocabulary; tli, slem or slrs for a model with another vocabulary; or the kind of the trained drafter "
         "(eagle1 or eagle2 for EAGLE-1 drafters). Join several with +, such as eagle3+n-gram, to alternate between "
         "them [default: by the drafter's kind and vocabulary].",
         metavar="NAME",
     )
-    vocab: Path | None = option("Draft vocabulary (subset artefact): draft only these tokens.")
-    head: Path | None = option("Draft head (ranker, low-rank, router) to draft with.")
+    vocab: Path | None = option(None, "Draft vocabulary (subset artefact): draft only these tokens.")
+    head: Path | None = option(None, "Draft head (ranker, low-rank, router) to draft with.")
     shortlist: Size | None = option(
-        "Number of candidates of a ranker [default: the saved one].", heads=["ranker"]
+        None,
+        "Number of candidates of a ranker [default: the saved one].",
+        extra={"heads": ["ranker"]},
     )
     budget: Text | None = option(
+        None,
         "Number of clusters that a router opens: K at every draft step, or a schedule such as decay:32:8; at most all "
         "its clusters [default: the saved one: a quarter of the clusters, falling to a sixteenth].",
         metavar="K|SCHEDULE:MAX:MIN",
-        heads=["router"],
+        extra={"heads": ["router"]},
     )
     head_rows: Literal["own", "shared"] | None = option(
+        None,
         "Shortlists of a draft step: one per row (own), or one shared union [default: own for a ranker, shared for "
         "a router].",
-        heads=["ranker", "router"],
+        extra={"heads": ["ranker", "router"]},
     )
     ranker_fp8: bool | None = option(
+        None,
         "Read a ranker's scorer in 8 bits per weight: half the bytes of bf16, slightly different candidates "
         "[default: no].",
-        heads=["ranker"],
+        extra={"heads": ["ranker"]},
     )
     dynamic: str | None = option(
+        None,
         "Add tokens to those of --vocab: the tokens of the text so far (`context`), or the best tokens of the ranker "
         "given with --head (`ranker`); at most SIZE tokens [default: 2,999 minus the vocabulary's size, at "
         "least 256, for context; 512 for ranker].",
         metavar="context[:SIZE]|ranker[:SIZE]",
     )
     tree: Literal["dynamic", "chain", "static", "auto"] | None = option(
+        None,
         "Shape of the draft: a dynamic tree (EAGLE-2), a chain of depth + 1 tokens, a static tree, or auto: the "
         "proposer's default on CUDA, a chain of 4 tokens or of --depth on a CPU [default: auto for a trained "
-        "drafter without --topk and --total-nodes; else the proposer's]."
+        "drafter without --topk and --total-nodes; else the proposer's].",
     )
     confidence: Annotated[float, Field(gt=0.0, lt=1.0)] | None = option(
+        None,
         "End a DSpark chain before a draft token whose estimated probability of being reached is lower "
-        "[default: draft all]."
+        "[default: draft all].",
     )
-    tree_file: Path | None = option("JSON file with the paths of a static tree, each a list of ranks.")
+    tree_file: Path | None = option(None, "JSON file with the paths of a static tree, each a list of ranks.")
     draft_sampling: bool = option(
+        False,
         "Sample drafts from the drafter's distribution instead of taking its best tokens (chains and static trees, "
         "temperature above 0).",
-        False,
     )
     depth: NonNegative | None = option(
-        "Draft depth + 1 levels [default: the proposer's; 5 for a dynamic tree]."
+        None, "Draft depth + 1 levels [default: the proposer's; 5 for a dynamic tree]."
     )
-    topk: Positive | None = option("Children of a node, and width of a tree level [default: 10].")
+    topk: Positive | None = option(None, "Children of a node, and width of a tree level [default: 10].")
     total_nodes: Annotated[int, Field(ge=2)] | None = option(
-        "Nodes per verification, including the root [default: 60]."
+        None, "Nodes per verification, including the root [default: 60]."
     )
     exit_layers: Positive | None = option(
-        "Number of target layers that early-exit drafts with [default: a third].", proposer="early-exit"
+        None,
+        "Number of target layers that early-exit drafts with [default: a third].",
+        extra={"proposer": "early-exit"},
     )
     ngram: NgramSizes | None = option(
+        None,
         "Shortest and longest suffix that n-gram drafting looks up [default: 2:4].",
         metavar="MIN:MAX",
-        proposer="n-gram",
+        extra={"proposer": "n-gram"},
     )
     look_ahead: NonNegative | None = option(
-        "Bytes after a target token in which slrs looks for a longer token [default: 3].", proposer="slrs"
+        None,
+        "Bytes after a target token in which slrs looks for a longer token [default: 3].",
+        extra={"proposer": "slrs"},
     )
     single_token: bool = option(
-        "slrs drafts one target token per cycle, as in its paper.", False, proposer="slrs"
+        False,
+        "slrs drafts one target token per cycle, as in its paper.",
+        extra={"proposer": "slrs"},
     )
     overlap: Path | None = option(
-        "Shared tokens of target and drafter: a folder written by `compare-vocab --output`, in either order."
+        None,
+        "Shared tokens of target and drafter: a folder written by `compare-vocab --output`, in either order.",
     )
     drafter_tokenizer: TokenizerPath | None = option(
-        "Tokenizer folder for a draft model without its own tokenizer."
+        None, "Tokenizer folder for a draft model without its own tokenizer."
     )
     control: Literal["fixed", "adaptive", "bandit"] | None = option(
+        None,
         "fixed drafts the full size in every cycle; adaptive drafts what pays off, down to nothing; bandit also "
         "chooses between joined proposers [default: bandit for joined proposers, adaptive on a CPU at "
-        "temperature 0, else fixed]."
+        "temperature 0, else fixed].",
     )
     verifier: str | None = option(
+        None,
         "How drafts are accepted when sampling: match, point or residual [default: residual with --draft-sampling, "
         "else match].",
         metavar="NAME",
@@ -300,10 +300,10 @@ def _extra(name: str) -> Mapping[str, Any]:
 
 def meant_for(name: str) -> list[str]:
     """Return the kinds of trained draft head to which an option applies; empty: it is not about heads."""
-    return list(_extra(name)["heads"])
+    return list(_extra(name).get("heads", ()))
 
 
 def only_proposer(name: str) -> str | None:
     """Return the only proposer that reads an option; None if all do."""
-    found: str | None = _extra(name)["proposer"]
+    found: str | None = _extra(name).get("proposer")
     return found

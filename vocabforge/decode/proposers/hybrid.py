@@ -17,16 +17,7 @@ from ...models.heads.registry import DraftHead
 from ...models.kv_cache import KVCache
 from ..tree import DraftTree
 from .interface import Commit, Draw, Plan, SometimesReady, Wrap, WrapsPasses
-from .registry import (
-    FOREIGN,
-    JOIN,
-    Lap,
-    Proposer,
-    ProposerParts,
-    make_proposer,
-    part_names,
-    with_drafter,
-)
+from .registry import JOIN, Lap, Proposer
 
 
 class HybridProposer:
@@ -104,41 +95,3 @@ class HybridProposer:
         for part in self.parts:
             if isinstance(part, WrapsPasses):
                 part.wrap(wrap)
-
-
-def build_hybrid(names: Sequence[str], parts: ProposerParts) -> HybridProposer:
-    """Build a hybrid of these proposers; each takes the options that it uses, one the drafter and head."""
-    from ..build.grid import usable
-
-    owner = with_drafter(JOIN.join(names)) or "early-exit"
-
-    def made(name: str) -> Proposer:
-        options, _ = usable(parts.options, name)
-        whole = replace(parts, options=options)
-        return make_proposer(name, whole if name == owner else replace(whole, drafter=None, head=None))
-
-    return HybridProposer(list(map(made, names)))
-
-
-def check_hybrid(name: str, control: str | None) -> None:
-    """Reject joined names that cannot form a hybrid, and controls that do not choose a proposer.
-
-    Raises:
-        UsageError: either was given.
-    """
-    parts = part_names(name)
-    drafting = [part for part in parts if with_drafter(part)]
-    if set(parts) & set(FOREIGN) or len(drafting) > 1 or len(set(parts)) < len(parts):
-        raise UsageError(
-            "these proposers make no hybrid",
-            got=name,
-            expected="at most one proposer that needs a drafter, of the target's vocabulary, and n-gram or early-exit",
-            source="--proposer",
-        )
-    if control in ("fixed", "adaptive"):
-        raise UsageError(
-            "a hybrid's cycles need a choice of the proposer",
-            got=f"--control {control} with --proposer {name}",
-            expected="--control bandit",
-            remedy="leave --control out",
-        )

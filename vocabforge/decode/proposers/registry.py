@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from torch import Tensor
 
-from ...core.registry import ExtensionTable, resolve
+from ...core.errors import UsageError
+from ...core.registry import ExtensionTable, load_attribute, resolve
 from ...models.heads.registry import DraftHead
 from ...models.kv_cache import KVCache
 from ...models.target.interface import Target
@@ -47,6 +48,7 @@ FOREIGN = ("tli", "slem", "slrs")  # proposers for a draft model with another vo
 ALONE = ("n-gram", "early-exit")
 
 JOIN = "+"  # between the names of a hybrid's proposers
+_HYBRID = "vocabforge.decode.proposers.hybrid:HybridProposer"
 
 # kind of drafter -> the proposers that can draft with it, its default first
 FITTING = ExtensionTable(
@@ -132,12 +134,17 @@ def make_proposer(name: str, parts: ProposerParts) -> Proposer:
     Raises:
         UsageError: the proposer is unknown, cannot fill the tree, or does not support an option.
     """
-    if len(names := part_names(name)) > 1:
-        from .hybrid import build_hybrid
+    if len(names := part_names(name)) == 1:
+        proposer: Proposer = resolve(PROPOSERS, name, "proposer")(parts)
+        return proposer
+    hybrid: Callable[[list[Proposer]], Proposer] = load_attribute(_HYBRID)
+    owner = with_drafter(name) or "early-exit"
 
-        return build_hybrid(names, parts)
-    proposer: Proposer = resolve(PROPOSERS, name, "proposer")(parts)
-    return proposer
+    def made(part: str) -> Proposer:
+        whole = replace(parts, options=usable(parts.options, part)[0])
+        return make_proposer(part, whole if part == owner else replace(whole, drafter=None, head=None))
+
+    return hybrid(list(map(made, names)))
 
 
 def part_names(name: str) -> list[str]:
@@ -154,6 +161,51 @@ def _is_alone(part: str) -> bool:
     if part in ALONE or part not in PROPOSERS:
         return part in ALONE
     return not any(part in row for row in FITTING.values())
+
+
+def usable(spec: MethodSpec, proposer: str) -> tuple[MethodSpec, list[str]]:
+    """Return the spec without the options that its proposer does not use, and a list of these.
+
+    Options meant for another proposer are also dropped, but not listed.
+    """
+    from ..build.spec import only_proposer, option_of
+
+    given = spec.given()
+    others = [name for name in given if only_proposer(name) not in (None, *part_names(proposer))]
+    lost = []
+    if proposer in ("n-gram", "slem"):
+        lost += ["draft_sampling"]
+    if proposer in ("n-gram", "slrs"):
+        lost += ["tree_file"]
+        if proposer == "slrs" or spec.tree != "dynamic":
+            lost += ("tree", "topk", "total_nodes")
+    lost = [name for name in given if name in lost]
+    told = [option_of(name) + ("" if given[name] is True else f" {given[name]}") for name in lost]
+    return spec.without(*others, *lost), told
+
+
+def check_hybrid(name: str, control: str | None) -> None:
+    """Reject joined names that cannot form a hybrid, and controls that do not choose a proposer.
+
+    Raises:
+        UsageError: either was given.
+    """
+    parts = part_names(name)
+    drafting = [part for part in parts if with_drafter(part)]
+    if set(parts) & set(FOREIGN) or len(drafting) > 1 or len(set(parts)) < len(parts):
+        raise UsageError(
+            "these proposers make no hybrid",
+            got=name,
+            expected="at most one proposer that needs a drafter, of the target's vocabulary, and n-gram or early-exit",
+            source="--proposer",
+        )
+    if control in ("fixed", "adaptive"):
+        raise UsageError(
+            "a hybrid's cycles need a choice of the proposer",
+            got=f"--control {control} with --proposer {name}",
+            expected="--control bandit",
+            remedy="leave --control out",
+        )
 
 
 def tree_proposer(target: Target, drafter: Any, head: DraftHead, settings: TreeSettings) -> Proposer:

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ...capture.online import RowBatch, to_tensors
 from ...core.console import say
 from ...core.errors import DataError
 from ...core.journal import MetricsLog
@@ -25,6 +24,7 @@ from ...corpus.prepared.options import HeldoutOptions, PrepareOptions
 from ...corpus.tokenizer.tokenizer import TextTokenizer
 from ...models.target.documents import document_mask
 from ...train import checkpoint as checkpoints
+from ...train.capture.online import RowBatch, to_tensors
 from ...train.checkpoint import restore_state, state_of
 from ...train.config import OptimConfig
 from ...train.machine import stop_requested

@@ -17,7 +17,6 @@ from ...decode.request import Generation
 from ...models.target.interface import Target
 from ..results.intervals import estimate, ratio
 from ..results.schema import Figure
-from .prompts import LivePrompts
 
 
 @dataclass(frozen=True)
@@ -37,6 +36,14 @@ class Accepted:
     def prompts(self) -> int:
         """Number of prompts decoded."""
         return len(self.made)
+
+
+@dataclass(frozen=True)
+class LivePrompts:
+    """Token ids of held-out prompts, and the stop tokens of an answer."""
+
+    prompts: Sequence[Sequence[int]]
+    stop_ids: tuple[int, ...]
 
 
 class AcceptanceMeter:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...core.errors import DataError
+from ..quality.gsm8k import marked_number
 from .rows import Row, add_id, iter_rows, no_question, require, text_of, value_of, whole
 from .types import Question
 
@@ -85,7 +86,7 @@ def _references(value: Any) -> tuple[str, ...]:
 
 def make_sample() -> list[Question]:
     """Return the questions of ``vocabforge demo``; its drafter's training data contains none of them."""
-    from ...demo.texts.writer import sample_questions, spec_bench_rows
+    from .sample.writer import sample_questions, spec_bench_rows
 
     rows = spec_bench_rows(sample_questions())
     return [question_of(row, f"sample:{number}") for number, row in enumerate(rows, start=1)]
@@ -131,7 +132,6 @@ def read_gsm8k(path: Path) -> list[Question]:
         DataError: the file is unreadable or has no question, or a row is invalid or its answer lacks ``####
             number`` (with file:line).
     """
-    from ..quality.gsm8k import marked_number  # circular import
 
     def read(row: Row, source: str, number: int) -> Question:
         question, answer = text_of(row, "question", source), text_of(row, "answer", source)

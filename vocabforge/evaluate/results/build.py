@@ -14,7 +14,7 @@ from ...core.progress import ProgressBar
 from ..benchmarks import asked_sha256
 from ..identity.compare import compare_outputs, outputs_of
 from ..identity.divergence import Verdicts, judge
-from ..quality import score_answers
+from ..quality.scoring import score_answers
 from ..run.settings import run_files
 from .answers import MethodRows, read_method
 from .schema import (

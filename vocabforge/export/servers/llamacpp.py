@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ..layouts.gguf.layout import AUX_LAYERS, TARGETS
-from ..layouts.layer_ids import LAYER_IDS, as_inputs, default_layers
+from ...layouts.gguf.layout import AUX_LAYERS, TARGETS
+from ...layouts.layer_ids import LAYER_IDS, as_inputs, default_layers
 from .settings import check_layers, configuration, eagle3_sizes, map_rows
 from .types import LAYERS_FROM, Folder, Reader, Served, ServedTarget
 from .vllm import own_embedding

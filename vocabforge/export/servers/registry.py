@@ -11,11 +11,11 @@ from torch import Tensor
 
 from ...core.errors import DataError
 from ...core.registry import ExtensionTable, resolve
+from ...layouts.eagle1 import token_map
+from ...layouts.fields import read_config
+from ...layouts.gguf.layout import drafter_file, is_gguf, serving_form
 from ...models.checkpoint import checkpoint_files
 from ...vocab.subset.maps import read_fr_spec
-from ..layouts.eagle1 import token_map
-from ..layouts.fields import read_config
-from ..layouts.gguf.layout import drafter_file, is_gguf, serving_form
 from .types import Folder, Reader, Served, ServedTarget
 
 # name -> "module:attr" of a types.Reader. To add a server, add a file and a row.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from ..layouts.layer_ids import LAYER_IDS, as_inputs, default_layers
+from ...layouts.layer_ids import LAYER_IDS, as_inputs, default_layers
 from .settings import check_ids, check_layers, configuration, eagle3_sizes, map_rows, sizes_of
 from .types import LAYERS_FROM, Folder, Reader, Served, ServedTarget
 from .weights import EMBEDDING, HEAD, KeyPlace, conclude, load, slots_of

@@ -12,9 +12,9 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
+from ...layouts.eagle3 import WITH_HEAD
+from ...layouts.layer_ids import LAYER_IDS, as_inputs, default_layers
 from ...models.heads.served import KEY, PREFIX
-from ..layouts.eagle3 import WITH_HEAD
-from ..layouts.layer_ids import LAYER_IDS, as_inputs, default_layers
 from .settings import check_layers, configuration, eagle3_sizes, map_rows, sizes_of
 from .types import LAYERS_FROM, Folder, Reader, Served, ServedTarget
 from .weights import EMBEDDING, HEAD, KeyPlace, conclude, is_targets, load, slots_of

@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...capture.online import CapturedBatch
 from ...core.console import DataTable
 from ...core.progress import ProgressBar
 from ...models.drafters.interface import Drafter
 from ...models.heads.registry import DraftHead, DraftState, RouterHead, exact_head
 from ...models.target.head import TargetHead
 from ...models.target.hf import HFTarget
+from ..capture.online import CapturedBatch
 from ..metrics import expected_accepted_length
 from .states import DraftingRows, average_precision, drafting_rows, router_labels
 

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ...capture.online import CapturedBatch, to_tensors
 from ...core.artifact import check_output
 from ...core.console import say
 from ...core.distributed import Group
@@ -31,6 +30,7 @@ from ...models.heads.router import Router, cluster_rows, default_budgets
 from ...models.target.head import TargetHead
 from ...models.target.hf import HFTarget
 from ...models.ttt.blocks import every_anchor
+from ..capture.online import CapturedBatch, to_tensors
 from ..data import TrainData, batch_rows, divide
 from ..heldout import check_finite
 from ..loop import run_steps

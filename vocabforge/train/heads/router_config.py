@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 from pydantic import model_validator
 
-from ...capture.config import CaptureConfig
 from ...core.config import ModelPath, Positive, StrictModel, TokenizerPath
 from ...core.console import say
+from ..capture.config import CaptureConfig
 from ..config import BookkeepingConfig, DataConfig, MemoryConfig, OptimConfig, RouterSizes
 
 

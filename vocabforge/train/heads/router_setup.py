@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from ...capture.build import build_capture, load_capture_target
 from ...core.artifact import Artifact, open_artifact
 from ...core.distributed import Group, rank, world_size
 from ...core.errors import UsageError
@@ -17,6 +14,7 @@ from ...core.files import atomic_write_json, check_run_folder
 from ...core.hub import hub_name
 from ...corpus.sources.inputs import expand_paths
 from ...corpus.tokenizer.tokenizer import load_tokenizer
+from ...layouts.registry import load_drafter
 from ...models.device import choose_device
 from ...models.drafters.interface import Drafter
 from ...models.drafters.io import TargetTensors
@@ -25,16 +23,13 @@ from ...models.target.fingerprint import target_fingerprint
 from ...models.target.hf import check_row_length, check_tokenizer_fits, read_target_config
 from ...models.target.text_config import text_config
 from ...vocab.clusters.clusters import load_clusters
+from ..capture.build import build_capture, load_capture_target
 from ..data import divide, prepare_together, with_prepared
 from ..machine import device_of
 from ..parallel.strategy import wanted_strategy
 from .draft_heads import check_clusters, check_routable, new_router
 from .router import REPORT, ROUTER, RouterTrainer
 from .router_config import RouterTrainConfig
-
-# (drafter folder, target's tensors, target folder) -> drafter and its artefact. Passed in by the command
-# line, because serving layouts are read by the export package.
-LoadDrafter = Callable[[Path, TargetTensors, Path], tuple[Drafter, Artifact | None]]
 
 
 def plan(config: RouterTrainConfig) -> dict[str, Any]:
@@ -88,11 +83,7 @@ def router_strategy(group: Group) -> str:
     return strategy
 
 
-def build_router_trainer(
-    config: RouterTrainConfig,
-    load_drafter: LoadDrafter,
-    group: Group | None = None,
-) -> RouterTrainer:
+def build_router_trainer(config: RouterTrainConfig, group: Group | None = None) -> RouterTrainer:
     """Load target, drafter, clusters and data, and assemble the router. Collective.
 
     Args:
@@ -112,7 +103,7 @@ def build_router_trainer(
     check_tokenizer_fits(tokenizer.vocab_size, size, tokenizer=tokenizer.source, target=config.target)
     clusters = load_clusters(config.clusters)
     check_clusters(clusters, config.clusters, tokenizer, config.target)
-    target, drafter, artifact = _models(config, load_drafter, device)
+    target, drafter, artifact = _models(config, device)
     steps = min(config.router.steps, drafter.max_steps or config.router.steps)
     config = config.model_copy(update={"router": config.router.model_copy(update={"steps": steps})})
     data = prepare_together(config.data, config.output, tokenizer, group)
@@ -151,9 +142,7 @@ def build_router_trainer(
     )
 
 
-def _models(
-    config: RouterTrainConfig, load_drafter: LoadDrafter, device: torch.device
-) -> tuple[Any, Drafter, Artifact | None]:
+def _models(config: RouterTrainConfig, device: torch.device) -> tuple[Any, Drafter, Artifact | None]:
     sizes = text_config(read_target_config(config.target))
     blank = torch.empty(int(sizes.vocab_size), int(sizes.hidden_size), device="meta")
     # Load the drafter twice: it defines the target's auxiliary layers, and shares the target's tensors.

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ...capture.online import CapturedBatch
 from ...models.drafters.interface import Drafter
 from ...models.drafters.parallel import is_parallel
 from ...models.heads.registry import DraftState
 from ...ops.ordering import topk_lowest_id
+from ..capture.online import CapturedBatch
 from ..ttt import TTTStep, shift_left, unroll
 
 _LABEL_BYTES = 128 * 2**20

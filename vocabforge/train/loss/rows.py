@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ...capture.online import CapturedBatch
 from ...models.target.logits import LogitFacts
+from ..capture.online import CapturedBatch
 from ..ttt import TTTStep, counted_rows
 from .vocab import RowLoss
 

@@ -9,21 +9,26 @@ import hashlib
 import time
 from collections import Counter as Multiset
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
 
+from ...core.artifact import check_output
 from ...core.console import say
-from ...core.errors import DataError
+from ...core.errors import DataError, UsageError
 from ...core.progress import ProgressBar, human_rate
+from ...core.values import split_pair
 from ...corpus.sources.bytes import summarize_problems
+from ...corpus.sources.document import check_parting
 from ...corpus.sources.shards import Shard
-from ...corpus.tokenizer.tokenizer import TextTokenizer
+from ...corpus.sources.sources import SourceOptions
+from ...corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
 from ..subset.select import SpecialTokens
 from .plan import Unit, make_plan, stored
+from .request import CountRequest
 from .shards import PartialResults, ShardCounter, UnitResult, count_here, count_in_workers
-from .table import REST, FrequencyTable, Tally
+from .table import REST, FrequencyTable, Tally, save_counts
 from .tally import CountOptions
 
 
@@ -200,3 +205,44 @@ def _say_special(tokenizer: TextTokenizer, table: FrequencyTable) -> None:
                 f"Note: the special token {tokenizer.backend.id_to_token(token)} occurs {count:,} times in the text "
                 "and is counted; pass it as --separator to split the text into documents instead"
             )
+
+
+def run_count(asked: CountRequest, *, overwrite: bool = False) -> CountRun:
+    """Count the inputs of a request and save the table.
+
+    Raises:
+        VocabForgeError: the input is missing, unreadable or empty, or the output exists.
+    """
+    paths, output = [*asked.input, *asked.more_inputs], asked.output
+    domains = _domains(asked.domain)
+    if not paths and not domains:
+        raise UsageError("no input was given", expected="--input PATH …, or --domain NAME=PATH")
+    check_parting(asked.separator, asked.text_unit)
+    sources = SourceOptions(**{one.name: getattr(asked, one.name) for one in fields(SourceOptions)})
+    options = CountOptions(
+        mode=asked.mode,
+        sources=sources,
+        engine=asked.engine,
+        workers=asked.workers,
+        content_format=asked.content_format,
+        shard_bytes=asked.shard_mb << 20,
+    )
+    check_output(output, overwrite=overwrite)
+    return count_corpus(
+        load_tokenizer(asked.tokenizer, asked.content_format),
+        paths,
+        options,
+        partial_folder(output),
+        domains=domains,
+        keep=lambda done: save_counts(done.table, output, overwrite=overwrite),
+    )
+
+
+def _domains(given: Sequence[str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for entry in given:
+        name, path = split_pair(entry, expected="--domain NAME=PATH", source="--domain")
+        if not path:
+            raise UsageError("a domain has no input", got=entry, expected="--domain NAME=PATH")
+        found.setdefault(name, []).append(path)
+    return found

@@ -1,0 +1,160 @@
+"""Answer the prompts of a data set with the target itself, in this process or on servers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..core.artifact import check_output
+from ..core.errors import MismatchError, UsageError, VocabForgeError
+from ..core.gguf import gguf_source
+from ..core.hub import model_name
+from ..core.registry import check_known
+from ..core.values import yaml_pairs
+from ..corpus.regenerate.backends import Backend, RegenerateJob, local_backend, server_backend
+from ..corpus.regenerate.local import LocalTarget, check_answers_end
+from ..corpus.regenerate.pool import PoolOptions
+from ..corpus.regenerate.request import RegenerateRequest
+from ..corpus.regenerate.rows import GenerationSettings
+from ..corpus.regenerate.run import regenerate
+from ..corpus.regenerate.server import ChatServer, Server, TryAgain, Unusable, api_key, base_url
+from ..corpus.sources.document import SourceOptions
+from ..corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
+from ..models.device import choose_device
+from ..models.target.fingerprint import target_fingerprint
+from ..models.target.load import decoding_dtype
+from .build.models import Models
+from .build.spec import MethodSpec
+from .text import continue_batches
+
+_DTYPES = ("auto", "float32", "bfloat16", "float16")
+
+
+def run_regenerate(asked: RegenerateRequest, *, overwrite: bool = False) -> dict[str, Any]:
+    """Answer the prompts and write them as an artefact; an interrupted run resumes.
+
+    Returns:
+        the artefact's metadata: numbers of rows and answers, and why rows were left out.
+
+    Raises:
+        VocabForgeError: the rows cannot be read, or target and servers do not fit the request.
+    """
+    check_output(asked.output, overwrite=overwrite)
+    generation, backend, tokenizer = choose_side(asked)
+    reading = SourceOptions(
+        text_field=asked.prompt_field, strict=asked.strict, sample=asked.sample, seed=asked.seed
+    )
+    task = RegenerateJob(
+        list(asked.input),
+        reading,
+        generation,
+        asked.first_turn_only,
+        asked.empty == "keep",
+        asked.drop_failed,
+        tokenizer,
+    )
+    return regenerate(task, backend, asked.output, overwrite=overwrite, fresh=asked.fresh)
+
+
+def choose_side(
+    asked: RegenerateRequest,
+) -> tuple[GenerationSettings, Backend, TextTokenizer | None]:
+    """Return settings and backend of a target in this process (and its tokenizer), or of servers."""
+    if (asked.target is None) == (not asked.server):
+        raise UsageError(
+            "give the target once: as --target, or as --server",
+            got="both" if asked.server else "neither",
+            expected="one of --target DIR and --server URL",
+        )
+    names = ("temperature", "top_p", "max_tokens", "seed", "send_reasoning")
+    wanted = {
+        **{name: getattr(asked, name) for name in names},
+        "template_arguments": yaml_pairs(asked.template_arg, "--template-arg"),
+        "body": yaml_pairs(asked.body, "--body"),
+    }
+    if asked.target is not None:
+        return _local_side(asked.target, wanted, asked)
+    return (*_server_side(wanted, asked), None)
+
+
+def _local_side(
+    path: Path, wanted: Mapping[str, Any], options: RegenerateRequest
+) -> tuple[GenerationSettings, Backend, TextTokenizer]:
+    check_known(options.dtype, _DTYPES, "dtype", source="--dtype")
+    if wanted["body"]:
+        raise UsageError(
+            "--body is for servers",
+            got="--body with --target",
+            expected="--body with --server URL",
+            remedy="leave --body out, or ask a server",
+        )
+    tokenizer = load_tokenizer(options.tokenizer or path, options.content_format)
+    check_answers_end(tokenizer)  # before loading weights
+    device = choose_device(options.device)
+    dtype = decoding_dtype(path, None if options.dtype == "auto" else options.dtype, device)
+    # Excludes batch size and drafting: they do not change the answers.
+    backend = {
+        "kind": "decoder",
+        "target": target_fingerprint(path),
+        "tokenizer": tokenizer.fingerprint,
+        "dtype": dtype,
+        "device": device.type,
+    }
+    if (source := gguf_source(path)) is not None:
+        backend["gguf"] = source[1]
+    generation = GenerationSettings(backend=backend, model=options.model or model_name(path), **wanted)
+    models = Models(path, options.tokenizer, device=str(device), dtype=dtype, device_map=options.device_map)
+    continue_ids, context = continue_batches(
+        models,
+        MethodSpec(drafter=options.drafter, proposer=options.proposer),
+        rows=options.batch_size,
+        max_new_tokens=generation.max_tokens,
+        temperature=generation.temperature,
+        top_p=generation.top_p,
+    )
+    target = LocalTarget(continue_ids, tokenizer, generation, context)
+    return generation, local_backend(target, options.batch_size), tokenizer
+
+
+def _server_side(wanted: Mapping[str, Any], options: RegenerateRequest) -> tuple[GenerationSettings, Backend]:
+    key, timeout = api_key(options.api_key_env), options.timeout
+    addresses = list(dict.fromkeys(base_url(url) for url in options.server or ()))
+    listed: dict[str, list[str] | None] = {}
+    away: list[str] = []
+    for url in addresses:
+        server = Server(url, key=key, timeout=min(timeout, 30.0))
+        try:
+            listed[url] = server.models()
+        except (TryAgain, Unusable) as error:
+            away.append(f"{url}: {error}")
+        finally:
+            server.close()
+    if not listed:
+        raise VocabForgeError(
+            "no server can be reached",
+            got="; ".join(away),
+            remedy="check --server, and --api-key-env if they want a key",
+        )
+    name = options.model or _only_model(listed)
+    for url, names in listed.items():
+        if names and name not in names:
+            raise MismatchError(
+                "a server does not serve this model", got=", ".join(names), expected=name, source=url
+            )
+    generation = GenerationSettings(backend={"kind": "server"}, model=name, **wanted)
+    # An unreachable server may return: leave it to the pool.
+    servers = [ChatServer(url, generation, key=key, timeout=timeout) for url in addresses]
+    pool = PoolOptions(concurrency=options.concurrency, retries=options.retries)
+    return generation, server_backend(servers, pool)
+
+
+def _only_model(listed: Mapping[str, list[str] | None]) -> str:
+    names = {name for found in listed.values() for name in found or ()}
+    if len(names) != 1:
+        raise UsageError(
+            "the servers do not say which model is meant",
+            got=", ".join(sorted(names)) or "no list of models",
+            expected="--model NAME",
+        )
+    return names.pop()

@@ -1,0 +1,301 @@
+"""Writer and strict reader for EAGLE-1 and EAGLE-2 drafters (``config.json`` + ``model.safetensors``).
+
+Tensors: ``embed_tokens`` (V, H); ``fc`` (H, 2H) over embedding and hidden state, in this order;
+``layers.0.*`` without input norm. The LM head is always the target's. SGLang and vLLM differ in the
+architecture's name and in the bias of ``fc``: SGLang always adds a bias and leaves a missing one
+uninitialised, vLLM does not support one.
+
+A restricted head is stored as a list of target ids in rank order, ``freq_<R>.pt``, as in FR-Spec (Zhao et al.
+2025). SGLang takes it with ``--speculative-token-map``; FR-Spec's engine finds it by its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..core.errors import DataError, MismatchError, UsageError
+from ..models.checkpoint import checkpoint_files, fill, read_headers
+from ..models.drafters.eagle1 import Eagle1Config, Eagle1Drafter
+from ..models.drafters.interface import Drafter
+from ..models.drafters.io import TargetTensors, assemble, check_own_embedding
+from ..models.drafters.revocab import prune_head
+from ..models.target.text_config import text_config
+from ..vocab.subset.maps import ExportInputs, read_fr_spec, write_fr_spec
+from ..vocab.subset.subset import VocabSubset
+from .eagle3 import parameters
+from .eagle3_folder import EMBEDDING, LM_HEAD, check_rows, refuse_packed, rounded_alike
+from .fields import CONFIG, decoder_fields, read_config, read_sizes, write_files
+from .interface import Export, layout_folder
+
+SGLANG, VLLM = "sglang", "vllm"
+# server -> its architecture name for this drafter
+ARCHITECTURES = {SGLANG: "LlamaForCausalLMEagle", VLLM: "EagleLlamaForCausalLM"}
+SERVERS = {"eagle": (SGLANG, VLLM), "fr-spec": (SGLANG,)}  # layout -> servers, default first
+FC, FC_BIAS = "fc.weight", "fc.bias"
+_PUBLISHED = "LlamaForCausalLM"  # EAGLE's published folders name a plain Llama
+
+
+class Eagle:
+    """A folder for SGLang or vLLM; EAGLE's published folders can be read as well."""
+
+    NAME = "eagle"
+    KIND = "export-eagle"
+
+    @staticmethod
+    def matches(body: Mapping[str, Any]) -> bool:
+        """Return whether the architecture is EAGLE's, or a single-layer Llama as in published folders."""
+        named = body.get("architectures")
+        if not isinstance(named, list):
+            return False
+        if any(name in named for name in ARCHITECTURES.values()):
+            return True
+        return _PUBLISHED in named and body.get("num_hidden_layers") == 1
+
+    @staticmethod
+    def write(path: Path, export: Export) -> None:
+        server = _server(Eagle.NAME, export)
+        drafter = _eagle1_only(export.drafter, Eagle.NAME)
+        if drafter.has_own_head and not _is_targets(drafter, export.shared):
+            raise _no_own_head(drafter)
+        if drafter.config.draft_vocab_size not in (None, drafter.config.vocab_size):
+            raise MismatchError(
+                "the EAGLE layout has no place for a draft vocabulary",
+                got=f"a head of {len(drafter.head_weight):,} tokens",
+                expected="the target's whole head",
+                remedy="export --format fr-spec, which adds the list of tokens to the folder",
+            )
+        with layout_folder(path, Eagle.KIND, export) as folder:
+            _write_folder(folder, drafter, export, server)
+
+    @staticmethod
+    def read(path: Path, shared: TargetTensors, num_layers: int) -> Drafter:
+        """Read a folder strictly; a token map in it restricts the head."""
+        drafter = read_eagle(path, shared)
+        found = token_map(path)
+        return drafter if found is None else restricted(drafter, found)
+
+
+class FrSpec:
+    """An EAGLE folder with a list of draft tokens, for SGLang and FR-Spec's engine."""
+
+    NAME = "fr-spec"
+    KIND = "export-fr-spec"
+
+    @staticmethod
+    def matches(body: Mapping[str, Any]) -> bool:
+        """Return False: the configuration is that of ``eagle``, whose reader also finds the token map."""
+        return False
+
+    @staticmethod
+    def write(path: Path, export: Export) -> None:
+        server = _server(FrSpec.NAME, export)
+        drafter = _eagle1_only(export.drafter, FrSpec.NAME)
+        if drafter.config.draft_vocab_size in (None, drafter.config.vocab_size):
+            raise MismatchError(
+                "the FR-Spec layout restricts the draft head, and this drafter's is not restricted",
+                got=f"a head of all {drafter.config.vocab_size:,} tokens",
+                expected="a draft vocabulary",
+                remedy="give --vocab DIR (a subset of select-vocab), or --format eagle",
+            )
+        if not _is_targets(drafter, export.shared):
+            raise _no_own_head(drafter)
+        ids = drafter.target_ids.cpu().numpy()
+        ranked = ids if export.ranked is None else np.asarray(export.ranked, dtype=np.int64)
+        subset = VocabSubset(ids, ranked, drafter.config.vocab_size, "")  # rejects a ranking of other ids
+        with layout_folder(path, FrSpec.KIND, export) as folder:
+            _write_folder(folder, drafter, export, server)
+            write_fr_spec(ExportInputs(subset), folder)
+
+    @staticmethod
+    def read(path: Path, shared: TargetTensors, num_layers: int) -> Drafter:
+        """Read a folder like :meth:`Eagle.read`, but require the token map."""
+        drafter, found = read_eagle(path, shared), token_map(path)
+        if found is None:
+            raise DataError(
+                "the list of draft tokens is missing",
+                got="no freq_<R>.pt",
+                expected="one",
+                source=path,
+                remedy="export it again with --format fr-spec",
+            )
+        return restricted(drafter, found)
+
+
+def eagle_config(
+    config: Eagle1Config, target: Mapping[str, Any], dtype: torch.dtype, server: str
+) -> dict[str, Any]:
+    """Return the layout's ``config.json``: a single-layer Llama with the drafter's sizes.
+
+    EAGLE's own loader assumes that ``fc`` has a bias unless ``bias`` is false. The key is only written if
+    false, because servers interpret true as an attention bias.
+    """
+    text = text_config(target)
+    return {
+        "architectures": [ARCHITECTURES[server]],
+        "model_type": "llama",
+        **decoder_fields(config, dtype),
+        **({"bias": False} if server == VLLM else {}),
+        "bos_token_id": text.bos_token_id,
+        "eos_token_id": text.eos_token_id,
+    }
+
+
+def _write_folder(folder: Path, drafter: Eagle1Drafter, export: Export, server: str) -> None:
+    tensors = {name: p for name, p in parameters(drafter, export.dtype).items() if name != LM_HEAD}
+    bias = tensors.pop(FC_BIAS, None)
+    if server == SGLANG:
+        tensors[FC_BIAS] = (
+            torch.zeros(drafter.config.hidden_size, dtype=export.dtype) if bias is None else bias
+        )
+    elif bias is not None and bool(bias.any()):
+        raise MismatchError(
+            "vLLM computes EAGLE drafters without a bias in fc",
+            got=f"a trained bias of up to {float(bias.abs().max()):.3g}",
+            expected="none, or zeros",
+            remedy="train again with drafter.fc_bias=false; or export --server sglang, which computes it",
+        )
+    tensors[EMBEDDING] = export.shared.embedding.detach().to("cpu", export.dtype, copy=True).contiguous()
+    write_files(folder, tensors, eagle_config(drafter.config, export.target, export.dtype, server))
+
+
+def _server(layout: str, export: Export) -> str:
+    servers = SERVERS[layout]
+    server = export.server or servers[0]
+    if server not in servers:
+        raise UsageError(
+            f"the layout {layout} is not one that this server reads",
+            got=f"--server {server}",
+            expected=" or ".join(servers),
+            remedy="export --format eagle --server vllm: vLLM drafts EAGLE-1/2 over the whole vocabulary only"
+            if server == VLLM
+            else None,
+        )
+    return server
+
+
+def _eagle1_only(drafter: Drafter, layout: str) -> Eagle1Drafter:
+    if not isinstance(drafter, Eagle1Drafter):
+        remedies = {
+            "eagle3": "export --format sglang-eagle3, whose d2t inside is the draft vocabulary",
+            "medusa": "export --format medusa, which vLLM 0.32 reads (0.33 has dropped it)",
+        }
+        raise MismatchError(
+            f"the layout {layout} holds EAGLE-1/2 drafters only",
+            got=f"a drafter of kind {drafter.kind}",
+            expected=Eagle1Drafter.kind,
+            remedy=remedies.get(
+                drafter.kind, "export --format native, which vocabforge eval and generate read"
+            ),
+        )
+    return drafter
+
+
+def _no_own_head(drafter: Drafter) -> MismatchError:
+    return MismatchError(
+        "servers run EAGLE-1/2 drafters with rows of the target's head",
+        got=f"an own head of {len(drafter.head_weight):,} rows that was trained",
+        expected="the target's rows",
+        remedy="export --format native, which vocabforge eval and generate read; or train with drafter.head=target",
+    )
+
+
+def _is_targets(drafter: Drafter, shared: TargetTensors) -> bool:
+    rows = shared.head[drafter.target_ids.to(shared.head.device)]
+    return rounded_alike(drafter.head_weight, rows)
+
+
+def is_eagle_folder(path: Path) -> bool:
+    """Return whether a language-model folder holds an EAGLE drafter, that is, has ``fc``."""
+    try:
+        return FC in read_headers(checkpoint_files(path))
+    except DataError:
+        return False
+
+
+def token_map(path: Path) -> Path | None:
+    """Return the path of the token map in a drafter's folder, if there is one."""
+    found = sorted(path.glob("freq_*.pt"))
+    if len(found) > 1:
+        raise DataError(
+            "the drafter's folder has several lists of draft tokens",
+            got=", ".join(file.name for file in found),
+            expected="one",
+            source=path,
+            remedy="move the others away",
+        )
+    return found[0] if found else None
+
+
+def ranked_ids(path: Path) -> tuple[int, ...] | None:
+    """Return the ids of the draft vocabulary in rank order, if the drafter's folder has a token map."""
+    found = token_map(path)
+    return None if found is None else tuple(read_fr_spec(found).tolist())
+
+
+def read_eagle(path: Path, shared: TargetTensors) -> Eagle1Drafter:
+    """Read the drafter of a folder with the target's head.
+
+    Raises:
+        DataError: files are missing, damaged or pickled, or the drafter's form is not supported.
+        ArtifactError: the tensors do not match the configuration.
+        MismatchError: the drafter does not fit the target.
+    """
+    body = read_config(path)
+    stored = read_headers(checkpoint_files(path))
+    refuse_packed(stored, path)
+    tensors = {name: torch.empty(item.shape) for name, item in stored.items()}
+    fill(stored, {name: (tensor,) for name, tensor in tensors.items()})
+    _check_head(tensors.pop(LM_HEAD, None), shared, path)
+    embedding = tensors.pop(EMBEDDING, None)
+    if embedding is not None:
+        check_own_embedding(embedding, shared, path)
+    biased = FC_BIAS in tensors
+    if isinstance(body.get("bias"), bool) and body["bias"] != biased:
+        raise DataError(
+            "the drafter's config.json contradicts its weights",
+            got=f"bias {str(body['bias']).lower()}, and {'an' if biased else 'no'} {FC_BIAS}",
+            source=path / CONFIG,
+            remedy="the bias is that of fc: correct config.json, or fetch the weights again",
+        )
+    fields = read_sizes({**body, "bias": None}, path / CONFIG)  # in this layout it is the bias of fc
+    config = Eagle1Config(draft_vocab_size=None, fc_bias=biased, **fields)
+    check_rows(config, tensors, path)
+    cast = {name: tensor.to(shared.embedding.dtype) for name, tensor in tensors.items()}
+    drafter: Eagle1Drafter = assemble(config, cast, None, shared, source=path)
+    return drafter
+
+
+def _check_head(head: Tensor | None, shared: TargetTensors, path: Path) -> None:
+    """Reject an LM head that differs from the target's: SGLang would ignore it, vLLM would use it."""
+    if head is None:
+        return
+    if head.shape != shared.head.shape or not rounded_alike(head, shared.head):
+        raise MismatchError(
+            "the EAGLE-1/2 drafter brings an LM head of its own",
+            got=f"shape {tuple(head.shape)}, different values from the target's",
+            expected="none: servers draft with the target's",
+            source=path,
+            remedy="give the target that it was trained for, or remove lm_head.weight from its weights",
+        )
+
+
+def restricted(drafter: Drafter, file: Path) -> Drafter:
+    """Return the drafter restricted to a list of draft tokens, with the target's rows."""
+    ids = read_fr_spec(file)
+    size = drafter.config.vocab_size
+    values = np.unique(ids)
+    if len(values) < len(ids) or values[0] < 0 or values[-1] >= size:
+        raise DataError(
+            "the list of draft tokens does not consist of this target's ids",
+            got=f"{len(ids):,} ids, {len(values):,} different, {values[0]} to {values[-1]}",
+            expected=f"each once, 0 to {size - 1:,}",
+            source=file,
+            remedy="create the list again",
+        )
+    return prune_head(drafter, VocabSubset.from_ranked(ids, vocab_size=size, fingerprint=""), source=file)

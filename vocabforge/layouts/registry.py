@@ -1,0 +1,120 @@
+"""Table of export formats, and loading of drafters from any of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from ..core.artifact import MANIFEST, Artifact, open_artifact
+from ..core.errors import DataError, MismatchError
+from ..core.registry import ExtensionTable, resolve
+from ..corpus.tokenizer.tokenizer import check_fingerprint
+from ..models.drafters.interface import Drafter
+from ..models.drafters.io import TargetTensors, check_target
+from ..models.target.fingerprint import target_fingerprint
+from ..models.target.hf import read_target_config
+from ..models.target.text_config import text_config
+from ..vocab.subset.subset import load_subset
+from .eagle3_folder import drafter_config
+from .interface import Layout
+
+# name -> "module:attr" of a class as in layout.Layout. To add a layout, add a file and a row. Tried in this
+# order.
+FORMATS = ExtensionTable(
+    "vocabforge.layouts",
+    {
+        "native": "vocabforge.layouts.native:Native",
+        "vllm": "vocabforge.layouts.vllm:VllmEagle3",
+        "sglang-eagle3": "vocabforge.layouts.eagle3:SglangEagle3",
+        "speculators-block": "vocabforge.layouts.speculators_block:SpeculatorsBlock",
+        "speculators-eagle3": "vocabforge.layouts.speculators:SpeculatorsEagle3",
+        "block": "vocabforge.layouts.block:ServedBlock",
+        "eagle": "vocabforge.layouts.eagle1:Eagle",
+        "fr-spec": "vocabforge.layouts.eagle1:FrSpec",
+        "gguf": "vocabforge.layouts.gguf.layout:Gguf",
+        "medusa": "vocabforge.layouts.medusa:Medusa",
+        "mtp": "vocabforge.layouts.mtp:Mtp",
+    },
+)
+
+
+def layout_of(name: str) -> type[Layout]:
+    """Return the layout of a name; raise UsageError if it is unknown."""
+    found: type[Layout] = resolve(FORMATS, name, "export format")
+    return found
+
+
+def load_drafter(path: Path, target: TargetTensors, target_path: Path) -> tuple[Drafter, Artifact | None]:
+    """Load a drafter from a native artefact, an export, or a serving folder written by another tool.
+
+    Raises:
+        VocabForgeError: nothing can be loaded, files are damaged, or the drafter is for another target.
+    """
+    layers = int(text_config(read_target_config(target_path), target_path).num_hidden_layers)
+    if (path / MANIFEST).is_file():
+        artifact = open_artifact(path)
+        layouts = map(layout_of, FORMATS.usable())  # lazy: imports layouts until one matches
+        kind = next((layout for layout in layouts if artifact.kind == layout.KIND), None)
+        if kind is None:
+            open_artifact(path, tuple(layout_of(name).KIND for name in FORMATS.usable()))  # raises
+        assert kind is not None
+        if path.resolve() != target_path.resolve():  # otherwise it is the target's own MTP module
+            check_target(artifact, target_fingerprint(target_path), target=target_path)
+        return _checked(kind.read(path, target, layers), layers, path), artifact
+    if (path / "config.json").is_file():
+        body = drafter_config(path)
+        for layout in map(layout_of, FORMATS.usable()):
+            if layout.matches(body):
+                return _checked(layout.read(path, target, layers), layers, path), None
+    if any(path.glob("*.gguf")):
+        return _checked(layout_of("gguf").read(path, target, layers), layers, path), None
+    hint = path / "drafter"
+    raise DataError(
+        "there is no drafter here",
+        got=path if path.exists() else f"{path} (no such folder)",
+        expected=f"a drafter in one of the layouts {', '.join(FORMATS)}, or a smaller language model of any vocabulary "
+        "in Hugging Face's",
+        remedy=f"give {hint}"
+        if (hint / MANIFEST).is_file()
+        else "check the path; or train one with vocabforge train-drafter",
+    )
+
+
+def _checked(drafter: Drafter, layers: int, path: Path) -> Drafter:
+    if max(drafter.config.aux_layers, default=0) >= layers:
+        raise MismatchError(
+            "the drafter reads layers that the target does not have",
+            got=f"auxiliary layers {list(drafter.config.aux_layers)} (0-based)",
+            expected=f"at most {layers - 1}",
+            source=path,
+            remedy="give the target that it was trained for",
+        )
+    for name, tensor in drafter.named_parameters():
+        if not tensor.is_meta and not bool(
+            torch.isfinite(tensor).all()
+        ):  # the server would run, but accept nothing
+            raise DataError(
+                "the drafter's weights are not finite",
+                got=f"NaN or infinity in {name}",
+                source=path,
+                remedy="the checkpoint is damaged: fetch or train it again",
+            )
+    return drafter
+
+
+def restrict(drafter: Drafter, vocab: Path, artifact: Artifact | None) -> Drafter:
+    """Prune the head with :func:`~vocabforge.models.drafters.revocab.prune_head` after comparing tokenizers."""
+    from ..models.drafters.revocab import prune_head
+
+    subset = load_subset(vocab)
+    expected = artifact.meta.get("tokenizer_fingerprint") if artifact is not None else None
+    if expected:
+        check_fingerprint(
+            str(expected),
+            subset.fingerprint,
+            expected_from=f"the drafter {artifact.path if artifact else ''}",
+            got_from=f"the draft vocabulary {vocab}",
+            remedy="run count-freq with the target's tokenizer and select-vocab again",
+        )
+    return prune_head(drafter, subset, source=vocab)

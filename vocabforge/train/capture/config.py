@@ -1,0 +1,67 @@
+"""Section ``capture`` of a training configuration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from ...core.config import StrictModel
+
+
+class ServerConfig(StrictModel):
+    """Running server that computes hidden states: vLLM with VocabForge's connector.
+
+    Attributes:
+        url: server address, ``http://host:8000``.
+        folder: path on this machine of the folder that the server writes to (``shared_storage_path``).
+        buffer_gb: maximum size of unread states in that folder in GB; states are deleted once read.
+        concurrency: concurrent requests. With 1 the states are bitwise reproducible; with more, rounding
+            depends on which documents share a batch.
+        timeout_s: timeout of a request in seconds.
+        retries: number of retries if the server is busy or unreachable.
+        api_key_env: environment variable that holds the server's API key.
+    """
+
+    url: str
+    folder: Path
+    buffer_gb: Annotated[float, Field(gt=0.0)] = 8.0
+    concurrency: Annotated[int, Field(ge=1)] = 8
+    timeout_s: Annotated[float, Field(gt=0.0)] = 600.0
+    retries: Annotated[int, Field(ge=0)] = 7
+    api_key_env: str | None = None
+
+
+class CaptureConfig(StrictModel):
+    """Source of the target's hidden states.
+
+    Attributes:
+        cache: folder made by ``vocabforge capture``; None runs the target in the training process. With a
+            cache only the target's embedding and LM head are loaded.
+        server: server that computes the states during training; a cache takes precedence.
+        dtype: dtype of the target's computation, independent of run.mixed_precision. ``auto`` is the
+            checkpoint's dtype on CUDA, fp32 on a CPU, and with a cache the dtype that it was made in.
+        device_map: Hugging Face device map for a target that does not fit on one device (``auto``, or modules
+            to devices); single process only.
+        tp_plan: Hugging Face tensor parallelism over all processes (``auto``), one process per GPU.
+        memory_gb: host memory for target states that are kept between epochs, in GiB per process.
+    """
+
+    cache: Path | None = None
+    server: ServerConfig | None = None
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    device_map: str | dict[str, int | str] | None = None
+    tp_plan: Literal["auto"] | None = None
+    memory_gb: Annotated[float, Field(ge=0.0)] = 2.0
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether states come from a cache or server, so that only embedding and LM head are loaded."""
+        return self.cache is not None or self.server is not None
+
+    @model_validator(mode="after")
+    def _one_placement(self) -> CaptureConfig:
+        if self.device_map is not None and self.tp_plan is not None:
+            raise ValueError("capture.device_map and capture.tp_plan exclude each other: give one")
+        return self

@@ -1,0 +1,217 @@
+"""Write the target's hidden states for a recipe's data to a cache."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ...core.console import say
+from ...core.distributed import rank, world_size
+from ...core.errors import UsageError
+from ...core.hub import hub_name, model_name
+from ...corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
+from ...models.target.fingerprint import target_fingerprint
+from ...models.target.head import TargetHead
+from ...models.target.hf import (
+    HFTarget,
+    check_row_length,
+    check_tokenizer_fits,
+    default_aux_layers,
+    read_target_config,
+)
+from ...models.target.load import dtype_name, dtype_of
+from ...models.target.text_config import text_config
+from ..config import TrainConfig
+from ..data import prepare
+from ..machine import device_of, set_threads
+from ..run import briefly_native
+from ..setup import sizes_of
+from .build import load_capture_target
+from .cache import SPLITS, CaptureKey, CaptureShard, rows_digest
+from .online import OnlineCapture
+from .request import CaptureRequest
+from .server import server_capture
+from .writer import (
+    CaptureJob,
+    check_disk,
+    finish,
+    finished_shards,
+    free_bytes,
+    gigabytes,
+    my_shards,
+    plan_capture,
+    prepare_folder,
+    present_shards,
+    write_shards,
+)
+
+_PART = re.compile(r"([1-9]\d*)/([1-9]\d*)")
+
+
+def plan_cache(settings: TrainConfig, output: Path, options: CaptureRequest) -> dict[str, Any]:
+    """Return what would be captured and its size on disk; only the prepared data may be written."""
+    job, _ = _job(settings, output, options)
+    total, done, free = job.bytes(), job.bytes(present_shards(job)), free_bytes(output)
+    return {
+        "output": str(output),
+        "target": hub_name(settings.target),
+        "key": job.key.facts(),
+        "rows": {split: len(packed.input_ids) for split, packed in job.rows.items()},
+        "tokens": sum(shard.tokens for shard in job.shards),
+        "shards": len(job.shards),
+        "bytes": total,
+        "bytes_done": done,
+        "bytes_free": free,
+        "fits": total - done <= free,
+    }
+
+
+def run_capture(
+    settings: TrainConfig,
+    output: Path,
+    options: CaptureRequest,
+    confirm: Callable[[str], None],
+    *,
+    overwrite: bool = False,
+) -> dict[str, Any]:
+    """Capture this process's shards; finish the cache if all shards exist.
+
+    Args:
+        confirm: asks whether so many GB may be written, and raises if not; not called with ``--yes``.
+    """
+    together = settings.capture.tp_plan is not None and _source_name(settings) == "online"
+    part = _part(options.part, together)
+    if device_of(settings).type == "cpu":
+        set_threads(settings)  # as in training: the thread count affects the last bits
+    leads = not together or rank() == 0
+    job, tokenizer = _job(settings, output, options)
+    if leads:
+        prepare_folder(job, overwrite=overwrite)
+        mine = my_shards(job.shards, part)
+        done = finished_shards(job, mine)
+        todo = [shard for shard in mine if shard not in done]
+        _announce(job, todo, None if options.yes else confirm)
+    else:
+        todo = []
+    if todo or together:
+        target = _load(settings, job, tokenizer, served=_source_name(settings) == "server")
+        if together:
+            todo = _agreed(todo)
+        if isinstance(target, TargetHead):
+            _from_server(settings, job, todo, target, f"{output.absolute()} {part}")
+        else:
+            write_shards(job, todo, OnlineCapture(target, 0), target, writes=leads)
+    meta = {
+        "target_name": model_name(settings.target),
+        "tokenizer_fingerprint": tokenizer.fingerprint,
+        "source": _source_name(settings),
+    }
+    config = settings.model_dump(mode="json")
+    whole = leads and finish(job, meta, config, overwrite=overwrite)
+    if whole:
+        say(f"The captured states are in {output}: train with capture.cache={output}")
+    elif leads:
+        say(
+            f"Part {part[0]} of {part[1]} is done; {len(present_shards(job)):,} of {len(job.shards):,} shards "
+            "exist. The last part to finish merges them."
+        )
+    return {"output": str(output), "finished": whole, "shards": len(todo), "bytes": job.bytes(todo)}
+
+
+def _part(text: str | None, together: bool) -> tuple[int, int]:
+    """Return (i, n) from --part, or this process's rank among the launched processes."""
+    if together:
+        if text is not None:
+            raise UsageError(
+                "--part and capture.tp_plan exclude each other: all processes share every shard",
+                got=f"--part {text}",
+                source="capture.tp_plan",
+                remedy="leave --part out",
+            )
+        return 1, 1
+    if text is None:
+        return rank() + 1, world_size()
+    found = _PART.fullmatch(text)
+    if found is None or int(found[1]) > int(found[2]):
+        raise UsageError("cannot read --part", got=text, expected="I/N with I from 1 to N, such as 2/4")
+    return int(found[1]), int(found[2])
+
+
+def _job(settings: TrainConfig, output: Path, options: CaptureRequest) -> tuple[CaptureJob, TextTokenizer]:
+    """Return the rows, cache key and shards, and the tokenizer, without loading the target's weights."""
+    raw = read_target_config(settings.target)
+    tokenizer = load_tokenizer(settings.tokenizer or settings.target)
+    text, device = text_config(raw), device_of(settings)
+    target_dtype = dtype_name(dtype_of(settings.target, settings.capture.dtype, device))
+    with briefly_native(settings) as native:
+        layers = tuple(sizes_of(native.drafter, raw, None).aux_layers or ())
+    data = prepare(settings.data, tokenizer, cache=settings.output / "data")
+    rows = {split: getattr(data, split) for split in SPLITS}
+    check_row_length(raw, data.train.input_ids.shape[1], source=settings.target / "config.json")
+    key = CaptureKey(
+        target=target_fingerprint(settings.target),
+        aux_layers=layers or default_aux_layers(int(text.num_hidden_layers)),
+        hidden_size=int(text.hidden_size),
+        dtype=target_dtype if options.store_dtype == "target" else options.store_dtype,
+        target_dtype=target_dtype,
+        rows={split: rows_digest(packed) for split, packed in rows.items()},
+    )
+    return plan_capture(output, key, rows, options.shard_mb * 10**6), tokenizer
+
+
+def _announce(job: CaptureJob, todo: list[CaptureShard], confirm: Callable[[str], None] | None) -> None:
+    """Show the disk use and ask for confirmation; raise if it does not fit or is declined."""
+    if not todo:
+        return
+    done = job.bytes(present_shards(job))
+    needed = job.bytes() - done
+    tokens = sum(shard.tokens for shard in job.shards)
+    say(
+        f"{tokens:,} tokens of {job.key.token_bytes:,} bytes ({job.key.dtype}): {gigabytes(job.bytes())} in "
+        f"{len(job.shards):,} shards; {gigabytes(done)} are there, {gigabytes(free_bytes(job.output))} are free "
+        f"at {job.output}"
+    )
+    check_disk(needed, job.output)
+    if confirm is not None:
+        confirm(gigabytes(needed))
+
+
+def _source_name(settings: TrainConfig) -> str:
+    return "online" if settings.capture.server is None else "server"
+
+
+def _load(
+    settings: TrainConfig, job: CaptureJob, tokenizer: TextTokenizer, *, served: bool
+) -> HFTarget | TargetHead:
+    """Load the target, or only its embedding and LM head if a server runs it."""
+    capture = settings.capture.model_copy(update={"cache": None, "dtype": job.key.target_dtype})
+    target = load_capture_target(
+        settings.target, capture, aux_layers=job.key.aux_layers, device=device_of(settings), layers=not served
+    )
+    check_tokenizer_fits(
+        tokenizer.vocab_size, target.vocab_size, tokenizer=tokenizer.source, target=settings.target
+    )
+    return target
+
+
+def _from_server(
+    settings: TrainConfig, job: CaptureJob, todo: list[CaptureShard], target: TargetHead, owner: str
+) -> None:
+    assert settings.capture.server is not None
+    source = server_capture(settings.capture.server, target, settings.target, job.key.target, job.rows, owner)
+    source.expect((shard.split, shard.first + row) for shard in todo for row in range(shard.rows))
+    try:
+        write_shards(job, todo, source, target)
+    finally:
+        source.close()
+
+
+def _agreed(todo: list[CaptureShard]) -> list[CaptureShard]:
+    """Broadcast rank 0's list: under tensor parallelism all processes compute the same shards."""
+    import torch.distributed as dist
+
+    box = [todo]
+    dist.broadcast_object_list(box, src=0)
+    return box[0]

@@ -1,0 +1,265 @@
+"""Live acceptance: run the real decoder on held-out prompts during training.
+
+The drafter decodes with its current weights through the engine that ``eval`` and ``generate`` use. Outputs
+are greedy, so they must equal those of plain decoding, which are generated once.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..core.console import say
+from ..core.distributed import rank
+from ..core.errors import UsageError, VocabForgeError
+from ..corpus.tokenizer.prompt_format import resolve_format
+from ..corpus.tokenizer.tokenizer import TextTokenizer
+from ..decode.proposers.registry import tree_proposer
+from ..decode.tree import TreeSettings
+from ..evaluate.acceptance.meter import AcceptanceMeter, LivePrompts, pooled, share_of
+from ..evaluate.benchmarks import read_questions, spread
+from ..evaluate.identity.compare import first_difference
+from ..evaluate.identity.rounding import next_logits
+from ..evaluate.run.prompts import PromptBuilder
+from ..models.backends import decoder_over, load_decoding_target
+from ..models.drafters.interface import Drafter
+from ..models.heads.registry import DraftHead, HeadOptions, base_of, build_head, exact_head
+from ..models.target.head import TargetHead
+from ..models.target.hf import HFTarget
+from ..models.target.interface import Target
+from .config import LiveConfig
+from .heads.draft_heads import KINDS
+
+_NEAR_TIE = 1e-3  # relative to the largest logit
+
+
+def live_acceptance(
+    target: HFTarget | TargetHead | Target,
+    prompts_file: Path,
+    tokenizer: TextTokenizer,
+    config: LiveConfig,
+    *,
+    chain_steps: int,
+    shortlists: Mapping[str, int] | None = None,
+    folder: Path | None = None,
+) -> LiveAcceptance | None:
+    """Return live acceptance for a run, or None if it is off; print the reason if it cannot be enabled.
+
+    Args:
+        target: the training process's target, whose weights are shared; or a lean target. With a capture
+            cache or server only its head is loaded; ``config.load_target`` then loads the rest from
+            ``folder``.
+        prompts_file: held-out prompts in Spec-Bench format.
+        chain_steps: K of the training-time test.
+        shortlists: head name -> number of candidates of a ranker.
+    """
+    if rank() != 0 or not config.prompts:
+        return None
+    try:
+        model = _decoder_of(target, folder if config.load_target else None)
+        prompts = read_prompts(prompts_file, tokenizer, config, model.config.max_positions)
+    except VocabForgeError as error:
+        found = "; ".join(str(one) for one in (error.got, error.remedy) if one is not None)
+        say(f"Live acceptance is off: {error.message}{f' ({found})' if found else ''}.")
+        return None
+    steps = chain_steps if config.chain else 0
+    return LiveAcceptance(model, prompts, config, chain_steps=steps, shortlists=shortlists)
+
+
+def read_prompts(path: Path, tokenizer: TextTokenizer, config: LiveConfig, context: int) -> LivePrompts:
+    """Read the first turns of a question file, evenly sampled from those that fit the context.
+
+    Raises:
+        DataError: the file cannot be read.
+        UsageError: a chat format has no template, or no prompt is short enough.
+    """
+    form = resolve_format(tokenizer, config.prompt_format)
+    questions = read_questions(path)
+    rendered = [
+        PromptBuilder(tokenizer, form, question.system).ask(question.turns[0]) for question in questions
+    ]
+    most = min(config.max_prompt_tokens, context - config.max_new_tokens - config.total)
+    fitting = [prompt for prompt in rendered if 0 < len(prompt) <= most]
+    if not fitting:
+        raise UsageError(
+            "no held-out prompt is short enough for live acceptance",
+            got=f"{len(rendered)} prompts, the shortest of {min(map(len, rendered)):,} tokens",
+            expected=f"at most {most:,} tokens",
+            source=path,
+            remedy="raise run.live.max_prompt_tokens, or lower run.live.max_new_tokens",
+        )
+    return LivePrompts(spread(fitting, config.prompts), tokenizer.eos_ids)
+
+
+def _decoder_of(target: HFTarget | TargetHead | Target, folder: Path | None) -> Target:
+    if isinstance(target, HFTarget):
+        if target.tensor_parallel:
+            raise UsageError(
+                "it runs in one process",
+                got="a target divided over processes",
+                remedy="use a device map instead",
+            )
+        return decoder_over(target)
+    if not isinstance(target, TargetHead):
+        return target
+    if folder is None:
+        raise UsageError(
+            "training from a cache or a server loads the target's head only",
+            got="no layers",
+            remedy="run.live.load_target=true loads the rest",
+        )
+    return load_decoding_target(folder, dtype=target.head_weight.dtype, device=target.head_weight.device)
+
+
+class LiveAcceptance:
+    """Decodes the prompts with the drafter's current weights. Call it with the drafter and its draft heads.
+
+    It does not change the drafter or its mode, and draws no random numbers. ``chain_steps`` is the length of
+    the chain that is decoded in addition to the tree; 0 for none.
+    """
+
+    def __init__(
+        self,
+        model: Target,
+        prompts: LivePrompts,
+        config: LiveConfig,
+        *,
+        chain_steps: int = 0,
+        shortlists: Mapping[str, int] | None = None,
+    ) -> None:
+        self.model, self.prompts, self.config = model, prompts, config
+        self._chain_steps = chain_steps
+        self._shortlists = dict(shortlists or {})
+        self.meter = AcceptanceMeter(model, prompts, config.max_new_tokens)
+        self._told: set[str] = set()
+
+    def __call__(
+        self, drafter: Drafter, heads: Mapping[str, nn.Module] | None = None, step: int | None = None
+    ) -> dict[str, Any]:
+        """Decode every prompt with the drafter's tree, its chain, and each draft head.
+
+        Args:
+            drafter: a complete drafter, not sharded over processes; its dtype may differ from the target's.
+            heads: name -> low-rank scorer (``ranker``, ``low_rank``: keys under ``heads`` of the
+                configuration).
+            step: training step, for messages.
+
+        Returns:
+            Metrics of the tree (see :func:`pooled`), ``chain_accepted_length``, and ``heads``: the same
+            metrics by name with ``share_of_full``, the accepted length relative to the exact head's. Empty,
+            with a single message, if the drafter cannot decode in this process.
+        """
+        if divided(drafter, heads or {}):
+            self._tell("off", "Live acceptance is off: the drafter's weights are divided over processes.")
+            return {}
+        where = "" if step is None else f"step {step}: "
+        with torch.autocast(self.model.device.type, enabled=False):
+            copied: Any = for_decoding(drafter, self.model.dtype)
+            exact = exact_head(copied)
+            figures = self._measure(copied, exact, self._tree(copied, exact), where + "the draft tree")
+            if self._chain_steps:
+                depth = _depth(copied, self._chain_steps - 1)
+                settings = TreeSettings(1, depth, depth + 2)
+                chain = self._measure(copied, exact, settings, where + "the draft chain")
+                figures["chain_accepted_length"] = chain["accepted_length"]
+                figures["chain_by_position"] = chain["conditional_by_position"]
+            by_head = {}
+            for name, module in (heads or {}).items():
+                head = self._head(copied, name, module)
+                found = self._measure(copied, head, self._tree(copied, head), f"{where}the head {name}")
+                share = share_of(found["accepted_length"], figures["accepted_length"])
+                by_head[name] = found | {"share_of_full": share}
+        return figures | ({"heads": by_head} if by_head else {})
+
+    def _head(self, drafter: Any, name: str, module: nn.Module) -> DraftHead:
+        kind = KINDS.get(name, name)
+        options = HeadOptions(shortlist=self._shortlists.get(name) if kind == "ranker" else None)
+        return build_head(kind, base_of(drafter), for_decoding(module, self.model.dtype), options)
+
+    def _tree(self, drafter: Any, head: DraftHead) -> TreeSettings:
+        """Return the configured tree, limited by the drafter's steps and the draft vocabulary."""
+        topk, depth = min(self.config.topk, head.size), _depth(drafter, self.config.depth)
+        topk = 1 if self.model.config.recurrent else topk  # recurrent targets verify chains only
+        return TreeSettings(topk, depth, max(depth + 2, min(self.config.total, topk + depth * topk**2 + 1)))
+
+    def _measure(self, drafter: Any, head: DraftHead, settings: TreeSettings, what: str) -> dict[str, Any]:
+        made = self.meter.decode(tree_proposer(self.model, drafter, head, settings))
+        pairs = zip(made, self.meter.plain(), strict=True)
+        places = {
+            index: place
+            for index, (one, plain) in enumerate(pairs)
+            if (place := first_difference(one.token_ids, plain.token_ids)) is not None
+        }
+        if places:
+            index, place = next(iter(places.items()))
+            text = (
+                f"Warning: {what} gives another output than plain decoding on {len(places)} of "
+                f"{len(made)} prompts, first prompt {index + 1}, token {place + 1}"
+            )
+            self._report(text, index, place, made[index].token_ids)
+        return pooled(made) | {"identical": len(made) - len(places)}
+
+    @torch.inference_mode()
+    def _report(self, text: str, index: int, place: int, got: Sequence[int]) -> None:
+        """Print the first difference, and whether rounding decides between two of the target's logits."""
+        plain = self.meter.plain()[index].token_ids
+        if place == min(len(plain), len(got)):
+            self._tell(
+                "loss", text + ": its length differs. Decoding is NOT lossless here: please report it."
+            )
+            return
+        logits = next_logits(self.model, [*self.prompts.prompts[index], *plain[:place]]).float()
+        gap = float((logits[plain[place]] - logits[got[place]]).abs())
+        if gap <= _NEAR_TIE * float(logits.abs().max()):
+            self._tell(
+                "tie", f"{text}. Two logits differ by only {gap:.2g} there: rounding decides between them."
+            )
+        else:
+            self._tell(
+                "loss", f"{text}, by {gap:.3g} of a logit. Decoding is NOT lossless here: please report it."
+            )
+
+    def _tell(self, what: str, message: str) -> None:
+        """Print each kind of message once."""
+        if what not in self._told:
+            self._told.add(what)
+            say(message)
+
+
+def _depth(drafter: Any, depth: int) -> int:
+    """Limit the depth to what the drafter supports (Medusa: its number of heads)."""
+    return depth if drafter.max_steps is None else min(depth, drafter.max_steps - 1)
+
+
+def for_decoding(module: Any, dtype: torch.dtype) -> Any:
+    """Return a copy for decoding in evaluation mode; the original keeps its mode, tables and gradients.
+
+    Tensors are shared, except trained parameters of another dtype: these are converted as when loading the
+    saved drafter.
+    """
+    parameters = dict(module.named_parameters())
+    shared = {id(tensor): tensor for tensor in (*module.buffers(), *parameters.values())}
+    copied = copy.deepcopy(module, shared)
+    for name, parameter in parameters.items():
+        if parameter.dtype != dtype:
+            owner, _, own = name.rpartition(".")
+            frozen = nn.Parameter(parameter.detach().to(dtype), requires_grad=False)
+            copied.get_submodule(owner).register_parameter(own, frozen)
+    for name, buffer in module.named_buffers():
+        if buffer.is_floating_point() and buffer.dtype != dtype:
+            owner, _, own = name.rpartition(".")
+            setattr(copied.get_submodule(owner), own, buffer.to(dtype))
+    return copied.eval()
+
+
+def divided(drafter: Any, heads: Mapping[str, nn.Module]) -> bool:
+    """Return whether weights of these modules are sharded over processes."""
+    from torch.distributed.tensor import DTensor
+
+    tensors = [*drafter.parameters(), *(p for head in heads.values() for p in head.parameters())]
+    return any(isinstance(tensor, DTensor) or tensor.numel() == 0 for tensor in tensors)

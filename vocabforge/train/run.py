@@ -1,0 +1,109 @@
+"""Training runs from settings to artefacts: ``train-drafter`` and ``train-router``."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ..core.console import say
+from ..core.lock import joined_run
+from ..layouts.importing import import_drafter, is_native
+from .checkpoint import discard_run
+from .config import JOINT_TARGET, TrainConfig
+from .heads.router import REPORT, ROUTER
+from .heads.router_config import RouterTrainConfig
+from .heads.router_setup import build_router_trainer
+from .loop import train
+from .machine import device_of
+from .plan import plan
+from .setup import build_trainer
+
+IMPORTED = "init"  # subfolder of the output: the initial drafter, converted from another layout
+_ARTIFACTS = {
+    IMPORTED: "drafter",
+    "drafter": "drafter",
+    "best": "drafter",
+    "heads/ranker": "draft-head",
+    "heads/small-ranker": "draft-head",
+    "heads/low-rank": "draft-head",
+    "heads/router": "draft-head",
+}
+_FILES = ("metrics.jsonl", "trackers.json", "report.html", "report.json")
+
+
+def run_training(settings: TrainConfig, *, fresh: bool = False) -> Path | None:
+    """Train a drafter in this process; return its folder, or None in other ranks than 0.
+
+    Args:
+        fresh: discard an earlier run after the new run has been validated.
+    """
+    with joined_run(settings.output, device_of(settings).type) as group:
+        settings = with_native(settings, settings.output, write=group.rank == 0)
+        group.wait()
+        trainer = build_trainer(settings, group)
+        if fresh and group.rank == 0:
+            _discard(settings)
+        group.wait()
+        path = train(trainer)
+        del trainer  # its parameters keep the process group alive; see ``joined_run``
+    return path if group.rank == 0 else None
+
+
+def run_router_training(settings: RouterTrainConfig, *, fresh: bool = False) -> Path | None:
+    """Train a router in this process; return its folder, or None in other ranks than 0.
+
+    Args:
+        fresh: discard an earlier run after the new run has been validated.
+    """
+    with joined_run(settings.output, device_of(settings).type) as group:
+        trainer = build_router_trainer(settings, group)
+        if fresh and group.rank == 0:
+            discard_run(settings.output, {ROUTER: "draft-head"}, ("metrics.jsonl", REPORT))
+        group.wait()
+        path = trainer.run()
+        del trainer
+    return path if group.rank == 0 else None
+
+
+def plan_training(settings: TrainConfig) -> dict[str, Any]:
+    """Return :func:`~vocabforge.train.plan.plan` for a drafter to start from in any layout."""
+    with briefly_native(settings) as native:
+        facts = plan(native)
+    if native is not settings:
+        facts["config"]["drafter"]["init"] = str(settings.drafter.init)
+        facts["writes"].append(str(settings.output / IMPORTED))
+    return facts
+
+
+def with_native(settings: TrainConfig, folder: Path, *, write: bool) -> TrainConfig:
+    """Return settings whose ``drafter.init`` is a native artefact; convert other layouts to ``folder/init``.
+
+    Args:
+        write: convert now; other processes use the result of the first one.
+    """
+    init = settings.drafter.init
+    if init is None or is_native(init):
+        return settings
+    place = folder / IMPORTED
+    if write and import_drafter(init, settings.target, place):
+        say(f"Converted the drafter {init} to a native one")
+    return settings.model_copy(update={"drafter": settings.drafter.model_copy(update={"init": place})})
+
+
+@contextlib.contextmanager
+def briefly_native(settings: TrainConfig) -> Iterator[TrainConfig]:
+    """Yield :func:`with_native` of a temporary folder, to read the drafter's sizes."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield with_native(settings, Path(folder), write=True)
+
+
+def _discard(settings: TrainConfig) -> None:
+    """Remove the files of an earlier run, but no other files."""
+    output = settings.output
+    joint = {} if settings.joint is None else {JOINT_TARGET: "target"}
+    discard_run(output, _ARTIFACTS | joint, _FILES, keep=settings.drafter.init)
+    for events in (output / "tensorboard").rglob("events.out.tfevents*"):
+        events.unlink()
