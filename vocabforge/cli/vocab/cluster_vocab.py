@@ -36,8 +36,9 @@ class ClusterRequest(StrictModel):
 def cluster_vocab(asked: ClusterRequest, ending: ResultOptions) -> None:
     """Cluster the vocabulary by the directions of the target's LM head rows (spherical k-means, DynaSpec).
 
-    Reads the rows block by block from the safetensors files; the model is not loaded. The artefact contains
-    a permutation of the vocabulary that makes every cluster contiguous. Padded rows of the head are left out.
+    Reads the rows from the safetensors files (V x d x 4 bytes of memory); the model is not loaded. The
+    artefact contains a permutation of the vocabulary that makes every cluster contiguous. Padded rows of the
+    head are left out.
 
     Example: `vocabforge cluster-vocab --target model/ --output clusters/`
     """
@@ -110,7 +111,7 @@ def _print(facts: Mapping[str, Any]) -> None:
         f"{head['padded']:,} padded rows left out, {figures['zero_rows']:,} zero rows)"
     )
     print_line(
-        f"mean cosine {figures['mean_cosine']:.4f} after {len(origin['history'])} iterations"
+        f"mean cosine {figures['mean_cosine']:.4f} after {len(origin['history']) - 1} iterations"
         f"{' (converged)' if origin['converged'] else ''}"
     )
     print_line(

@@ -1,4 +1,4 @@
-"""Rows to cluster: unit vectors computed block by block from a matrix that may be on disk."""
+"""Rows to cluster: unit vectors of a matrix that may be on disk."""
 
 from __future__ import annotations
 
@@ -59,22 +59,10 @@ class UnitRows:
         """d."""
         return self.source.shape[1]
 
-    def spans(self) -> Iterator[tuple[int, int]]:
-        """Return blocks that cover 0..n; their size depends only on d, so results do not depend on memory."""
-        return _spans(len(self), self.width)
-
-    def block(self, start: int, stop: int) -> Rows:
-        """Return the unit rows of positions [start, stop), (stop - start, d)."""
-        if len(self.zero_ids):
-            return self.pick(np.arange(start, stop))
-        rows = self.source.rows(start, stop)
-        rows *= self.scale[start:stop, None]
-        return rows
-
-    def pick(self, positions: Ids) -> Rows:
-        """Return the unit rows of positions in 0..n-1, (len(positions), d)."""
-        rows = self.source.at(self.ids[positions])
-        rows *= self.scale[positions, None]
+    def read(self) -> Rows:
+        """Return all unit rows, (n, d)."""
+        rows = self.source.at(self.ids) if len(self.zero_ids) else self.source.rows(0, self.count)
+        rows *= self.scale[:, None]
         return rows
 
 

@@ -1,1 +1,0 @@
-"""A tiny target trained on the demo's texts."""

@@ -1,1 +1,0 @@
-"""Synthetic texts of several kinds, generated from a seed."""
