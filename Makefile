@@ -12,13 +12,13 @@ TEST_WORKERS ?= auto
 
 help:
 	@echo "make setup   virtual environment in $(VENV), with a torch build that fits this machine"
-	@echo "make demo    count, select, train, export and evaluate on a small target made here (8 minutes)"
+	@echo "make demo    answer, count, select, train, export and evaluate on a small target (4 minutes)"
 	@echo "make smollm2  a drafter for SmolLM2-135M-Instruct, from its file to measured speed (1 to 2 hours, resumes)"
 	@echo "make smollm2-study  draft vocabularies of every kind on that drafter, by exact replay (half an hour)"
 	@echo "make gemma3  the same for Gemma 3 270M (262,144 tokens), a base model that learns from texts"
 	@echo "make bitllama  train and evaluate a drafter for a real small model (docs/guides/real-model.md)"
-	@echo "make drafters  drafters of every kind for that model and the demo's, compared (an hour a seed: SEEDS=0,1,2)"
-	@echo "make losses  accepted length by loss, three seeds, on that model and on the demo's target"
+	@echo "make drafters  drafters of every kind for that model, compared (half an hour a seed: SEEDS=0,1,2)"
+	@echo "make losses  accepted length by loss, three seeds, on that model"
 	@echo "make bench-decoding  decoding of that model against transformers (after make bitllama)"
 	@echo "make bench-foreign  drafting over two tokenizers, both ways, against transformers"
 	@echo "make kernels  compile the CUDA kernels (nvcc and g++, no GPU); kernels-cpu: without nvcc"
@@ -152,33 +152,25 @@ bitllama: $(STAMP) $(REAL)/target/generation_config.json
 	  --benchmark $(REAL)/run/heldout_prompts.jsonl --output $(REAL)/eval \
 	  --max-new-tokens 200
 
-# Drafters of every kind for two targets, resumable, for SEEDS; those of seed 0 are compared: README's table.
+# Drafters of every kind for that target, resumable, for SEEDS; those of seed 0 are compared.
 SEEDS ?= 0
 STORIES = "data.train=[$(VOCABFORGE_DATA)/corpus/tinystories_train_head_2MiB.txt.xz]"
 DRAFTERS := runs/drafters
 
 drafters: $(STAMP) $(REAL)/target/generation_config.json
-	@test -d $(DEMO_OUTPUT)/drafter || $(MAKE) demo
 	$(BIN)/python recipes/study/drafters.py --config recipes/tiny/drafters.yaml $(STORIES) --seeds $(SEEDS) \
 	  --prompts 40 --max-new-tokens 128 --output $(DRAFTERS)/bitllama
 	$(BIN)/vocabforge count-freq --tokenizer $(REAL)/target --output $(DRAFTERS)/bitllama/counts \
 	  --input $(VOCABFORGE_DATA)/corpus/tinystories_train_head_2MiB.txt.xz --separator "<|endoftext|>"
 	$(BIN)/vocabforge select-vocab --counts $(DRAFTERS)/bitllama/counts --target $(REAL)/target --size 128 \
 	  --output $(DRAFTERS)/bitllama/quarter --overwrite
-	$(BIN)/python recipes/study/drafters.py --config recipes/tiny/demo-drafters.yaml --seeds $(SEEDS) \
-	  --prompts 40 --output $(DRAFTERS)/demo
-	$(BIN)/vocabforge select-vocab --counts runs/demo/counts --target runs/demo/target --size 1024 \
-	  --output $(DRAFTERS)/demo/quarter --overwrite
 	$(BIN)/vocabforge eval --recipe recipes/tiny/matrix-bitllama.yaml --limit 40 --max-new-tokens 200 --overwrite \
 	  --benchmark $(DRAFTERS)/bitllama/seed-0/eagle3/heldout_prompts.jsonl --output $(DRAFTERS)/bitllama/eval
-	$(BIN)/vocabforge eval --recipe recipes/tiny/matrix-demo.yaml --overwrite \
-	  --benchmark runs/demo/texts/question.jsonl --output $(DRAFTERS)/demo/eval
 
-# What EAGLE-3 is trained to lower, on that target and (after make demo) on the demo's: an hour and a half.
+# What EAGLE-3 is trained to lower, on that target: an hour.
 losses: $(STAMP) $(REAL)/target/generation_config.json
 	$(BIN)/python recipes/study/drafters.py --config recipes/tiny/losses.yaml $(STORIES) --prompts 40 --max-new-tokens 128 \
 	  --output runs/losses
-	$(BIN)/python recipes/study/drafters.py --config recipes/tiny/demo-losses.yaml --prompts 40 --output runs/demo-losses
 
 # Two runs of some minutes each: against transformers, and a wider pair of the same outputs against plain decoding.
 bench-decoding: $(STAMP) $(REAL)/target/generation_config.json
@@ -299,7 +291,6 @@ test-llamacpp: $(STAMP)
 
 # The demo's drafter in all of them, side by side: the table of docs/guides/serving.md.
 servers-table: $(STAMP)
-	@test -d $(DEMO_OUTPUT)/drafter || $(MAKE) demo
 	for server in vllm sglang llamacpp; do $(PYTHON) .ci/server_env $$server $(SERVERS)/$$server || exit; done
 	$(BIN)/python -m tests.servers.table $(DEMO_OUTPUT) docs/guides/serving.md
 

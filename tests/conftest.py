@@ -18,7 +18,7 @@ _ROOT = Path(__file__).resolve().parents[1]
 # Scripts are imported as they are when they run: from their own folders.
 sys.path[:0] = [
     str(_ROOT),
-    *(str(_ROOT / folder) for folder in ("kernels", "recipes/bench", "recipes/study")),
+    *(str(_ROOT / folder) for folder in ("kernels", "recipes/bench", "recipes/study", "recipes/tiny")),
 ]
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

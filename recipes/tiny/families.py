@@ -1,6 +1,6 @@
 """Three families of sample conversations in Spec-Bench's categories: facts, exact tasks, translations.
 
-Texts of the encyclopaedia are templates over the fields of :func:`~.sample_world.scene`.
+Texts of the encyclopaedia are templates over the fields of :func:`world.scene`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .world import OBJECTS, WEATHER, Entry, pick, scene, words
+from world import OBJECTS, WEATHER, Entry, pick, scene, words
 
 
 @dataclass(frozen=True)

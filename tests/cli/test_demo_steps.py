@@ -91,9 +91,14 @@ def test_each_step_makes_something_and_can_be_made_again(size: str, tmp_path: Pa
 
 
 def test_the_demo_stops_behind_the_step_that_is_named(tmp_path: Path) -> None:
-    done = invoke("demo", "--size", "ci", "--until", "texts", "--output", tmp_path / "run")
+    done = invoke("demo", "--size", "ci", "--until", "target", "--output", tmp_path / "run")
     assert done.exit_code == 0, done.output
-    assert {path.name for path in (tmp_path / "run").iterdir()} == {"demo.json", "texts"}
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {
+        "demo.json",
+        "target",
+        "prompts.jsonl",
+        "question.jsonl",
+    }
     wrong = invoke("demo", "--size", "ci", "--until", "text", "--output", tmp_path / "other")
-    assert_user_error(wrong, 2, "no such step", "texts, target, counts")
+    assert_user_error(wrong, 2, "no such step", "target, responses, counts")
     assert not (tmp_path / "other").exists()

@@ -51,6 +51,8 @@ def walked(text: str, answers=None, *, first=False) -> tuple[Walk, list[str]]:
         ("aua", ["a0 u1"], "a0 u1 n1"),
         ("uaau", ["u0", "u0 n1 u3"], "u0 n1 u3 n2"),
         ("uua", ["u0 u1"], "u0 u1 n1"),
+        ("uu", ["u0", "u0 n1 u1"], "u0 n1 u1 n2"),
+        ("suu", ["s0 u1", "s0 u1 n1 u2"], "s0 u1 n1 u2 n2"),
         ("usa", ["u0 s1"], "u0 s1 n1"),
         ("uasaua", ["u0", "u0 n1 s2 u4"], "u0 n1 s2 u4 n2"),
         ("s", [], "s0"),

@@ -15,7 +15,7 @@ from tests.worlds import ROOT
 
 DOCS = ROOT / "docs"
 SMALLER = {
-    "--size tutorial": "--size ci",
+    "--size full": "--size ci",
     '"steps": 100': '"steps": 4',
     '"eval_every": 50': '"eval_every": 4',
     '512, "tutorial/subset"': '400, "tutorial/subset"',

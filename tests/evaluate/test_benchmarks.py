@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import lzma
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from vocabforge.core.errors import DataError, UsageError
+from vocabforge.demo import PROMPTS, QUESTIONS
 from vocabforge.evaluate.benchmarks import (
     BENCHMARKS,
     FORMATS,
@@ -20,8 +22,6 @@ from vocabforge.evaluate.benchmarks import (
     read_questions,
 )
 from vocabforge.evaluate.benchmarks.find import file_of
-from vocabforge.evaluate.benchmarks.sample.families import FAMILIES
-from vocabforge.evaluate.benchmarks.sample.writer import SampleSizes, write_sample
 
 GOOD = {"question_id": 1, "category": "qa", "turns": ["why?"], "reference": ["because"], "source": "x"}
 
@@ -166,15 +166,19 @@ def test_a_found_file_is_compared_with_the_published_one(
 
 def test_the_sample_is_the_demos_questions(bare: Path) -> None:
     sample = load_benchmark("sample")
-    written = load_benchmark(
-        str(write_sample(bare / "texts", 0, SampleSizes(train=1, heldout=1))["question.jsonl"])
-    )
-    assert sample.questions == written.questions
-    assert (sample.path, sample.file, sample.format) == (None, "made here", "sample")
-    assert sample.sha256 == asked_sha256(sample.questions) == asked_sha256(written.questions)
+    assert sample.questions == tuple(read_questions(QUESTIONS))
+    assert (sample.path, sample.file, sample.format) == (None, "made here", "spec-bench")
+    assert sample.sha256 == asked_sha256(sample.questions)
     assert (sample.published, sample.scorer, sample.of) == (None, None, BENCHMARKS["sample"].questions)
     assert {len(question.turns) for question in sample.questions} == {1, 2}
-    assert {question.category for question in load_benchmark("sample", limit=9).questions} == set(FAMILIES)
+    assert len({question.category for question in load_benchmark("sample", limit=9).questions}) == 9
+
+
+def test_no_question_of_the_sample_is_a_prompt_of_the_demo() -> None:
+    rows = map(json.loads, lzma.decompress(PROMPTS.read_bytes()).decode().splitlines())
+    prompts = {row["turns"][0] for row in rows}
+    assert len(prompts) > 1000
+    assert not prompts & {question.turns[0] for question in load_benchmark("sample").questions}
 
 
 def test_every_row_of_the_table_is_whole() -> None:

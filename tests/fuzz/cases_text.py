@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.fuzz.changes import Change, deep, half, more, put, swap, twice, whole, without
 
-TRAIN, TINY, ROUTER = "recipe of train-drafter", "recipe of a tiny target", "recipe of train-router"
+TRAIN, ROUTER = "recipe of train-drafter", "recipe of train-router"
 WAYS, SPEED = "recipe of decoding", "DeepSpeed configuration"
 LEAN, HF, FACTS = "lean target", "Hugging Face target", "facts of a target"
 TOKENIZER, CONFIG = "tokenizer", "config.json"
@@ -36,15 +36,13 @@ RECIPES: list[tuple[str, str, Change, str]] = [
     (TRAIN, "bytes for a path", swap("target: runs/bitllama/target", "target: !!binary aGk="), "target"),
     (TRAIN, "a truth value for a number", swap("steps: 800", "steps: true"), "optim.steps"),
     (TRAIN, "a text for a number", swap("steps: 800", "steps: '800'"), "harmless: YAML reads 1e-3 as a text, so texts of numbers are numbers"),
+    (TRAIN, "infinity", swap("lr: 2.0e-3", "lr: .inf"), "optim.lr"),
+    (TRAIN, "a size of none", swap("steps: 800", "steps: 0"), "optim.steps"),
+    (TRAIN, "half a step", swap("steps: 800", "steps: 2.5"), "optim.steps"),
+    (TRAIN, "a key twice", more("output: x\n"), "is given twice"),
     (TRAIN, "NaN", swap("lr: 2.0e-3", "lr: .nan"), "optim.lr"),
     (TRAIN, "a text for a list", swap("train: [tinystories.txt.xz]", "train: tinystories.txt.xz"), "data.train"),
     (TRAIN, "a section of null", swap("optim:\n", "optim: null\nx:\n"), "optim"),
-    (TINY, "a size of none", swap("hidden_size: 192", "hidden_size: 0"), "hidden_size"),
-    (TINY, "a size below none", swap("vocab_size: 4096", "vocab_size: -1"), "vocab_size"),
-    (TINY, "half a layer", swap("num_layers: 8", "num_layers: 2.5"), "num_layers"),
-    (TINY, "infinity", swap("init_std: 0.1", "init_std: .inf"), "init_std"),
-    (TINY, "an unknown choice", swap("loss_on: assistant", "loss_on: nobody"), "loss_on"),
-    (TINY, "a key twice", more("seed: 1\n"), "is given twice"),
     (ROUTER, "a seed beyond 63 bits", swap("seed: 3", f"seed: {2**63}"), "run.seed"),
     (ROUTER, "no target", swap("target: t\n", ""), "missing key 'target'"),
     (ROUTER, "a long name", swap("target: t", f"target: {'a' * 5000}"), "harmless: a target is looked for later"),

@@ -109,7 +109,6 @@ def _recipes(folder: Path) -> None:
     for name, source in (
         ("train.yaml", "tiny/demo.yaml"),
         ("heads.yaml", "tiny/heads.yaml"),
-        ("target.yaml", "tiny/target.yaml"),
         ("deepspeed.json", "deepspeed/zero2.json"),
     ):
         shutil.copy(recipes / source, folder / name)

@@ -206,9 +206,6 @@ _WEIGHTS = ("*.safetensors", "*.index.json")
 
 READERS: dict[str, Reader] = {
     "recipe of train-drafter": Reader("heads.yaml", _config("vocabforge.train.config", "TrainConfig")),
-    "recipe of a tiny target": Reader(
-        "target.yaml", _config("vocabforge.demo.target.config", "TinyTargetConfig")
-    ),
     "recipe of train-router": Reader(
         "router.yaml", _config("vocabforge.train.heads.router_config", "RouterTrainConfig")
     ),

@@ -12,7 +12,16 @@ from vocabforge.core.artifact import open_artifact
 
 pytestmark = pytest.mark.long
 
-STEPS = ("texts", "target", "counts", "subset", "drafter", "export native", "export sglang-eagle3", "eval")
+STEPS = (
+    "target",
+    "responses",
+    "counts",
+    "subset",
+    "drafter",
+    "export native",
+    "export sglang-eagle3",
+    "eval",
+)
 
 
 def demo(output: Path) -> str:

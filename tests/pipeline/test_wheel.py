@@ -64,9 +64,10 @@ def test_recipes_are_in_the_wheel(installed: Path, tmp_path: Path) -> None:
 
 
 def test_the_demo_begins_from_the_wheel(installed: Path, tmp_path: Path) -> None:
-    words = ("demo", "--size", "ci", "--until", "texts", "--json")
+    words = ("demo", "--size", "ci", "--until", "target", "--json")
     made = json.loads(run(installed / "vocabforge", *words, cwd=tmp_path))["outputs"]
-    assert all(Path(tmp_path, path).is_file() for path in made)
+    assert all(Path(tmp_path, path).exists() for path in made)
+    assert (tmp_path / "runs" / "demo" / "target" / "model.safetensors").stat().st_size < 6_000_000
 
 
 def test_kernels_build_from_the_wheels_sources(installed: Path, tmp_path: Path) -> None:

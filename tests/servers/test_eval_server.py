@@ -53,7 +53,7 @@ def served(world: Served, tmp_path_factory: pytest.TempPathFactory) -> Path:
         for name, value in {**ENVIRONMENT, "SERVER_KEY": KEY}.items():
             patch.setenv(name, value)
         starts = ("--start", f"eagle3={eagle}", "--start", f"plain={plain}", "--api-key-env", "SERVER_KEY")
-        asked = ("--benchmark", str(world.root / "texts" / "question.jsonl"), *ASKED.split())
+        asked = ("--benchmark", str(world.root / "question.jsonl"), *ASKED.split())
         done = subprocess.run(
             [
                 sys.executable,
@@ -90,7 +90,7 @@ def local(world: Served, tmp_path_factory: pytest.TempPathFactory) -> Path:
         "--control",
         "fixed",
     )
-    asked = ("--benchmark", str(world.root / "texts" / "question.jsonl"), *ASKED.split())
+    asked = ("--benchmark", str(world.root / "question.jsonl"), *ASKED.split())
     words = ("--target", world.target, *method, "--device", "cpu", *asked, "--output", output)
     assert invoke("eval", *words).exit_code == 0
     return output

@@ -1,4 +1,4 @@
-"""What the tests with real servers serve: a trained target of eight layers, drafters of every kind, and prompts.
+"""What the tests with real servers serve: the demo's target of eight layers, drafters of every kind, and prompts.
 
 Made by the commands that a user would type, once, in ``runs/servers``: some minutes on two cores. A finished step is
 not made again, as in ``vocabforge demo``.
@@ -6,7 +6,6 @@ not made again, as in ``vocabforge demo``.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import subprocess
@@ -22,15 +21,15 @@ ROOT = Path(__file__).resolve().parents[2]
 WORLD = Path(os.path.relpath(ROOT / "runs" / "servers"))  # the same commands wherever the project lies
 QUESTIONS, NEW_TOKENS = 16, 64
 
-_TARGET = (
-    "vocab_size=1024 hidden_size=128 intermediate_size=192 num_layers=8 num_heads=4 num_kv_heads=2 init_std=0.05 "
-    "optim.steps=700 optim.lr=3.0e-3 threads=1"
-)
-# A draft model with another vocabulary.
-_SMALL = (
-    "vocab_size=600 hidden_size=64 intermediate_size=128 num_layers=2 num_heads=2 num_kv_heads=1 init_std=0.05 "
-    "optim.steps=500 optim.lr=4.0e-3 threads=1"
-)
+# A draft model with another vocabulary: overrides of recipes/tiny/target.py.
+_SMALL = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "initializer_range": 0.05,
+}
+_SMALL_VOCAB, _SMALL_STEPS = 600, 300
 _DRAFTER = (
     "drafter.intermediate_size=192 data.sequence_length=256 optim.batch_size=2 optim.lr=3.0e-3 run.eval_every=1000 "
     "run.checkpoint_every=1000 run.eval_rows=4 run.threads=1"
@@ -62,7 +61,7 @@ class Served:
 
     @property
     def vocab(self) -> Path:
-        """A subset artefact of 256 of the 1,024 tokens."""
+        """A subset artefact of 256 of the 4,096 tokens."""
         return self.root / "subset"
 
     @property
@@ -159,38 +158,52 @@ def prompts_of(root: Path) -> list[list[int]]:
     from vocabforge.corpus.tokenizer.tokenizer import encode_prompt, load_tokenizer
 
     tokenizer = load_tokenizer(root / "target")
-    rows = (root / "texts" / "question.jsonl").read_text("utf-8").splitlines()
+    rows = (root / "question.jsonl").read_text("utf-8").splitlines()
     turns = [json.loads(row)["turns"][0] for row in rows][:QUESTIONS]
     return [encode_prompt(tokenizer, [{"role": "user", "content": turn}]) for turn in turns]
 
 
 def _steps() -> list[Any]:
-    from vocabforge.cli.demo import _sample_step, _Scale, _target_step
+    from vocabforge.cli.demo import Step, demo_steps
 
-    texts, target, counts, subset = (WORLD / name for name in ("texts", "target", "counts", "subset"))
-    train, heldout, questions = (texts / f"{name}.jsonl" for name in ("train", "heldout", "question"))
-    scale = _Scale({"train": 1500, "heldout": 60, "questions_per_category": 2}, _TARGET, "", 256, "")
-    small = dataclasses.replace(scale, target=_SMALL)
-    config, clusters = "tiny/demo", WORLD / "clusters"
-    data = (f"data.train=[{train}]", f"data.heldout=[{heldout}]")
+    target, responses, _, _, *_ = demo_steps(WORLD, "full")
+    subset, answers = WORLD / "subset", WORLD / "responses" / "responses.jsonl"
+    config, clusters, folder = "tiny/demo", WORLD / "clusters", WORLD / "target"
+    data = (f"data.train=[{answers}]", "data.heldout_documents=60")
     steps = [
-        _sample_step(texts, (train, heldout, questions), scale),
-        _target_step(target, train, heldout, scale, Path("tiny/target")),
-        _command(counts, "count-freq", "--tokenizer", target, "--input", train, "--mode", "assistant"),
-        _command(subset, "select-vocab", "--counts", counts, "--size", 256),
+        target,
+        responses,
+        _command(
+            WORLD / "counts", "count-freq", "--tokenizer", folder, "--input", answers, "--mode", "assistant"
+        ),
+        _command(subset, "select-vocab", "--counts", WORLD / "counts", "--size", 256),
     ]
     for name, changes in _DRAFTERS.items():
         changes = changes.replace("SUBSET", str(subset))
-        words = (f"target={target}", f"output={WORLD / name}", *data, *_DRAFTER.split(), *changes.split())
+        words = (f"target={folder}", f"output={WORLD / name}", *data, *_DRAFTER.split(), *changes.split())
         steps.append(_command(WORLD / name, "train-drafter", "--config", config, *words, output=()))
-    made = _target_step(WORLD / "small", train, heldout, small, Path("tiny/target"))
-    steps.append(dataclasses.replace(made, name="small"))
-    steps.append(_command(clusters, "cluster-vocab", "--target", target, "--clusters", 32))
+    small = WORLD / "small"
+    steps.append(
+        Step("small", (small,), facts=_SMALL, shown="A draft model with another vocabulary", run=_make_small)
+    )
+    steps.append(_command(clusters, "cluster-vocab", "--target", folder, "--clusters", 32))
     drafter = WORLD / "eagle3" / "drafter"
-    words = ("--target", target, "--drafter", drafter, "--clusters", clusters, "--input", train)
+    words = ("--target", folder, "--drafter", drafter, "--clusters", clusters, "--input", answers)
     overrides = ("optim.steps=60", "optim.batch_size=2", "data.sequence_length=256", "optim.lr=1.0e-2")
     steps.append(_command(WORLD / "router", "train-router", *words, *overrides))
     return steps
+
+
+def _make_small(_replace: bool) -> None:
+    import target as recipe
+
+    conversations = recipe.mixed("train", 4000, set())
+    tokenizer = recipe.make_tokenizer(
+        (m["content"] for one in conversations for m in one.messages()), _SMALL_VOCAB
+    )
+    model = recipe.build_model(_SMALL_VOCAB, **_SMALL)
+    recipe.train(model.train(), recipe.packed(conversations, tokenizer), _SMALL_STEPS)
+    recipe.write(WORLD / "small", model, tokenizer)
 
 
 def _command(made: Path, *words: object, output: Sequence[object] | None = None) -> Any:

@@ -17,7 +17,7 @@ from vocabforge.core.errors import ConfigError
 
 
 def test_the_recipes_hold_variants_that_train_drafter_takes() -> None:
-    for name in ("drafters", "losses", "demo-losses"):
+    for name in ("drafters", "losses"):
         configs, drafts = read_variants(
             ROOT / "recipes" / "tiny" / f"{name}.yaml", ["target=.", "optim.lr=0.5"]
         )

@@ -59,8 +59,8 @@ def build_app(
     app = typer.Typer(
         name="vocabforge",
         help="Drafter training and vocabulary preparation for speculative decoding.",
-        epilog="First time here? `vocabforge demo --size tutorial` runs everything on a small target in a few "
-        "minutes; `vocabforge doctor` checks this machine.",
+        epilog="First time here? `vocabforge demo` runs everything on a small target in a few minutes; "
+        "`vocabforge doctor` checks this machine.",
         no_args_is_help=True,
         cls=Commands,
         rich_markup_mode="markdown" if len(commands) > 1 else help_style(),

@@ -1,4 +1,4 @@
-"""``vocabforge demo``: the whole pipeline on generated texts and a small target, using regular commands.
+"""``vocabforge demo``: the whole pipeline on a small target that comes with VocabForge, using regular commands.
 
 A step is skipped if it finished with the same command, its outputs exist, and no earlier step ran.
 """
@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import lzma
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +20,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from .. import __version__
+from .. import demo as shipped
 from ..core.config import StrictModel, option, recipe_path
 from ..core.console import say
 from ..core.errors import DataError, UsageError, VocabForgeError
@@ -117,35 +120,23 @@ class _Scale:
     """Settings of a demo size.
 
     Attributes:
-        sample: sizes of the sample texts (fields of SampleSizes).
-        target: overrides of recipes/tiny/target.yaml.
+        responses: options of ``vocabforge regenerate``.
         drafter: overrides of recipes/tiny/demo.yaml.
         subset: size of the restricted draft vocabulary.
         evaluation: options of ``vocabforge eval``.
     """
 
-    sample: dict[str, int]
-    target: str
+    responses: str
     drafter: str
     subset: int
     evaluation: str
 
 
 SCALES = {
-    "full": _Scale({}, "", "", 1024, "--max-new-tokens 160 --warmup 1"),
-    "tutorial": _Scale(
-        {"train": 1500, "heldout": 60, "questions_per_category": 2},
-        "vocab_size=1024 hidden_size=96 intermediate_size=144 num_layers=3 num_heads=3 num_kv_heads=1 init_std=0.05 "
-        "optim.steps=480 optim.batch_size=1 optim.lr=4.0e-3",
-        "optim.steps=100 drafter.intermediate_size=144 run.eval_every=50 run.eval_rows=8",
-        256,
-        "--limit 6 --max-new-tokens 48 --warmup 0",
-    ),
+    "full": _Scale("", "", 768, "--control fixed --max-new-tokens 160 --warmup 1"),
     "ci": _Scale(
-        {"train": 240, "heldout": 24, "questions_per_category": 1},
-        "vocab_size=768 hidden_size=64 intermediate_size=128 num_layers=4 num_heads=2 num_kv_heads=1 "
-        "init_std=0.05 optim.steps=60 optim.lr=2.0e-3",
-        "optim.steps=10 ttt.steps=2 run.eval_every=10 run.checkpoint_every=10 run.eval_rows=4",
+        "--sample 0.05",
+        "optim.steps=10 ttt.steps=2 run.eval_every=10 run.checkpoint_every=10 run.eval_rows=4 data.heldout_documents=8",
         256,
         "--limit 3 --max-new-tokens 16 --warmup 0",
     ),
@@ -156,21 +147,17 @@ class DemoRequest(StrictModel):
     """The output folder, and the size of the demo."""
 
     output: Path = option(Path("runs/demo"), "Output folder.")
-    size: Literal["ci", "tutorial", "full"] = option(
-        "full",
-        "`full`: at most ten minutes on two cores; `tutorial`: two minutes, the sizes of docs/tutorial.md; `ci`: a "
-        "short run for tests.",
+    size: Literal["ci", "full"] = option(
+        "full", "`full`: at most five minutes on two cores; `ci`: a short run for tests."
     )
-    target_recipe: Path | None = option(
-        None, "Recipe of the target [default: target]; layerskip makes one that drafts with its first layers."
-    )
-    until: str | None = option(None, "Stop after this step, such as `target`.", "STEP")
+    until: str | None = option(None, "Stop after this step, such as `responses`.", "STEP")
 
 
 def demo(asked: DemoRequest, as_json: JsonOption = False) -> None:
-    """Make texts, tokenizer and target, train an EAGLE-3 drafter, export it, and measure it.
+    """Train an EAGLE-3 drafter on the answers of a small target, export it, and measure it.
 
-    Needs no network. Prints every command before running it. Re-run it to resume.
+    The target (2.8 million parameters) and its prompts come with VocabForge. Needs no network. Prints every
+    command before running it. Re-run it to resume.
     """
     from ..core.files import check_run_folder, read_json
     from ..evaluate.results.schema import read_results
@@ -179,7 +166,7 @@ def demo(asked: DemoRequest, as_json: JsonOption = False) -> None:
     output = asked.output
     check_run_folder(output)
     start = time.monotonic()
-    steps = _steps_until(demo_steps(output, asked.size, asked.target_recipe), asked.until)
+    steps = _steps_until(demo_steps(output, asked.size), asked.until)
     ran = False
     for step in steps:
         ran |= perform(step, output / "demo.json", stale=ran, quiet=as_json)
@@ -196,29 +183,33 @@ def demo(asked: DemoRequest, as_json: JsonOption = False) -> None:
     say(f"Done in {time.monotonic() - start:.0f} s. The report: {output / 'eval' / 'report.html'}")
 
 
-def demo_steps(output: Path, size: str, target_recipe: Path | None = None) -> list[Step]:
+def demo_steps(output: Path, size: str) -> list[Step]:
     """Return the steps in order."""
-    scale, texts, target, run = SCALES[size], output / "texts", output / "target", output / "drafter"
-    train, heldout, questions = (texts / f"{name}.jsonl" for name in ("train", "heldout", "question"))
-    counts, subset, drafter = output / "counts", output / "subset", run / "drafter"
+    scale, target, run = SCALES[size], output / "target", output / "drafter"
+    prompts, questions = output / "prompts.jsonl", output / "question.jsonl"
+    responses, counts, subset = output / "responses", output / "counts", output / "subset"
+    answers, drafter = responses / "responses.jsonl", run / "drafter"
     full, restricted = output / "exports" / "native", output / "exports" / "sglang-eagle3"
     config, evaluation = Path("tiny/demo"), output / "eval"
     return [
-        _sample_step(texts, (train, heldout, questions), scale),
-        _target_step(target, train, heldout, scale, target_recipe or Path("tiny/target")),
+        _copy_step(target, prompts, questions),
+        _command(
+            "responses", responses,
+            "regenerate", "--target", target, "--input", prompts, "--max-tokens", 160,
+            *scale.responses.split(), "--output", responses,
+        ),
         _command(
             "counts", counts,
-            "count-freq", "--tokenizer", target, "--input", train, "--mode", "assistant", "--output", counts,
+            "count-freq", "--tokenizer", target, "--input", answers, "--mode", "assistant", "--output", counts,
         ),
         _command(
             "subset", subset,
-            "select-vocab", "--counts", counts, "--size", scale.subset, "--output", subset,
+            "select-vocab", "--counts", counts, "--target", target, "--size", scale.subset, "--output", subset,
         ),
         _command(
             "drafter", drafter,
-            "train-drafter", "--config", config, f"target={target}", f"output={run}", f"data.train=[{train}]",
-            f"data.heldout=[{heldout}]", *scale.drafter.split(), again="--fresh",
-            facts=recipe_path(config).read_text("utf-8"),
+            "train-drafter", "--config", config, f"target={target}", f"output={run}", f"data.train=[{answers}]",
+            *scale.drafter.split(), again="--fresh", facts=recipe_path(config).read_text("utf-8"),
         ),
         _command(
             "export native", full,
@@ -245,37 +236,19 @@ def _command(name: str, output: Path, *words: object, again: str = "--overwrite"
     return Step(name, (output,), shown, (sys.executable, "-m", "vocabforge", *given), again, facts=facts)
 
 
-def _sample_step(folder: Path, outputs: tuple[Path, ...], scale: _Scale) -> Step:
-    from ..evaluate.benchmarks.sample.writer import SampleSizes, write_sample
+def _copy_step(target: Path, prompts: Path, questions: Path) -> Step:
+    """Return the step that copies the target and its texts from the package."""
 
-    sizes = SampleSizes(**scale.sample)
-    shown = f"Writing sample texts in nine task categories to {folder}"
+    def copy(_replace: bool) -> None:
+        from ..core.files import atomic_write
 
-    def write(_replace: bool) -> None:
-        write_sample(folder, 0, sizes)
+        shutil.rmtree(target, ignore_errors=True)
+        shutil.copytree(shipped.TARGET, target)
+        atomic_write(prompts, lzma.decompress(shipped.PROMPTS.read_bytes()))
+        atomic_write(questions, shipped.QUESTIONS.read_bytes())
 
-    return Step("texts", outputs, facts=sizes.model_dump(), shown=shown, run=write)
-
-
-def _target_step(folder: Path, train: Path, heldout: Path, scale: _Scale, source: Path) -> Step:
-    from ..core.config import load_config
-    from ..demo.target.config import TinyTargetConfig
-
-    paths = (f"train={train}", f"heldout={heldout}")
-    config = load_config(TinyTargetConfig, source, [*paths, *scale.target.split()])
-    shown = f"Making a tokenizer of {config.vocab_size:,} entries and a small Llama target in {folder}"
-
-    def make(replace: bool) -> None:
-        from ..demo.target.build import train_tiny_target
-
-        meta = train_tiny_target(config, folder, overwrite=replace).meta
-        say(
-            f"The target is in {folder}: {meta['parameters']:,} parameters, held-out loss "
-            f"{meta['heldout_loss']:.2f} nats a token"
-        )
-
-    facts = config.model_dump(mode="json")
-    return Step("target", (folder,), facts=facts, shown=shown, run=make)
+    shown = f"Copying the demo's target, a Llama with 2.8 million parameters, to {target}"
+    return Step("target", (target, prompts, questions), shown=shown, run=copy)
 
 
 def _steps_until(steps: list[Step], last: str | None) -> list[Step]:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 READERS = {
     "train-drafter": "vocabforge.train.config:TrainConfig",
     "train-router": "vocabforge.train.heads.router_config:RouterTrainConfig",
-    "demo --target-recipe": "vocabforge.demo.target.config:TinyTargetConfig",
 }
 _WIDTH = 96
 

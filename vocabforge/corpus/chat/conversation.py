@@ -79,6 +79,7 @@ _THINKING = ("reasoning_content", "reasoning", "thinking")
 _WEIGHTS = ("loss_weight", "weight")
 _ROLE_KEYS, _CONTENT_KEYS = ("role", "from"), ("content", "value", "text")
 _TURNS = ("messages", "conversations", "conversation")
+QUESTIONS = "turns"  # of question files (Spec-Bench): texts of the user only
 _SYSTEM = ("system", "system_prompt", "system_message")
 _INPUTS = ("input", "context")
 _PAIRS = (
@@ -106,7 +107,7 @@ CONVERSATION_KEYS = frozenset(
         "rejected",
         "history",
     }
-    | {"tools", "functions", "documents", "chat_template_kwargs", "text", "generation"}
+    | {QUESTIONS, "tools", "functions", "documents", "chat_template_kwargs", "text", "generation"}
 )
 """Row keys with a meaning for conversations."""
 _IGNORED = ("text", "generation")  # an alternative to the conversation; how ``regenerate`` made the row
@@ -138,8 +139,8 @@ def read_conversation(row: Mapping[str, Any]) -> Conversation | None:
 
     Reads OpenAI (``messages`` with ``role`` and ``content``, as text or parts), ShareGPT (``conversations``
     with ``from`` and ``value``), Alpaca (``instruction``, ``input``, ``output``, ``history``), pairs
-    (``question`` and ``answer``, ...) and preference data (``chosen``, ``rejected``). Lists may be given as
-    JSON text, and turns as one list per key.
+    (``question`` and ``answer``, ...), questions alone (``turns``) and preference data (``chosen``,
+    ``rejected``). Lists may be given as JSON text, and turns as one list per key.
 
     Raises:
         DataError: the row looks like a conversation but is malformed.
@@ -237,6 +238,10 @@ def _messages_of(row: Mapping[str, Any], used: set[Any]) -> list[Message] | None
     if given is not None:
         used.add(given)
         return _turns(row[given])
+    questions = row.get(QUESTIONS)
+    if isinstance(questions, list) and questions and all(isinstance(text, str) for text in questions):
+        used.add(QUESTIONS)
+        return [{"role": "user", "content": text} for text in questions]
     pair = next((pair for pair in _PAIRS if pair[0] in row and pair[1] in row), None)
     if pair is None:
         if any(isinstance(row.get(name), list) for name in _TURNS):

@@ -128,8 +128,8 @@ class Walk:
     """Conversation in progress: every assistant turn is regenerated, and later turns follow the new answers.
 
     Assistant turns before the first question are kept, consecutive ones count as one answer, and a final
-    question is answered. The walk ends early if an answer calls other tools than the data set's, because the
-    recorded results would not match.
+    question is answered. In a list of questions without any answer, each is answered. The walk ends early if
+    an answer calls other tools than the data set's, because the recorded results would not match.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class Walk:
         self.answers: list[ChatCompletion] = []
         self.ended: str | None = None
         self._generation, self._first_only, self._keep_empty = generation, first_turn_only, keep_empty
-        self._old, self._at = list(conversation.messages), 0
+        self._old, self._at = _with_gaps(conversation.messages), 0
         self._ids: dict[str, str] = {}
         self._fresh_ids: list[str] = []
         self._asked = False
@@ -226,6 +226,18 @@ class Walk:
         fresh = named if named in self._fresh_ids else self._fresh_ids[0]
         self._fresh_ids.remove(fresh)
         return {**message, "tool_call_id": fresh}
+
+
+def _with_gaps(messages: Sequence[Message]) -> list[Message]:
+    """Return the turns, with empty answers between the questions of a conversation that has no answer."""
+    if any(message["role"] == "assistant" for message in messages):
+        return list(messages)
+    turns: list[Message] = []
+    for message in messages:
+        if message["role"] == "user" and turns and turns[-1]["role"] == "user":
+            turns.append({"role": "assistant", "content": ""})
+        turns.append(message)
+    return turns
 
 
 def make_request(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core.errors import DataError
-from ..chat.conversation import CONVERSATION_KEYS, Conversation, read_conversation
+from ..chat.conversation import CONVERSATION_KEYS, QUESTIONS, Conversation, read_conversation
 from .bytes import Problems
 from .document import Document, SourceOptions
 
@@ -45,7 +45,8 @@ def row_document(
         text = row[name]
         beside = {key: value for key, value in row.items() if key in _BESIDE or key not in CONVERSATION_KEYS}
         beside.pop(name, None)
-        conversation = {**beside, "messages": text} if isinstance(text, (list, dict)) else {}
+        turns = name if name == QUESTIONS else "messages"
+        conversation = {**beside, turns: text} if isinstance(text, (list, dict)) else {}
     text = text if isinstance(text, str) else None
     try:
         found = read_conversation(conversation)

@@ -12,6 +12,7 @@ from ...core.console import say
 from ...core.errors import UsageError, did_you_mean
 from ...core.files import sha256_file
 from ...corpus.sources.inputs import split_suffix
+from ...demo import QUESTIONS
 from .find import find_file
 from .registry import BENCHMARKS, FORMATS, detect_format, read_format
 from .types import Benchmark, BenchmarkRow, asked_sha256
@@ -57,9 +58,7 @@ def spread(items: Sequence[ItemT], count: int) -> list[ItemT]:
 
 def _from_row(name: str, row: BenchmarkRow, data: Path | None, offline: bool) -> Benchmark:
     if not row.files:
-        from .readers import make_sample
-
-        made = tuple(make_sample())
+        made = tuple(read_format(row.format, QUESTIONS))
         return Benchmark(name, None, asked_sha256(made), row.max_new_tokens, made, row.format, row.scorer)
     path = find_file(name, row, data=data, offline=offline)
     questions = tuple(read_format(row.format, path))

@@ -84,14 +84,6 @@ def _references(value: Any) -> tuple[str, ...]:
     return tuple(entry if isinstance(entry, str) else json.dumps(entry) for entry in entries)
 
 
-def make_sample() -> list[Question]:
-    """Return the questions of ``vocabforge demo``; its drafter's training data contains none of them."""
-    from .sample.writer import sample_questions, spec_bench_rows
-
-    rows = spec_bench_rows(sample_questions())
-    return [question_of(row, f"sample:{number}") for number, row in enumerate(rows, start=1)]
-
-
 def read_human_eval(path: Path) -> list[Question]:
     """Read rows of ``{"task_id", "prompt", "entry_point", "test"[, "canonical_solution"]}``.
 

@@ -1,0 +1,255 @@
+"""Make the demo's target: a small Llama that answers prompts in Spec-Bench's categories, and those prompts.
+
+    python recipes/tiny/target.py --output vocabforge/demo
+
+The texts are templates over a fictional encyclopaedia (families.py, world.py). Fixed seeds: the same machine
+writes the same weights.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import lzma
+import math
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from families import FAMILIES, SampleConversation
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from torch import Tensor
+from torch.nn import functional as F
+
+PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
+CHAT_TEMPLATE = (
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+# Letters with an optional preceding character, single digits (for arithmetic), punctuation, line ends, spaces.
+PIECES = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+    r"|\s+(?!\S)|\s+"
+)
+VOCAB_SIZE, LENGTH, BATCH = 4096, 256, 8
+SIZES = {
+    "hidden_size": 192,
+    "intermediate_size": 256,
+    "num_hidden_layers": 8,
+    "num_attention_heads": 3,
+    "num_key_value_heads": 1,
+    "max_position_embeddings": 1024,
+    "initializer_range": 0.1,  # narrow models learn faster with more than the usual 0.02
+}
+CONVERSATIONS, HELDOUT, PROMPTS, QUESTIONS = 60_000, 400, 1600, 5  # QUESTIONS: per category
+LEARNING_RATE, WARMUP = 3e-3, 0.03
+
+
+def stream(split: str, family: str) -> Iterator[SampleConversation]:
+    """Yield an infinite, reproducible stream of a family's conversations."""
+    rng = random.Random(f"0/{split}/{family}")
+    while True:
+        yield FAMILIES[family][0](rng)
+
+
+def questions() -> list[SampleConversation]:
+    """Return the questions of ``eval --benchmark sample``: five per category."""
+    return [one for name in FAMILIES for one in distinct(stream("questions", name), QUESTIONS)]
+
+
+def distinct(conversations: Iterator[SampleConversation], count: int) -> list[SampleConversation]:
+    """Return the next ``count`` conversations with different first prompts."""
+    found: dict[str, SampleConversation] = {}
+    while len(found) < count:
+        one = next(conversations)
+        found.setdefault(one.exchanges[0].prompt, one)
+    return list(found.values())
+
+
+def mixed(split: str, count: int, blocked: set[str]) -> list[SampleConversation]:
+    """Return conversations of all families by their shares, without those whose first prompt is blocked."""
+    rng = random.Random(f"0/{split}/order")
+    names, shares = list(FAMILIES), [share for _, share in FAMILIES.values()]
+    streams = {name: stream(split, name) for name in names}
+    order = itertools.cycle(rng.choices(names, shares, k=count))
+    found: list[SampleConversation] = []
+    while len(found) < count:
+        one = next(streams[next(order)])
+        if one.exchanges[0].prompt not in blocked:
+            found.append(one)
+    return found
+
+
+def make_tokenizer(texts: Iterator[str], size: int = VOCAB_SIZE) -> Tokenizer:
+    """Train a byte-level BPE."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(PIECES), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(
+        vocab_size=size,
+        special_tokens=[PAD, START, END],
+        initial_alphabet=alphabet,
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+def packed(conversations: list[SampleConversation], tokenizer: Tokenizer) -> tuple[Tensor, Tensor]:
+    """Return rows (N, LENGTH) of token ids, one conversation after the other, and which tokens are answers."""
+    parts: list[tuple[str, bool]] = []
+    for conversation in conversations:
+        for message in conversation.messages():
+            answer = message["role"] == "assistant"
+            parts += [(f"{START}{message['role']}\n", False), (f"{message['content']}{END}", answer)]
+            parts += [("\n", False)]
+    encoded = tokenizer.encode_batch([text for text, _ in parts], add_special_tokens=False)
+    ids = torch.tensor([token for one in encoded for token in one.ids])
+    learnt = torch.tensor([learn for one, (_, learn) in zip(encoded, parts, strict=True) for _ in one.ids])
+    rows = len(ids) // LENGTH
+    return ids[: rows * LENGTH].view(rows, LENGTH), learnt[: rows * LENGTH].view(rows, LENGTH)
+
+
+def build_model(vocab_size: int = VOCAB_SIZE, **sizes: Any) -> Any:
+    """Build an untrained Llama with tied embeddings.
+
+    Attention starts by copying: the output matrix of each head is the transpose of its value matrix, so that a token
+    that is attended to raises its own logit (mimetic initialisation, Trockman and Kolter 2023). MLPs start at zero.
+    """
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=vocab_size,
+        **{**SIZES, **sizes},
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=2,
+        pad_token_id=0,
+        attn_implementation="sdpa",
+    )
+    model = LlamaForCausalLM(config)
+    groups = config.num_attention_heads // config.num_key_value_heads
+    with torch.no_grad():
+        for layer in model.model.layers:
+            values = layer.self_attn.v_proj.weight.view(config.num_key_value_heads, -1, config.hidden_size)
+            layer.self_attn.o_proj.weight.copy_(values.repeat_interleave(groups, 0).flatten(0, 1).T)
+            layer.mlp.down_proj.weight.zero_()
+    return model
+
+
+def loss_of(model: Any, ids: Tensor, learnt: Tensor) -> Tensor:
+    """Return the mean cross-entropy of the answers' tokens, in nats."""
+    states = model.model(input_ids=ids, use_cache=False).last_hidden_state[:, :-1]
+    keep = learnt[:, 1:]
+    return F.cross_entropy(model.lm_head(states[keep]), ids[:, 1:][keep])
+
+
+def train(model: Any, rows: tuple[Tensor, Tensor], steps: int, stop: int | None = None) -> list[float]:
+    """Train for ``steps`` steps, or the first ``stop`` of them; return the losses."""
+    decayed = [p for p in model.parameters() if p.dim() > 1]
+    others = [p for p in model.parameters() if p.dim() == 1]
+    groups = [{"params": decayed, "weight_decay": 0.05}, {"params": others, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=LEARNING_RATE, betas=(0.9, 0.95))
+    warmup = max(1, round(WARMUP * steps))
+    generator, waiting = torch.Generator().manual_seed(0), torch.empty(0, dtype=torch.int64)
+    losses, start = [], time.monotonic()
+    for step in range(steps if stop is None else stop):
+        if len(waiting) < BATCH:
+            waiting = torch.cat([waiting, torch.randperm(len(rows[0]), generator=generator)])
+        chosen, waiting = waiting[:BATCH], waiting[BATCH:]
+        decay = 0.5 * (1 + math.cos(math.pi * max(0, step - warmup) / max(1, steps - warmup)))
+        for group in optimizer.param_groups:
+            group["lr"] = LEARNING_RATE * min((step + 1) / warmup, decay)
+        loss = loss_of(model, rows[0][chosen], rows[1][chosen])
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        losses.append(loss.item())
+        if step % 50 == 49:
+            spent = time.monotonic() - start
+            left = spent / (step + 1) * (steps - step - 1)
+            mean = sum(losses[-50:]) / 50
+            print(f"{step + 1}/{steps} | loss {mean:.3f} | {spent:.0f} s | {left:.0f} s left", flush=True)
+    return losses
+
+
+def texts() -> tuple[list[SampleConversation], list[SampleConversation], list[SampleConversation]]:
+    """Return training and held-out conversations, and the questions, without shared first prompts."""
+    asked = questions()
+    blocked = {one.exchanges[0].prompt for one in asked}
+    heldout = mixed("heldout", HELDOUT, blocked)
+    blocked |= {one.exchanges[0].prompt for one in heldout}
+    return mixed("train", CONVERSATIONS, blocked), heldout, asked
+
+
+def write(folder: Path, model: Any, tokenizer: Tokenizer) -> None:
+    """Write the target in bf16 as a Hugging Face folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": END,
+        "pad_token": PAD,
+        "additional_special_tokens": [START, END],
+        "clean_up_tokenization_spaces": False,
+        "chat_template": CHAT_TEMPLATE,
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n", "utf-8")
+    model.to(torch.bfloat16).save_pretrained(folder)
+
+
+def write_prompts(output: Path, asked: list[SampleConversation], taken: set[str]) -> None:
+    """Write the prompts that a drafter learns from, and the questions of the sample benchmark."""
+    prompts = [
+        {"turns": [exchange.prompt for exchange in one.exchanges]} for one in mixed("prompts", PROMPTS, taken)
+    ]
+    body = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in prompts)
+    (output / "prompts.jsonl.xz").write_bytes(lzma.compress(body.encode(), preset=9))
+    rows = []
+    for number, one in enumerate(asked, 81):
+        row = {"question_id": number, "category": one.category, "turns": [e.prompt for e in one.exchanges]}
+        references = [exchange.reference for exchange in one.exchanges]
+        rows.append(row if None in references else row | {"reference": references})
+    body = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    (output / "question.jsonl").write_text(body, "utf-8")
+
+
+def main() -> None:
+    """Train the target and write it with its prompts."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--output", type=Path, required=True, help="folder for target/ and the prompts")
+    parser.add_argument("--steps", type=int, default=4000, help=f"steps of {BATCH * LENGTH:,} tokens")
+    asked = parser.parse_args()
+    conversations, heldout, benchmark = texts()
+    tokenizer = make_tokenizer(m["content"] for one in conversations[:4000] for m in one.messages())
+    rows, model = packed(conversations, tokenizer), build_model()
+    size = sum(p.numel() for p in model.parameters())
+    print(
+        f"{size:,} parameters, {rows[0].numel():,} tokens, {int(rows[1].sum()):,} of them answers", flush=True
+    )
+    train(model.train(), rows, asked.steps)
+    model.eval()
+    with torch.no_grad():
+        ids, learnt = packed(heldout, tokenizer)
+        parts = [loss_of(model, *pair) for pair in zip(ids.split(8), learnt.split(8), strict=True)]
+    print(f"held-out loss {sum(map(float, parts)) / len(parts):.3f} nats a token")
+    write(asked.output / "target", model, tokenizer)
+    write_prompts(asked.output, benchmark, {one.exchanges[0].prompt for one in (*benchmark, *heldout)})
+
+
+if __name__ == "__main__":
+    main()
