@@ -21,7 +21,7 @@ from tests.models.lean_support import (
     run_chunks,
     run_full,
 )
-from vocabforge.models.kv_cache import causal_mask, line_sight
+from vocabforge.models.kv_cache import TreeMask, causal_mask
 from vocabforge.models.lean.config import LeanConfig
 from vocabforge.models.lean.model import load_target, share_target
 from vocabforge.models.target.hf import HFTarget
@@ -209,7 +209,9 @@ def test_lengths_and_bits_say_what_masks_say(case: str, tmp_path: Path) -> None:
     for start in range(0, LENGTH, steps):
         slots = torch.arange(start, start + steps).expand(2, -1)
         with torch.inference_mode():
-            out = lean(ids[:, start : start + steps], slots, cache=cache, slots=slots, mask=line_sight(slots))
+            out = lean(
+                ids[:, start : start + steps], slots, cache=cache, slots=slots, mask=TreeMask.chain(slots)
+            )
             logits = lean.logits(out.hidden)
         torch.testing.assert_close(logits, expected[:, start : start + steps], rtol=0, atol=1e-4)
 

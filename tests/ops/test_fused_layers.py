@@ -16,7 +16,7 @@ from tests.decode.drafting import make_drafter
 from tests.kernel_counts import counted
 from tests.models.lean_support import build
 from tests.models.test_layers_on_ops import FORMS, passes
-from vocabforge.models.kv_cache import Sight, line_sight
+from vocabforge.models.kv_cache import TreeMask
 from vocabforge.models.lean.model import LeanModel, load_target
 from vocabforge.models.target.hf import HFTarget
 from vocabforge.ops import backend as backends
@@ -45,11 +45,11 @@ def forward(model: LeanModel, batch: int = 2) -> list[Tensor]:
     random, cache, found = torch.Generator().manual_seed(7), model.new_cache(20, batch), []
     for count, start in ((9, 0), (3, 9)):
         slots = torch.arange(start, start + count).expand(batch, -1)
-        sight = line_sight(slots)
+        sight = TreeMask.chain(slots)
         if start:  # a root and two siblings
             words = torch.tensor([[[1], [3], [5]]]).expand(batch, -1, -1)
             places = torch.tensor([[9, 10, 10]]).expand(batch, -1)
-            sight = Sight(slots[:, 0].contiguous(), words, places)
+            sight = TreeMask(slots[:, 0].contiguous(), words, places)
         ids = torch.randint(model.config.vocab_size, (batch, count), generator=random)
         out = model(ids, sight.positions, cache=cache, slots=slots, mask=sight, aux_layers=(0, 2))
         assert out.aux is not None

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..models.kv_cache import Near, Sight, causal_mask, line_sight, near_rule
+from ..models.kv_cache import Mask, Near, TreeMask, causal_mask, near_rule
 from ..models.lean.model import LeanModel
 from ..models.target.interface import Target
 from .accelerate.graphs import GraphCapture
@@ -222,16 +222,16 @@ class TargetSide:
 
     def _masks(
         self, tree: DraftTree, slots: Tensor, positions: Tensor, view: Tensor, last: bool
-    ) -> tuple[Tensor | Sight | int, Tensor | None]:
+    ) -> tuple[Mask, Tensor | None]:
         """Return the masks of a pass; ``last``: consecutive tokens of one row, at the end of ``view``."""
         # A compiled pass serves all views, so the cache's size decides whether windows apply.
         limited = self._reaches(view.shape[0] if self.eager else self.cache.capacity)
         if last and not limited:
             return view.shape[0], None
         if self._bits and tree.chain:
-            return line_sight(slots), None
+            return TreeMask.chain(slots), None
         if self._bits:
-            return Sight(self.committed, tree.ancestor_words(), positions), None
+            return TreeMask(self.committed, tree.ancestor_words(), positions), None
         if tree.chain:
             mask = view <= slots[:, :, None]
         else:

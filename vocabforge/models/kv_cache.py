@@ -139,22 +139,67 @@ def near_rule(window: int | None, chunk: int | None = None) -> Near | None:
     return None if window is None else lambda queries, keys: queries - keys < window
 
 
-class Sight(NamedTuple):
+class TreeMask(NamedTuple):
     """Slots visible to T queries of each of B rows: a prefix, then slots selected by bits in any window.
 
     Attributes:
         lengths: (B,) int64; slots 0 .. lengths - 1 hold these positions and are visible to every query.
         words: (B, T, W) int64; slot lengths + j is visible if bit j % 64 of word j // 64 is set.
         positions: (B, T) int64 query positions, for windows.
-        reach: window of all layers: number of positions a query attends to, its own included; None for all.
+        window: of all layers: number of positions a query attends to, its own included; None for all.
         angles: cosines and signed sines (B, T, D) of the positions, if already computed.
     """
 
     lengths: Tensor
     words: Tensor
     positions: Tensor
-    reach: int | None = None
+    window: int | None = None
     angles: tuple[Tensor, Tensor] | None = None
+
+    @classmethod
+    def chain(
+        cls, slots: Tensor, window: int | None = None, angles: tuple[Tensor, Tensor] | None = None
+    ) -> TreeMask:
+        """Return the causal mask of T consecutive queries in slots (B, T) that equal their positions."""
+        # Contiguous, because every layer would copy a strided view for its kernel.
+        words = _chain_words(*slots.shape, slots.device)
+        return cls(slots[:, 0].contiguous(), words, slots, window, angles)
+
+    def attend(
+        self, q: Tensor, keys: Tensor, values: Tensor, own: int | None = None, scale: float | None = None
+    ) -> Tensor:
+        """Compute one layer's attention over its cache: (B, T, h, D).
+
+        Args:
+            q: (B, T, h, D).
+            keys, values: (B, kv, S, D), including the keys and values of the query tokens.
+            own: the layer's window, in positions, or None.
+            scale: scale of the scores; None for D ** -0.5.
+        """
+        return tree_attention(
+            q,
+            keys,
+            values,
+            self.lengths,
+            self.words,
+            positions=self.positions,
+            window=self._narrowest(own),
+            scale=scale,
+        )
+
+    def bias(self, capacity: int, own: int | None, dtype: torch.dtype) -> Tensor:
+        """Return the additive mask (B, 1, T, S), for attention variants without an op."""
+        window = self._narrowest(own) or 0
+        seen = visible_slots(self.lengths, self.words, capacity, self.positions, window)
+        bias = torch.zeros(seen.shape, dtype=dtype, device=seen.device)
+        return bias.masked_fill_(~seen, torch.finfo(dtype).min)[:, None]
+
+    def _narrowest(self, own: int | None) -> int | None:
+        return min((window for window in (own, self.window) if window is not None), default=None)
+
+
+# bool or additive over the first slots; bits over all slots; or the number of slots that a single token sees.
+Mask = Tensor | TreeMask | int
 
 
 class CacheView(NamedTuple):
@@ -163,50 +208,17 @@ class CacheView(NamedTuple):
     Attributes:
         cache: a cache with as many layers as the drafter.
         slots: (N,) or (B, N) int64 slots for the step's keys.
-        mask: bool (N, S') or (B, N, S') over the first S' slots, True = visible; a ``Sight`` of all slots; or
+        mask: bool (N, S') or (B, N, S') over the first S' slots, True = visible; a ``TreeMask`` of all slots; or
             S' if a single token attends to all of them.
     """
 
     cache: KVCache
     slots: Tensor
-    mask: Tensor | Sight | int
-
-
-def _narrowest(own: int | None, sight: Sight) -> int | None:
-    return min((one for one in (own, sight.reach) if one is not None), default=None)
-
-
-def sight_attention(
-    q: Tensor, keys: Tensor, values: Tensor, sight: Sight, own: int | None = None, scale: float | None = None
-) -> Tensor:
-    """Compute one layer's attention over its cache: (B, T, h, D).
-
-    Args:
-        q: (B, T, h, D).
-        keys, values: (B, kv, S, D), including the keys and values of the query tokens.
-        own: the layer's window, in positions, or None.
-        scale: scale of the scores; None for D ** -0.5.
-    """
-    window, (lengths, words, positions, *_) = _narrowest(own, sight), sight
-    return tree_attention(q, keys, values, lengths, words, positions=positions, window=window, scale=scale)
-
-
-def sight_bias(sight: Sight, capacity: int, own: int | None, dtype: torch.dtype) -> Tensor:
-    """Convert a ``Sight`` to an additive mask (B, 1, T, S), for attention variants without an op."""
-    window = _narrowest(own, sight) or 0
-    seen = visible_slots(sight.lengths, sight.words, capacity, sight.positions, window)
-    bias = torch.zeros(seen.shape, dtype=dtype, device=seen.device)
-    return bias.masked_fill_(~seen, torch.finfo(dtype).min)[:, None]
-
-
-def line_sight(slots: Tensor, reach: int | None = None, angles: tuple[Tensor, Tensor] | None = None) -> Sight:
-    """Return the causal ``Sight`` of T consecutive queries in slots (B, T) that equal their positions."""
-    # Contiguous, because every layer would copy a strided view for its kernel.
-    return Sight(slots[:, 0].contiguous(), _line_words(*slots.shape, slots.device), slots, reach, angles)
+    mask: Mask
 
 
 @cache
-def _line_words(batch: int, count: int, device: torch.device) -> Tensor:
+def _chain_words(batch: int, count: int, device: torch.device) -> Tensor:
     """Return causal bits (B, T, W), cached so that captured passes do not recompute them in each replay."""
     with torch.inference_mode(False):  # usable in both modes
         seen = torch.ones(count, count, dtype=torch.bool, device=device).tril()

@@ -20,7 +20,7 @@ from ...core.errors import UsageError
 from ...models.drafters.parallel import ParallelDrafter, is_parallel
 from ...models.heads.exact import FullHead, answer
 from ...models.heads.registry import DraftHead, DraftState, exact_head
-from ...models.kv_cache import CacheView, Sight, line_sight
+from ...models.kv_cache import CacheView, TreeMask
 from ...ops.decoder_layers import runs_layers
 from ...ops.few_rows import linear
 from ...ops.trees import bits_of
@@ -77,7 +77,7 @@ class BlockBackend(DraftBackend):
     def advance(self, following: Tensor, states: Tensor | None, counts: Tensor) -> None:
         assert states is not None
         steps = self.rows[:, None] + self._slots[: following.shape[1]]  # (B, L)
-        mask = line_sight(steps) if self._bits else self._view(steps.shape[1]) <= steps[:, :, None]
+        mask = TreeMask.chain(steps) if self._bits else self._view(steps.shape[1]) <= steps[:, :, None]
         made = self.drafter.absorb(following, states, steps, CacheView(self.cache, steps, mask))
         last = (counts - 1).clamp(min=0)[:, None, None]
         idle = (counts == 0)[:, None]
@@ -142,9 +142,9 @@ class BlockBackend(DraftBackend):
 
     def start_in(self, roots: Tensor, view: Tensor) -> DraftStep:
         slots = self.rows[:, None] + self._slots[: self.drafter.block_rows]  # (B, b)
-        mask: Tensor | Sight
+        mask: Tensor | TreeMask
         if self._bits:
-            mask = Sight(self.rows, self._own_bits, slots)
+            mask = TreeMask(self.rows, self._own_bits, slots)
         else:
             mask = block_mask(self._own.expand(len(roots), -1, -1), self.rows, len(view))
         drafts = self.drafter.draft(roots, self._last, slots, CacheView(self.cache, slots, mask))

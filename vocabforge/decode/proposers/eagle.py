@@ -22,7 +22,7 @@ from ...models.drafters.interface import CachedDrafter
 from ...models.drafters.parts import RotaryPositions
 from ...models.heads.exact import FullHead
 from ...models.heads.registry import DraftHead, exact_head
-from ...models.kv_cache import CacheView, Sight, line_sight
+from ...models.kv_cache import CacheView, Mask, TreeMask
 from ...ops.draft_chain import runs_chains
 from ...ops.trees import WORD
 from ..accelerate.graphs import GraphCapture
@@ -125,9 +125,9 @@ class EagleBackend(DraftBackend):
         fused = self.drafter.fuse(states)
         bits = self._bits and steps.shape[1] <= WORD
         if alone and count == 1:
-            mask: Tensor | Sight | int = self.lengths[0] + 1
+            mask: Mask = self.lengths[0] + 1
         else:
-            mask = line_sight(steps, angles=self._turned(0, count)) if bits else view <= steps[:, :, None]
+            mask = TreeMask.chain(steps, angles=self._turned(0, count)) if bits else view <= steps[:, :, None]
         g, read = self.drafter.extend(following, fused, steps, CacheView(self.cache, steps, mask))
         self._steps = None
         if alone:
@@ -219,16 +219,16 @@ class EagleBackend(DraftBackend):
         if width == 1 and carry.used == level - 1:  # a chain node attends to all nodes before it
             position = slots
             if self._told and len(self.lengths) == 1:
-                mask: Tensor | Sight | int = self.lengths[0] + level
+                mask: Mask = self.lengths[0] + level
             elif self._bits:
-                mask = line_sight(slots, angles=self._turned(level - 1, 1))
+                mask = TreeMask.chain(slots, angles=self._turned(level - 1, 1))
             else:
                 mask = view <= slots[:, :, None]
         else:
             position = self._ahead(level - 1, 1).expand(-1, width)
             if self._bits:
                 assert frontier.words is not None
-                mask = Sight(self.rows, frontier.words, position, angles=self._turned(level - 1, 1, width))
+                mask = TreeMask(self.rows, frontier.words, position, angles=self._turned(level - 1, 1, width))
             else:
                 pick = frontier.parents[:, :, None].expand(-1, -1, self._scratch)
                 above = self._above(carry).gather(1, pick) | self._columns[carry.used : carry.used + width]

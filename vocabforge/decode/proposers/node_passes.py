@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ...models.kv_cache import KVCache, Sight, line_sight
+from ...models.kv_cache import KVCache, TreeMask
 from ...models.lean.model import LeanModel
 from ...ops.trees import WORD
 from ..target_side import block_mask, view_length
@@ -137,8 +137,8 @@ class NodePasses:
         positions = (self.committed + level)[:, None].expand(-1, width)
         if self.bits:
             assert frontier.words is not None
-            sight = Sight(self.committed + 1, frontier.words, positions, self._reach)
-            states = self._run(tokens, positions, slots, (sight, None))
+            mask = TreeMask(self.committed + 1, frontier.words, positions, self._reach)
+            states = self._run(tokens, positions, slots, (mask, None))
         else:
             states = self._run(tokens, positions, slots, self._tree_masks(above, positions, view))
         return states, NodeCarry(view, used + width, above)
@@ -187,7 +187,7 @@ class NodePasses:
         tokens: Tensor,
         positions: Tensor,
         slots: Tensor,
-        masks: tuple[Tensor | Sight, Tensor | None],
+        masks: tuple[Tensor | TreeMask, Tensor | None],
         cache: KVCache | None = None,
     ) -> NodeStates:
         fed, ran = self.model.embed(tokens), self.layers or range(self.model.config.num_layers)
@@ -204,15 +204,15 @@ class NodePasses:
         )
         return NodeStates(output.hidden, fed, output.aux)
 
-    def _line_masks(self, slots: Tensor, view: Tensor, bits: bool) -> tuple[Tensor | Sight, Tensor | None]:
+    def _line_masks(self, slots: Tensor, view: Tensor, bits: bool) -> tuple[Tensor | TreeMask, Tensor | None]:
         if bits:
-            return line_sight(slots, self._reach), None
+            return TreeMask.chain(slots, self._reach), None
         queries = slots[:, :, None]  # (B, T, 1)
         return self._limited(view <= queries, queries, view)
 
     def _tree_masks(
         self, above: Tensor, positions: Tensor, view: Tensor
-    ) -> tuple[Tensor | Sight, Tensor | None]:
+    ) -> tuple[Tensor | TreeMask, Tensor | None]:
         mask = block_mask(above, self.committed + 1, len(view))
         if self._reach is None and self._window is None:
             return mask, None

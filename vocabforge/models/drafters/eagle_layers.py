@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ from ...ops.add_rms_norm import add_rms_norm, join_norms
 from ...ops.backend import HALVES
 from ...ops.decoder_layers import WEIGHTS, decoder_layers, runs_layers
 from ...ops.few_rows import MOST_ROWS
-from ..kv_cache import CacheView, Sight, sight_attention
+from ..kv_cache import CacheView, Mask, TreeMask
 from ..lean.layers import layer_on_ops, rms_norm, sum_and_norm
 from ..rope import apply_rope
 from .parts import LayerSizes
@@ -111,11 +110,11 @@ class DraftLayer(nn.Module):
         x = residual + self.self_attn.output(attended)
         return x + self.mlp(self.post_attention_layernorm(x))
 
-    def fits(self, x: Tensor, mask: Tensor | Sight | int) -> bool:
+    def fits(self, x: Tensor, mask: Mask) -> bool:
         """Return whether :func:`run_layers` supports x (B, N, H) with this mask."""
         if torch.is_grad_enabled() or torch.compiler.is_compiling():
             return False
-        return isinstance(mask, Sight) or (x.shape[0] * x.shape[1] <= MOST_ROWS and runs_layers(x))
+        return isinstance(mask, TreeMask) or (x.shape[0] * x.shape[1] <= MOST_ROWS and runs_layers(x))
 
     def merged(self) -> dict[str, Any]:
         """Return the arguments of the ops for this layer, with merged matrices."""
@@ -166,7 +165,7 @@ def run_layers(
         the output and its RMSNorm, (B, N, H) each.
     """
     cache, slots, mask = cached
-    if isinstance(mask, Sight):
+    if isinstance(mask, TreeMask):
         return _on_ops(layers, x, embedded, norm, angles, cached, mask)
     if isinstance(embedded, tuple):
         embedded = F.embedding(embedded[1], embedded[0])
@@ -200,7 +199,7 @@ def _on_ops(
     norm: Tensor | None,
     angles: tuple[Tensor, Tensor],
     cached: CacheView,
-    sight: Sight,
+    mask: TreeMask,
 ) -> tuple[Tensor, Tensor]:
     """Run :func:`run_layers` on the ops, with each residual addition fused with the following norm."""
     shape, x = x.shape, x.flatten(0, 1)
@@ -226,7 +225,7 @@ def _on_ops(
             keys=cache.k_layers[index],
             values=cache.v_layers[index],
             slots=slots,
-            attend=partial(sight_attention, sight=sight),
+            attend=mask.attend,
             read=read,
         )
     if norm is None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ...core.errors import ConfigError, MismatchError
-from ..kv_cache import CacheView, Sight, sight_attention
+from ..kv_cache import CacheView, Mask, TreeMask
 from ..rope import RopeSettings, layer_ropes, parse_rope, rope_tables
 from ..target.text_config import text_config
 from .interface import Drafter
@@ -292,8 +292,8 @@ def cached_attention(q: Tensor, k: Tensor, v: Tensor, cached: CacheView, index: 
     """
     mask = cached.mask
     keys, values = cached.cache.write(index, k, v, cached.slots)
-    if isinstance(mask, Sight):
-        return sight_attention(q.transpose(1, 2), keys, values, mask).transpose(1, 2)
+    if isinstance(mask, TreeMask):
+        return mask.attend(q.transpose(1, 2), keys, values).transpose(1, 2)
     view = mask if isinstance(mask, int) else mask.shape[-1]
     if isinstance(mask, Tensor) and mask.dim() == 3:
         mask = mask.unsqueeze(1)
@@ -341,9 +341,9 @@ class RotaryPositions(Drafter):
         """Compute fp32 tables of ``count`` positions."""
         return rope_tables(self.config.rope, self.config.head_dim, count)
 
-    def angles(self, position: Tensor, mask: Tensor | Sight | int) -> tuple[Tensor, Tensor]:
-        """Return cos and signed sin (B, T, D) of positions (B, T), from the ``Sight`` if it has them."""
-        known = mask.angles if isinstance(mask, Sight) else None
+    def angles(self, position: Tensor, mask: Mask) -> tuple[Tensor, Tensor]:
+        """Return cos and signed sin (B, T, D) of positions (B, T), from the ``TreeMask`` if it has them."""
+        known = mask.angles if isinstance(mask, TreeMask) else None
         return known or (self.cos[position], self.sin[position])
 
     def rotary(self, position: Tensor) -> tuple[Tensor, Tensor]:

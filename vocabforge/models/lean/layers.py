@@ -14,7 +14,7 @@ from ...ops import backend
 from ...ops.add_rms_norm import add_rms_norm
 from ...ops.rope_store import rope_store
 from ...ops.silu_mul import silu_mul
-from ..kv_cache import KVCache, Sight, sight_attention, sight_bias
+from ..kv_cache import KVCache, Mask, TreeMask
 from ..rope import apply_rope
 from .config import BEFORE, ExpertTraits, LeanConfig
 
@@ -55,7 +55,7 @@ class StepInputs(NamedTuple):
         partners: (D,) for pairs other than rotate-half's.
         slots: (T,) or (B, T) slots that the pass writes.
         bias, window_bias: (T, view) or (B, 1, T, view), 0 if visible, else the lowest finite number; or a
-            ``Sight``; or ``view`` if a single token attends to all of these slots.
+            ``TreeMask``; or ``view`` if a single token attends to all of these slots.
     """
 
     eps: Tensor
@@ -66,8 +66,8 @@ class StepInputs(NamedTuple):
     partners: Tensor | None
     cache: KVCache
     slots: Tensor
-    bias: Tensor | Sight | int
-    window_bias: Tensor | Sight | int
+    bias: Mask
+    window_bias: Mask
 
 
 def sum_and_norm(change: Tensor | None, x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
@@ -295,7 +295,7 @@ class LeanLayer(nn.Module):
         return x
 
     def on_ops(
-        self, change: Tensor | None, x: Tensor, index: int, step: StepInputs, sight: Sight
+        self, change: Tensor | None, x: Tensor, index: int, step: StepInputs, mask: TreeMask
     ) -> tuple[Tensor | None, Tensor]:
         """Run :meth:`forward` in few kernels, for the families that :func:`fits_ops` accepts.
 
@@ -317,7 +317,7 @@ class LeanLayer(nn.Module):
             keys=cache.k_layers[index],
             values=cache.v_layers[index],
             slots=step.slots,
-            attend=partial(sight_attention, sight=sight, own=self._window, scale=config.attention_scale),
+            attend=partial(mask.attend, own=self._window, scale=config.attention_scale),
             experts=None
             if self.experts is None
             else partial(self._pass_experts, clamped=self.experts.clamped),
@@ -344,8 +344,8 @@ class LeanLayer(nn.Module):
         bias, scale = step.window_bias if self.sliding else step.bias, config.attention_scale
         if self._sinks:
             out = sink_attention(q, keys, values, bias, w["sinks"], self._window, scale)
-        elif isinstance(bias, Sight):
-            out = sight_attention(q.transpose(1, 2), keys, values, bias, self._window, scale)
+        elif isinstance(bias, TreeMask):
+            out = bias.attend(q.transpose(1, 2), keys, values, self._window, scale)
         else:
             view = bias if isinstance(bias, int) else bias.shape[-1]
             out = F.scaled_dot_product_attention(
@@ -406,7 +406,7 @@ def sink_attention(
     q: Tensor,
     keys: Tensor,
     values: Tensor,
-    seen: Tensor | Sight | int,
+    seen: Mask,
     sinks: Tensor,
     window: int | None,
     scale: float | None,
@@ -415,13 +415,13 @@ def sink_attention(
 
     Args:
         q: (B, h, T, D); keys, values: (B, kv, S, D).
-        seen: additive mask (T, view) or (B, 1, T, view), a ``Sight``, or ``view`` if all slots are visible.
+        seen: additive mask (T, view) or (B, 1, T, view), a ``TreeMask``, or ``view`` if all slots are visible.
         sinks: (h,) extra logits.
 
     Source: gpt-oss's model card (OpenAI, 2025).
     """
-    if isinstance(seen, Sight):
-        seen = sight_bias(seen, keys.shape[2], window, q.dtype)
+    if isinstance(seen, TreeMask):
+        seen = seen.bias(keys.shape[2], window, q.dtype)
     (batch, heads, count, size), kv_heads = q.shape, keys.shape[1]
     view = seen if isinstance(seen, int) else seen.shape[-1]
     grouped = q.reshape(batch, kv_heads, -1, size)  # (B, kv, group * T, D)

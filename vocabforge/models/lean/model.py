@@ -22,7 +22,7 @@ from ...ops.decoder_layers import WEIGHTS, decoder_layers, runs_layers
 from ...ops.few_rows import MOST_ROWS, linear
 from .. import checkpoint
 from ..checkpoint import EMBEDDING, FINAL_NORM, LM_HEAD
-from ..kv_cache import KVCache, Sight
+from ..kv_cache import KVCache, Mask, TreeMask
 from ..rope import (
     RopeSettings,
     attention_factor,
@@ -156,7 +156,7 @@ class LeanModel(nn.Module):
         *,
         cache: KVCache,
         slots: Tensor,
-        mask: Tensor | Sight | int,
+        mask: Mask,
         window_mask: Tensor | None = None,
         aux_layers: tuple[int, ...] = (),
         layers: range | None = None,
@@ -170,7 +170,7 @@ class LeanModel(nn.Module):
             cache: from ``new_cache``.
             slots: (T,) or (B, T) int64 cache slots to write these tokens to; each below ``view``.
             mask: bool (T, view) or (B, T, view), True = visible; only the first ``view`` slots are read. A
-                fully masked row gives finite but meaningless output. Or a ``Sight`` of the whole cache, which
+                fully masked row gives finite but meaningless output. Or a ``TreeMask`` of the whole cache, which
                 handles windows by itself. Or the integer ``view``: the last token attends to all of these
                 slots, and each token to one more than the token before it.
             window_mask: mask of the layers with a sliding window; None if all ``view`` slots are within it.
@@ -188,10 +188,10 @@ class LeanModel(nn.Module):
             raise ValueError(f"window_mask is needed: view {mask.shape[-1]} > window {config.sliding_window}")
         partners = None if self._plain_rope else self.partners
         run = range(len(self.layers)) if layers is None else layers
-        if not isinstance(mask, Sight) and self._in_one_call(ids):
+        if not isinstance(mask, TreeMask) and self._in_one_call(ids):
             angles = self._angles(positions, cache.capacity)
             return self._one_call(ids, x, run, angles, cache, slots, mask, window_mask, aux_layers)
-        in_one = isinstance(mask, Sight)
+        in_one = isinstance(mask, TreeMask)
         cos, sin, near_cos, near_sin = (
             self._angles_at_once(positions, cache.capacity) if in_one else self._rotations(positions)
         )
@@ -203,7 +203,7 @@ class LeanModel(nn.Module):
         step = StepInputs(self.eps, cos, sin, near_cos, near_sin, partners, cache, slots, bias, window_bias)
         x = self.embed(ids) if x is None else x
         x = x.flatten(0, 1)  # (B * T, H): 2-d matrix products take fewer calls on a CPU
-        if isinstance(bias, Sight) and fits_ops(config):
+        if isinstance(bias, TreeMask) and fits_ops(config):
             hidden, outputs = self._on_ops(x, run, step, bias, aux_layers)
         else:
             hidden, outputs = self._stack(x, run, step, aux_layers)
@@ -310,14 +310,14 @@ class LeanModel(nn.Module):
         return self._norm(x, self.norm, self.eps), outputs
 
     def _on_ops(
-        self, x: Tensor, layers: range, step: StepInputs, sight: Sight, wanted: tuple[int, ...]
+        self, x: Tensor, layers: range, step: StepInputs, mask: TreeMask, wanted: tuple[int, ...]
     ) -> tuple[Tensor, dict[int, Tensor]]:
         """Run :meth:`_stack` in few kernels: each residual addition is fused with the following norm."""
         outputs: dict[int, Tensor] = {}
         stack = self._layers()
         change: Tensor | None = None
         for index in layers:
-            change, x = stack[index].on_ops(change, x, index, step, sight)
+            change, x = stack[index].on_ops(change, x, index, step, mask)
             if index in wanted:
                 outputs[index] = x = x if change is None else x + change
                 change = None
