@@ -149,29 +149,48 @@ class TrainStep(nn.Module):
                 split_figures(own, taken, unrolled, batch.input_ids.shape[1]),
                 {},
             )
-        row = h[:, : drafter.config.hidden_size]  # for draft heads, drop DSpark's part of the previous token
-        scored: dict[str, RowLoss | RouterLoss] = {
+        heads = self._head_losses(batch, noise, unrolled, h, taken, per_row)
+        terms = [weight * heads[name].total for name, weight in settings.head_weights]
+        if self.joint is not None:
+            heads["target"] = self.joint.loss(batch, original, rows[-1].clamp(min=1))
+            terms.append(heads["target"].total)
+        if not settings.freeze:
+            terms += self._drafter_terms(h, taken, own, per_row)
+        figures = split_figures(own, taken, unrolled, batch.input_ids.shape[1])
+        return torch.stack(terms).sum(), figures, heads
+
+    def _head_losses(
+        self,
+        batch: CapturedBatch,
+        noise: Tensor | None,
+        unrolled: list[TTTStep],
+        h: Tensor,
+        taken: TakenRows,
+        per_row: Tensor,
+    ) -> dict[str, RowLoss | RouterLoss]:
+        """Compute the losses of the draft heads by name, on the drafter's states (M, .)."""
+        row = h[:, : self.drafter.config.hidden_size]  # without DSpark's part of the previous token
+        losses: dict[str, RowLoss | RouterLoss] = {
             name: vocab_loss(
-                self._inputs(head.project(row), head.head_weight, None, taken, per_row),
-                settings.loss,
+                self._inputs(head.project(row), head.head_weight, None, taken, per_row), self.settings.loss
             )
             for name, head in self.heads.items()
             if name != ROUTER
         }
         if ROUTER in self.heads:
-            scored[ROUTER] = self._router_loss(batch, noise, unrolled, row, per_row)
-        terms = [weight * scored[name].total for name, weight in settings.head_weights]
-        if self.joint is not None:
-            scored["target"] = self.joint.loss(batch, original, rows[-1].clamp(min=1))
-            terms.append(scored["target"].total)
-        if not settings.freeze:
-            terms.append(settings.token_weight * own.total)
-        if settings.feature_weight and not settings.freeze:
+            losses[ROUTER] = self._router_loss(batch, noise, unrolled, row, per_row)
+        return losses
+
+    def _drafter_terms(self, h: Tensor, taken: TakenRows, own: RowLoss, per_row: Tensor) -> list[Tensor]:
+        """Return the weighted terms of a trained drafter: vocabulary, features, confidence."""
+        settings = self.settings
+        terms = [settings.token_weight * own.total]
+        if settings.feature_weight:
             terms.append(settings.feature_weight * feature_loss(taken, per_row))
-        confidence = None if settings.freeze else drafter.confidence(h)
+        confidence = self.drafter.confidence(h)
         if settings.confidence_weight and confidence is not None:
             terms.append(settings.confidence_weight * confidence_loss(confidence, own, per_row))
-        return torch.stack(terms).sum(), split_figures(own, taken, unrolled, batch.input_ids.shape[1]), scored
+        return terms
 
     def _own_loss(self, h: Tensor, taken: TakenRows, rows: Tensor, per_row: Tensor) -> RowLoss:
         """Compute the drafter's own vocabulary loss; ``rows`` as in :meth:`forward`."""
