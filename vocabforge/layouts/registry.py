@@ -14,7 +14,7 @@ from ..models.drafters.interface import Drafter
 from ..models.drafters.io import TargetTensors, check_target
 from ..models.target.fingerprint import target_fingerprint
 from ..models.target.hf import read_target_config
-from ..models.target.text_config import text_config
+from ..models.target.text_config import hidden_layers
 from ..vocab.subset.subset import load_subset
 from .eagle3_folder import drafter_config
 from .interface import Layout
@@ -51,7 +51,7 @@ def load_drafter(path: Path, target: TargetTensors, target_path: Path) -> tuple[
     Raises:
         VocabForgeError: nothing can be loaded, files are damaged, or the drafter is for another target.
     """
-    layers = int(text_config(read_target_config(target_path), target_path).num_hidden_layers)
+    layers = hidden_layers(read_target_config(target_path), target_path)
     if (path / MANIFEST).is_file():
         artifact = open_artifact(path)
         layouts = map(layout_of, FORMATS.usable())  # lazy: imports layouts until one matches

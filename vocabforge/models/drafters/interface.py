@@ -73,7 +73,7 @@ class Drafter(nn.Module):
                 expected=f"{rows} ids",
             )
         if target_ids is None:
-            target_ids = torch.arange(rows or config.vocab_size)
+            target_ids = torch.arange(rows or config.vocab_size, device=embedding.device)
         self.register_buffer("embedding", embedding.detach(), persistent=False)
         self.register_buffer("target_head", target_head.detach(), persistent=False)
         self.register_buffer("target_ids", target_ids, persistent=False)

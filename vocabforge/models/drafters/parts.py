@@ -320,7 +320,11 @@ class RotaryPositions(Drafter):
 
         P is at most 131,072, since some configurations would need gigabytes; see ``ensure_positions``.
         """
-        cos, sin = self.tables(min(self.config.max_position_embeddings, _READY_POSITIONS))
+        count = min(self.config.max_position_embeddings, _READY_POSITIONS)
+        if torch.get_default_device().type == "meta":  # for names and shapes; arithmetic there imports torch._dynamo
+            cos = sin = torch.empty(count, self.config.head_dim)
+        else:
+            cos, sin = self.tables(count)
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
 

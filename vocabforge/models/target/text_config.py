@@ -45,6 +45,15 @@ def text_config(config: Mapping[str, Any], source: object = "config.json") -> An
         logging.set_verbosity(before)
 
 
+def hidden_layers(config: Mapping[str, Any], source: object = "config.json") -> int:
+    """Return the number of decoder layers; Transformers is only imported for other spellings of the key."""
+    inner = config.get("text_config")
+    for keys in (inner, config):
+        if isinstance(keys, Mapping) and type(count := keys.get("num_hidden_layers")) is int:
+            return count
+    return int(text_config(config, source).num_hidden_layers)
+
+
 def _copy(value: Any) -> Any:
     """Copy the values, which the classes modify, and parse ``{"__float__": "Infinity"}`` as they write it."""
     if isinstance(value, Mapping):
