@@ -138,7 +138,7 @@ SCALES = {
         "--sample 0.05",
         "optim.steps=10 ttt.steps=2 run.eval_every=10 run.checkpoint_every=10 run.eval_rows=4 data.heldout_documents=8",
         256,
-        "--limit 3 --max-new-tokens 16 --warmup 0",
+        "--control fixed --limit 3 --max-new-tokens 16 --warmup 0",
     ),
 }
 

@@ -321,7 +321,8 @@ class RotaryPositions(Drafter):
         P is at most 131,072, since some configurations would need gigabytes; see ``ensure_positions``.
         """
         count = min(self.config.max_position_embeddings, _READY_POSITIONS)
-        if torch.get_default_device().type == "meta":  # for names and shapes; arithmetic there imports torch._dynamo
+        # On meta only names and shapes are wanted, and arithmetic imports torch._dynamo: a second.
+        if torch.get_default_device().type == "meta":
             cos = sin = torch.empty(count, self.config.head_dim)
         else:
             cos, sin = self.tables(count)
