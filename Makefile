@@ -291,6 +291,7 @@ test-llamacpp: $(STAMP)
 
 # The demo's drafter in all of them, side by side: the table of docs/guides/serving.md.
 servers-table: $(STAMP)
+	@test -d $(DEMO_OUTPUT)/drafter || $(MAKE) demo
 	for server in vllm sglang llamacpp; do $(PYTHON) .ci/server_env $$server $(SERVERS)/$$server || exit; done
 	$(BIN)/python -m tests.servers.table $(DEMO_OUTPUT) docs/guides/serving.md
 

@@ -218,7 +218,11 @@ def trained_drafter(config: TrainConfig, data: str, target: str) -> dict[str, An
     key = {**identity_of(config, data, target), **precision}
 
     def make() -> dict[str, Any]:
-        trainer = build_trainer(config)
+        # The variants are decoded at the end, side by side.
+        live = config.run.live.model_copy(update={"prompts": 0})
+        trainer = build_trainer(
+            config.model_copy(update={"run": config.run.model_copy(update={"live": live})})
+        )
         path = train(trainer)
         del trainer
         gc.collect()  # the captured states are gigabytes, and the target's hooks hold them in a cycle

@@ -102,3 +102,22 @@ def test_the_demo_stops_behind_the_step_that_is_named(tmp_path: Path) -> None:
     wrong = invoke("demo", "--size", "ci", "--until", "text", "--output", tmp_path / "other")
     assert_user_error(wrong, 2, "no such step", "target, responses, counts")
     assert not (tmp_path / "other").exists()
+
+
+def test_a_folder_of_somebody_else_is_not_replaced(tmp_path: Path) -> None:
+    mine = tmp_path / "run" / "target" / "model.safetensors"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("mine")
+    done = invoke("demo", "--size", "ci", "--until", "target", "--output", tmp_path / "run")
+    assert_user_error(done, 2, "no demo wrote", str(mine.parent), "--output")
+    assert mine.read_text() == "mine"
+
+
+def test_an_unfinished_step_of_other_settings_starts_over(tmp_path: Path) -> None:
+    steps = {step.name: step for step in demo_steps(tmp_path / "run", "full")}
+    assert steps["responses"].again.split() == ["--overwrite", "--fresh"]
+    code = f"import sys; open({str(tmp_path / 'made')!r}, 'w').write(' '.join(sys.argv[1:]))"
+    body = {"steps": {"run": {"key": "another", "done": False}}}
+    (tmp_path / "demo.json").write_text(json.dumps(body))
+    again(tmp_path, command_step(tmp_path, code, "--overwrite --fresh"))
+    assert (tmp_path / "made").read_text() == "--overwrite --fresh"

@@ -18,6 +18,7 @@ from vocabforge.corpus.prepared.dataset import SequenceOptions, iter_sequences
 from vocabforge.corpus.sources.bytes import Problems
 from vocabforge.corpus.sources.document import SourceOptions
 from vocabforge.corpus.sources.inputs import expand_paths
+from vocabforge.corpus.sources.sources import iter_documents
 from vocabforge.corpus.tokenizer.tokenizer import TextTokenizer, encode_prompt, load_tokenizer
 
 ASK = {"role": "user", "content": "Is it?"}
@@ -557,3 +558,30 @@ def test_damaged_arrow_files(tmp_path: Path) -> None:
         (tmp_path / "a.arrow").write_bytes(data)
         with pytest.raises(DataError, match=r"damaged or not Arrow(.|\n)*a\.arrow"):
             list(iter_documents([tmp_path / "a.arrow"], SourceOptions()))
+
+
+@pytest.mark.parametrize(
+    ("row", "roles"),
+    [
+        ({"turns": ["Hi.", "And?"], "question_id": 3}, ["user", "user"]),
+        ({"turns": ["Hi."]}, ["user"]),
+        ({"prompt": "Hi.", "response": "Ho.", "turns": ["x"]}, ["user", "assistant"]),
+        ({"messages": ROUNDS[:2], "turns": ["x"]}, ["user", "assistant"]),
+        ({"text": "A text.", "turns": ["x"]}, None),
+        ({"turns": [3]}, None),
+        ({"turns": []}, None),
+    ],
+)
+def test_questions_alone_are_the_users(row: dict[str, Any], roles: list[str] | None) -> None:
+    found = read_conversation(row)
+    assert (found and [message["role"] for message in found.messages]) == roles
+
+
+def test_turns_that_a_field_names_may_also_be_a_conversation(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "a.jsonl", [{"turns": ROUNDS[:2]}, {"turns": ["Hi.", "And?"]}])
+    options = SourceOptions(text_field="turns")
+    documents = list(iter_documents(expand_paths([path]), options))
+    assert [[m["role"] for m in one.messages or ()] for one in documents] == [
+        ["user", "assistant"],
+        ["user", "user"],
+    ]

@@ -121,7 +121,6 @@ _STATES = "a real server; tests/servers/test_capture_server.py"
 _PROCESSES = "several processes; tests/train/test_distributed.py"
 _MANY = "accelerate launch --config_file recipes/accelerate/multi_gpu.yaml -m vocabforge train-drafter"
 _SHORTLIST = "heads.ranker.shortlist=16"
-_PLAN = ("--plan",)
 _PUSHED = "the Hub; tests/cli/test_push_cli.py"
 KEPT: tuple[Kept, ...] = (
     *(

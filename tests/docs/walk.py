@@ -1,4 +1,4 @@
-"""Time and peak memory of the documented commands, as a table: ``python -m tests.docs.walk docs/internal/walk.md``.
+"""Time and peak memory of the documented commands, as a table: ``python -m tests.docs.walk PAGE.md``.
 
 Each command runs in a process of its own. The tutorial's run as printed; those of the other pages run over the tiny
 world of ``test_doc_guides``, so their figures show what a command costs at the least: start-up and libraries.
@@ -90,7 +90,7 @@ def page(found: list[tuple[str, list[Taken]]]) -> str:
     lines = [
         "# Time and memory of the documented commands",
         "",
-        f"Command: `python -m tests.docs.walk docs/internal/walk.md`. Date: {date.today()}. Machine:",
+        f"Command: `python -m tests.docs.walk PAGE.md`. Date: {date.today()}. Machine:",
         f"{os.cpu_count()} cores ({platform.machine()}), Python {platform.python_version()}, "
         f"OMP_NUM_THREADS={os.environ.get('OMP_NUM_THREADS', 'unset')}.",
         "",

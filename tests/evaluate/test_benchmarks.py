@@ -167,7 +167,7 @@ def test_a_found_file_is_compared_with_the_published_one(
 def test_the_sample_is_the_demos_questions(bare: Path) -> None:
     sample = load_benchmark("sample")
     assert sample.questions == tuple(read_questions(QUESTIONS))
-    assert (sample.path, sample.file, sample.format) == (None, "made here", "spec-bench")
+    assert (sample.path, sample.file, sample.format) == (None, "part of VocabForge", "spec-bench")
     assert sample.sha256 == asked_sha256(sample.questions)
     assert (sample.published, sample.scorer, sample.of) == (None, None, BENCHMARKS["sample"].questions)
     assert {len(question.turns) for question in sample.questions} == {1, 2}

@@ -35,7 +35,6 @@ CASES = [
     for causal in (False, True)
     if kind == "dflash" or mask is not None
 ]
-NORMS = ("input_layernorm", "post_attention_layernorm")
 
 
 @pytest.fixture(scope="module")

@@ -112,8 +112,6 @@ def _recipes(folder: Path) -> None:
         ("deepspeed.json", "deepspeed/zero2.json"),
     ):
         shutil.copy(recipes / source, folder / name)
-    with open(folder / "target.yaml", "a", encoding="utf-8") as tiny:
-        tiny.write("train: a.txt\nheldout: b.txt\n")
     (folder / "router.yaml").write_text(
         "target: t\ndrafter: d\nclusters: c\noutput: o\ndata:\n  train: [a.jsonl]\nrouter:\n  depth: 2\n"
         "optim: {steps: 10, lr: 0.001}\nrun: {seed: 3}\n",

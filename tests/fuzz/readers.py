@@ -200,7 +200,6 @@ def _training(path: Path, _: Path) -> None:
     command("report-training", path)
 
 
-_BENCHMARKS = "vocabforge.evaluate.benchmarks"
 _HF = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json")
 _WEIGHTS = ("*.safetensors", "*.index.json")
 

@@ -28,13 +28,13 @@ def passes(drafter: Any, fits: bool) -> list[Tensor]:
     with patch.object(DraftLayer, "fits", lambda self, x, mask: fits), torch.no_grad():
         for count, start in ((4, 0), (2, 4)):
             slots = torch.arange(start, start + count).expand(2, -1)
-            sight = TreeMask.chain(slots)
+            mask = TreeMask.chain(slots)
             if start:  # siblings
                 words = torch.tensor([[[1], [2]]]).expand(2, -1, -1)
-                sight = TreeMask(slots[:, 0].contiguous(), words, torch.full((2, 2), 4))
+                mask = TreeMask(slots[:, 0].contiguous(), words, torch.full((2, 2), 4))
             ids = torch.randint(0, c.vocab_size, (2, count), generator=random)
             g = torch.randn(2, count, c.hidden_size, generator=random).to(dtype)
-            found += drafter.extend(ids, g, sight.positions, CacheView(cache, slots, sight))
+            found += drafter.extend(ids, g, mask.positions, CacheView(cache, slots, mask))
     return [*found, cache.k, cache.v]
 
 
@@ -51,8 +51,8 @@ def test_a_step_is_few_kernels(form: str, most: int, tiny_folder: Path) -> None:
     passes(drafter, True)  # merges the matrices
     cache = drafter.new_cache(1, 4)
     slots = torch.zeros(1, 1, dtype=torch.int64)
-    sight = TreeMask(slots[:, 0], torch.ones(1, 1, 1, dtype=torch.int64), slots)
+    mask = TreeMask(slots[:, 0], torch.ones(1, 1, 1, dtype=torch.int64), slots)
     g = torch.zeros(1, 1, drafter.config.hidden_size)
     with torch.no_grad(), counted() as kernels:
-        drafter.extend(slots, g, slots, CacheView(cache, slots, sight))
+        drafter.extend(slots, g, slots, CacheView(cache, slots, mask))
     assert kernels.count.total() <= most, kernels.count

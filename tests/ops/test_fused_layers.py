@@ -45,13 +45,13 @@ def forward(model: LeanModel, batch: int = 2) -> list[Tensor]:
     random, cache, found = torch.Generator().manual_seed(7), model.new_cache(20, batch), []
     for count, start in ((9, 0), (3, 9)):
         slots = torch.arange(start, start + count).expand(batch, -1)
-        sight = TreeMask.chain(slots)
+        mask = TreeMask.chain(slots)
         if start:  # a root and two siblings
             words = torch.tensor([[[1], [3], [5]]]).expand(batch, -1, -1)
             places = torch.tensor([[9, 10, 10]]).expand(batch, -1)
-            sight = TreeMask(slots[:, 0].contiguous(), words, places)
+            mask = TreeMask(slots[:, 0].contiguous(), words, places)
         ids = torch.randint(model.config.vocab_size, (batch, count), generator=random)
-        out = model(ids, sight.positions, cache=cache, slots=slots, mask=sight, aux_layers=(0, 2))
+        out = model(ids, mask.positions, cache=cache, slots=slots, mask=mask, aux_layers=(0, 2))
         assert out.aux is not None
         found += [out.hidden, out.aux]
     return [*found, cache.k, cache.v]

@@ -183,9 +183,9 @@ def _steps() -> list[Any]:
         words = (f"target={folder}", f"output={WORLD / name}", *data, *_DRAFTER.split(), *changes.split())
         steps.append(_command(WORLD / name, "train-drafter", "--config", config, *words, output=()))
     small = WORLD / "small"
-    steps.append(
-        Step("small", (small,), facts=_SMALL, shown="A draft model with another vocabulary", run=_make_small)
-    )
+    facts = [_SMALL, _SMALL_VOCAB, _SMALL_STEPS]
+    shown = "A draft model with another vocabulary"
+    steps.append(Step("small", (small,), facts=facts, shown=shown, run=_make_small))
     steps.append(_command(clusters, "cluster-vocab", "--target", folder, "--clusters", 32))
     drafter = WORLD / "eagle3" / "drafter"
     words = ("--target", folder, "--drafter", drafter, "--clusters", clusters, "--input", answers)

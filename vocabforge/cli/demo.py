@@ -39,7 +39,7 @@ class Step:
         outputs: files and folders that it creates.
         shown: the command as a user would type it, or a description.
         command: arguments of the process, including the interpreter.
-        again: argument added to replace existing outputs.
+        again: arguments added to replace existing outputs.
         run: function to call instead of a command; its argument says whether to replace the outputs.
         facts: additional inputs that determine the result.
     """
@@ -84,7 +84,7 @@ def perform(step: Step, record: Path, *, stale: bool = False, quiet: bool = Fals
         with ProgressBar(step.name):
             step.run(replace)
     else:
-        extra = [step.again] if replace else []
+        extra = step.again.split() if replace else []
         say(f"\n$ {' '.join([step.shown, *extra])}")
         _call([*step.command, *extra], step.name, quiet=quiet)
     atomic_write_json(record, {"steps": {**steps, step.name: {"key": key, "done": True}}})
@@ -196,7 +196,7 @@ def demo_steps(output: Path, size: str) -> list[Step]:
         _command(
             "responses", responses,
             "regenerate", "--target", target, "--input", prompts, "--max-tokens", 160,
-            *scale.responses.split(), "--output", responses,
+            *scale.responses.split(), "--output", responses, again="--overwrite --fresh",
         ),
         _command(
             "counts", counts,
@@ -239,16 +239,26 @@ def _command(name: str, output: Path, *words: object, again: str = "--overwrite"
 def _copy_step(target: Path, prompts: Path, questions: Path) -> Step:
     """Return the step that copies the target and its texts from the package."""
 
-    def copy(_replace: bool) -> None:
+    def copy(replace: bool) -> None:
         from ..core.files import atomic_write
 
-        shutil.rmtree(target, ignore_errors=True)
+        made = [path for path in (target, prompts, questions) if path.exists()]
+        if made and not replace:
+            raise UsageError(
+                "the output folder has files that no demo wrote",
+                got=", ".join(map(str, made)),
+                remedy="choose another --output",
+            )
+        if target.exists():
+            shutil.rmtree(target)
         shutil.copytree(shipped.TARGET, target)
         atomic_write(prompts, lzma.decompress(shipped.PROMPTS.read_bytes()))
         atomic_write(questions, shipped.QUESTIONS.read_bytes())
 
     shown = f"Copying the demo's target, a Llama with 2.8 million parameters, to {target}"
-    return Step("target", (target, prompts, questions), shown=shown, run=copy)
+    files = sorted(path for path in shipped.FOLDER.rglob("*") if path.is_file() and path.suffix != ".py")
+    facts = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    return Step("target", (target, prompts, questions), facts=facts, shown=shown, run=copy)
 
 
 def _steps_until(steps: list[Step], last: str | None) -> list[Step]:

@@ -19,7 +19,7 @@ from ..vocab.subset.subset import load_subset
 from .eagle3_folder import drafter_config
 from .interface import Layout
 
-# name -> "module:attr" of a class as in layout.Layout. To add a layout, add a file and a row. Tried in this
+# name -> "module:attr" of a class as in interface.Layout. To add a layout, add a file and a row. Tried in this
 # order.
 FORMATS = ExtensionTable(
     "vocabforge.layouts",

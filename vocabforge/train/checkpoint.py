@@ -177,17 +177,3 @@ def restore(
                 key: value if key == "step" and not fused else place(value, parameter)
                 for key, value in found.items()
             }
-
-
-def state_of(
-    module: nn.Module, optimizer: torch.optim.Optimizer, facts: Mapping[str, Any] | None = None
-) -> RunState:
-    """Return the run state of a single process with an unsharded module."""
-    named = dict(module.named_parameters())
-    weights = {name: p.detach().cpu().contiguous() for name, p in named.items()}
-    return RunState(weights, full_state(optimizer, named), dict(facts or {}))
-
-
-def restore_state(module: nn.Module, optimizer: torch.optim.Optimizer, state: RunState) -> None:
-    """Restore the result of :func:`state_of`."""
-    restore(optimizer, dict(module.named_parameters()), state.weights, state.optimizer)

@@ -90,8 +90,8 @@ class BenchmarkOptions(StrictModel):
 
     benchmark: str = option(
         ...,
-        "spec-bench, human-eval, gsm8k, sample (made here), or a file: Spec-Bench, HumanEval, GSM8K, ShareGPT or "
-        "messages.",
+        "spec-bench, human-eval, gsm8k, sample (part of VocabForge), or a file: Spec-Bench, HumanEval, GSM8K, "
+        "ShareGPT or messages.",
     )
     data: Path | None = option(
         None, "Folder with benchmark files [default: VOCABFORGE_DATA, data, the cache]."

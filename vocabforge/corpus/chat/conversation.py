@@ -238,12 +238,11 @@ def _messages_of(row: Mapping[str, Any], used: set[Any]) -> list[Message] | None
     if given is not None:
         used.add(given)
         return _turns(row[given])
-    questions = row.get(QUESTIONS)
-    if isinstance(questions, list) and questions and all(isinstance(text, str) for text in questions):
-        used.add(QUESTIONS)
-        return [{"role": "user", "content": text} for text in questions]
     pair = next((pair for pair in _PAIRS if pair[0] in row and pair[1] in row), None)
     if pair is None:
+        if (questions := _questions(row)) is not None:
+            used.add(QUESTIONS)
+            return questions
         if any(isinstance(row.get(name), list) for name in _TURNS):
             _turns([])  # raises
         return None
@@ -259,6 +258,14 @@ def _messages_of(row: Mapping[str, Any], used: set[Any]) -> list[Message] | None
             expected="texts or lists of turns",
         )
     return [*before, *_turns([*asked, *told])]
+
+
+def _questions(row: Mapping[str, Any]) -> list[Message] | None:
+    """Read a row of a question file: the user's turns alone, unless the row has a text."""
+    turns = row.get(QUESTIONS)
+    if not isinstance(turns, list) or not turns or not all(isinstance(text, str) for text in turns):
+        return None
+    return None if isinstance(row.get("text"), str) else [{"role": "user", "content": text} for text in turns]
 
 
 def _question(row: Mapping[str, Any], name: str, used: set[Any]) -> Any:

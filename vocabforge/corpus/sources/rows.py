@@ -45,8 +45,10 @@ def row_document(
         text = row[name]
         beside = {key: value for key, value in row.items() if key in _BESIDE or key not in CONVERSATION_KEYS}
         beside.pop(name, None)
-        turns = name if name == QUESTIONS else "messages"
-        conversation = {**beside, turns: text} if isinstance(text, (list, dict)) else {}
+        asked = name == QUESTIONS and isinstance(text, list) and all(isinstance(turn, str) for turn in text)
+        conversation = (
+            {**beside, QUESTIONS if asked else "messages": text} if isinstance(text, (list, dict)) else {}
+        )
     text = text if isinstance(text, str) else None
     try:
         found = read_conversation(conversation)

@@ -101,7 +101,7 @@ class Benchmark:
     @property
     def file(self) -> str:
         """Name of the file."""
-        return "made here" if self.path is None else self.path.name
+        return "part of VocabForge" if self.path is None else self.path.name
 
 
 def asked_sha256(questions: Iterable[Question]) -> str:

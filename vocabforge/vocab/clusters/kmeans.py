@@ -43,8 +43,8 @@ class KMeansResult:
         cosine: (M,) float64 mean cosine of each cluster's rows to its centroid.
         history: the mean cosine of all rows to their nearest centroid, at the start of each iteration and at
             the end.
-        refilled: number of empty clusters that were given a row.
-        converged: whether iteration stopped because nothing changed.
+        refilled: number of times that an empty cluster was filled, over all iterations.
+        converged: whether iteration stopped because the objective gained less than 1e-7 of itself.
     """
 
     assignment: Ids
