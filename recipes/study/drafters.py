@@ -41,9 +41,9 @@ from vocabforge.models.target.fingerprint import target_fingerprint
 from vocabforge.models.target.load import DTYPES
 from vocabforge.train.config import LiveConfig, TrainConfig
 from vocabforge.train.data import prepare, with_prepared
-from vocabforge.train.live import read_prompts
 from vocabforge.train.loop import train
 from vocabforge.train.machine import set_threads
+from vocabforge.train.monitoring.live import read_prompts
 from vocabforge.train.setup import build_trainer, identity_of
 
 COLUMNS = (

@@ -115,9 +115,9 @@ def test_options_are_refused_where_they_mean_nothing(place: Path, tmp_path: Path
         invoke(*drafted, "--proposer", "slrs", "--tree", "dynamic"), 2, "--proposer slem or tli drafts trees"
     )
     assert_user_error(
-        invoke(*drafted, "--proposer", "tli", "--single-token"), 2, "--single-token means nothing"
+        invoke(*drafted, "--proposer", "tli", "--single-token"), 2, "--single-token has no effect"
     )
-    assert_user_error(invoke(*base, "--overlap", tmp_path), 2, "--overlap means nothing here")
+    assert_user_error(invoke(*base, "--overlap", tmp_path), 2, "--overlap has no effect here")
     assert_user_error(invoke(*drafted, "--overlap", tmp_path), 1, "manifest")
 
 
@@ -166,7 +166,7 @@ def test_the_pair_of_end_tokens_can_be_named(place: Path, tmp_path: Path) -> Non
     assert make_bridge(sides[0], sides[1], (17, 10)).eos == (EOS, EOS)
     for named, words in (
         ("</s>", "cannot be read"),
-        ("</s>:abc", "no end token"),
-        (f"{EOS}:99", "no end token"),
+        ("</s>:abc", "not an end token"),
+        (f"{EOS}:99", "not an end token"),
     ):
         assert_user_error(invoke(*line, "--eos", named, "--overwrite"), 2, words)

@@ -124,10 +124,10 @@ def test_mistakes_are_told(made, tmp_path):
     assert_user_error(invoke("inspect", made / "counts", "--top", 0), 2, "--top")
     with write_artifact(tmp_path / "new", "novelty", {}):
         pass
-    assert_user_error(invoke("inspect", tmp_path / "new"), 1, "no artefact of this kind", "novelty")
+    assert_user_error(invoke("inspect", tmp_path / "new"), 1, "cannot read artefacts of this kind", "novelty")
     make_counts(tmp_path / "damaged", made / "tokenizer")
     truncate(tmp_path / "damaged" / "counts.safetensors")
-    assert_user_error(invoke("inspect", tmp_path / "damaged"), 1, "another size than its manifest says")
+    assert_user_error(invoke("inspect", tmp_path / "damaged"), 1, "differs in size from its manifest")
 
 
 @pytest.mark.parametrize(

@@ -150,12 +150,12 @@ def test_a_repository_that_others_see_otherwise_is_refused(
 
 
 def test_what_cannot_be_pushed(vocab: Path, world: World, hub: FakeHub, tmp_path: Path) -> None:
-    assert_user_error(invoke("push", vocab, "words"), 2, "no name of a repository", "OWNER/NAME")
+    assert_user_error(invoke("push", vocab, "words"), 2, "not the name of a repository", "OWNER/NAME")
     assert_user_error(invoke("push", tmp_path / "counts", "me/counts"), 1, "no card", "got: counts")
     assert_user_error(invoke("push", world.drafter, "me/drafter"), 1, "no card", "--format native")
     assert_user_error(invoke("push", world.target, "me/target"), 1, "manifest.json")
     truncate(vocab / "subset.safetensors")
-    assert_user_error(invoke("push", vocab, "me/words"), 1, "another size")
+    assert_user_error(invoke("push", vocab, "me/words"), 1, "differs in size")
     assert not hub.private
 
 

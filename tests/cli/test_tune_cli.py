@@ -50,8 +50,8 @@ def test_it_recommends_and_eval_runs_the_recipe(place: Path, tmp_path: Path) -> 
         (["--size", "8"], "cut from a ranking"),
         (["--budget", "600"], "the time for measuring is --seconds"),
         (["--depth", "x"], "--depth"),
-        (["--batch", "1,x"], "is no size"),
-        (["--shortlist", "8"], "means nothing here"),
+        (["--batch", "1,x"], "is not a size"),
+        (["--shortlist", "8"], "has no effect here"),
         (["--tree", "dynamic", "--total-nodes", "3", "--depth", "8"], "no draft tree"),
     ],
 )

@@ -26,7 +26,7 @@ NETWORK = {
     "vocabforge/corpus/sources/hub.py": "data sets named hub:..., by the library datasets",
     "vocabforge/evaluate/benchmarks/find.py": "published question files, checked by SHA-256",
     "vocabforge/evaluate/servers/process.py": "no network: a free port of this machine for the server of --start",
-    "vocabforge/train/trackers.py": "W&B and MLflow, where run.trackers names them",
+    "vocabforge/train/monitoring/trackers.py": "W&B and MLflow, where run.trackers names them",
 }
 
 

@@ -84,9 +84,9 @@ def test_the_body_may_not_write_the_manifest(tmp_path: Path) -> None:
 
 
 DAMAGE = {
-    "truncated": (lambda p: (p / "a.txt").write_text("tex"), "another size"),
-    "longer": (lambda p: (p / "a.txt").write_text("texts"), "another size"),
-    "bit flipped": (lambda p: (p / "a.txt").write_text("tezt"), "another content"),
+    "truncated": (lambda p: (p / "a.txt").write_text("tex"), "differs in size"),
+    "longer": (lambda p: (p / "a.txt").write_text("texts"), "differs in size"),
+    "bit flipped": (lambda p: (p / "a.txt").write_text("tezt"), "differs in content"),
     "missing": (lambda p: (p / "sub" / "b.bin").unlink(), "is missing"),
     "manifest truncated": (lambda p: (p / MANIFEST).write_text('{"kind": "coun'), "not valid JSON"),
     "manifest empty": (lambda p: (p / MANIFEST).write_text(""), "not valid JSON"),
@@ -130,7 +130,7 @@ def test_without_hashing_only_sizes_are_compared(tmp_path: Path) -> None:
     (path / "a.txt").write_text("tezt")
     assert open_artifact(path, verify=False).kind == "counts"
     (path / "a.txt").write_text("t")
-    with pytest.raises(ArtifactError, match="another size"):
+    with pytest.raises(ArtifactError, match="differs in size"):
         open_artifact(path, verify=False)
 
 

@@ -177,8 +177,8 @@ def test_anchors_and_merge_keys_work_and_may_be_overridden(tmp_path: Path) -> No
     [
         ("novalue", "no KEY=VALUE"),
         ("=3", "no KEY=VALUE"),
-        ("a..b=3", "no key of the configuration"),
-        (".a=3", "no key of the configuration"),
+        ("a..b=3", "no such key"),
+        (".a=3", "no such key"),
         ("text.sub=3", "runs through a plain value"),
         ("list.0=3", "runs through a plain value"),
         ("a=[1", "cannot read a value"),

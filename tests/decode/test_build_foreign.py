@@ -141,7 +141,7 @@ def test_a_tokenizer_from_another_folder(place: Path, tmp_path: Path) -> None:
     with pytest.raises(MismatchError, match=r"(?s)no tokenizer\.json.*--drafter-tokenizer"):
         methods_of(place, bare)
     assert kinds_of(methods_of(place, bare, drafter_tokenizer=tmp_path / "tok")) == {"bare": "slem"}
-    with pytest.raises(UsageError, match="--drafter-tokenizer means nothing here"):
+    with pytest.raises(UsageError, match="--drafter-tokenizer has no effect here"):
         methods_of(place, "letters", drafter_tokenizer=tmp_path / "tok")
     with pytest.raises(MismatchError, match=r"(?s)does not match the draft model.*bare.*--drafter-tokenizer"):
         methods_of(place, bare, drafter_tokenizer=place / "words")
@@ -164,9 +164,9 @@ def test_a_saved_overlap_is_used_whichever_way_round(place: Path, tmp_path: Path
         assert "5 tokens common" in found["near"].description
     with pytest.raises(MismatchError, match=r"(?s)another tokenizer than the drafter's.*compare-vocab"):
         methods_of(place, "letters", overlap=[tmp_path / "ab"])
-    with pytest.raises(UsageError, match="--overlap means nothing here"):
+    with pytest.raises(UsageError, match="--overlap has no effect here"):
         methods_of(place, "letters", "words", overlap=[tmp_path / "ab"])
-    with pytest.raises(UsageError, match="--overlap means nothing here"):
+    with pytest.raises(UsageError, match="--overlap has no effect here"):
         methods_of(place, overlap=[tmp_path / "ab"])
 
 

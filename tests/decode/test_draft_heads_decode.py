@@ -164,7 +164,7 @@ def test_mistakes_are_told(place: Path) -> None:
         methods_of(place, ["a"], ["foreign"])
     with pytest.raises(UsageError, match="--head belongs to a drafter"):
         methods_of(place, [], ["ranker-a"])
-    with pytest.raises(UsageError, match="--budget means nothing here"):
+    with pytest.raises(UsageError, match="--budget has no effect here"):
         methods_of(place, ["a"], ["ranker-a"], budget="3")
     for budget in ("13", "decay:13:2"):
         with pytest.raises(UsageError, match=r"(?s)number of clusters.*13 clusters.*at most 12"):
@@ -174,9 +174,9 @@ def test_mistakes_are_told(place: Path) -> None:
         with pytest.raises(UsageError, match=r"(?s)larger than the vocabulary.*at most 261"):
             methods_of(place, ["a"], ["ranker-a"], shortlist=shortlist)
     methods_of(place, ["a"], ["ranker-a"], shortlist=261)
-    with pytest.raises(UsageError, match="--head-rows means nothing here"):
+    with pytest.raises(UsageError, match="--head-rows has no effect here"):
         methods_of(place, ["a"], ["low-rank"], head_rows="own")
-    with pytest.raises(UsageError, match="--shortlist means nothing here"):
+    with pytest.raises(UsageError, match="--shortlist has no effect here"):
         methods_of(place, ["a"], [], shortlist=3)
 
 

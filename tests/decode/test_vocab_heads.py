@@ -138,5 +138,5 @@ def test_a_ranker_in_8_bits(place, fp8) -> None:
         for more in ({}, {"vocab": "core", "dynamic": "ranker"})
     ]
     assert ["scorer in 8 bits" in one.text for one in found] == [bool(fp8)] * 2
-    with pytest.raises(UsageError, match="--ranker-fp8 means nothing here"):
+    with pytest.raises(UsageError, match="--ranker-fp8 has no effect here"):
         built(place, base, head="l", ranker_fp8=True)

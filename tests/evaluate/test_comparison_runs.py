@@ -64,7 +64,7 @@ def test_a_changed_evaluation_is_refused(made: Path, tmp_path: Path) -> None:
     (folder,) = copies(made, tmp_path, "eval")
     rows = Path(folder) / "answers" / "plain.jsonl"
     rows.write_text(rows.read_text().replace('"plain"', '"plane"'), "utf-8")
-    with pytest.raises(ArtifactError, match="another content"):
+    with pytest.raises(ArtifactError, match="differs in content"):
         open_runs([folder])
 
 

@@ -24,7 +24,7 @@ from vocabforge.models.lean.model import load_target
 from vocabforge.models.target.head import TargetHead
 from vocabforge.models.target.hf import HFTarget, read_target_config
 from vocabforge.train.config import LiveConfig
-from vocabforge.train.live import LiveAcceptance, for_decoding, live_acceptance, read_prompts
+from vocabforge.train.monitoring.live import LiveAcceptance, for_decoding, live_acceptance, read_prompts
 
 CONFIG = LiveConfig(prompts=3, max_new_tokens=20, depth=3, topk=3, total=12)
 

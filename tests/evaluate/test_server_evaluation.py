@@ -168,7 +168,7 @@ def test_warnings_name_what_the_figures_hide(questions: Path) -> None:
     with FakeInference(Served(speculates=False)) as fast, FakeInference() as plain:
         words = ("--server", f"eagle3={fast.url}", "--server", f"plain={plain.url}")
         warnings = results_of(questions, *words).warnings
-    assert "plain is no plain server: it verified" in warnings[0]
+    assert "plain is not a plain server: it verified" in warnings[0]
     assert warnings[1] == "eagle3 has no speculation on: start it with --speculative-config."
     with FakeInference(Served(foreign=3)) as fast:
         warnings = results_of(questions, "--server", fast.url, "--overwrite").warnings

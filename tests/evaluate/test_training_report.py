@@ -18,10 +18,10 @@ from vocabforge.core.errors import DataError
 from vocabforge.core.journal import read_jsonl_log
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.train.config import TrainConfig
-from vocabforge.train.live import live_acceptance
 from vocabforge.train.loop import train
-from vocabforge.train.report import write_report
-from vocabforge.train.report_data import columns, read_run, thinned
+from vocabforge.train.monitoring.live import live_acceptance
+from vocabforge.train.monitoring.report import write_report
+from vocabforge.train.monitoring.report_data import columns, read_run, thinned
 from vocabforge.train.setup import build_trainer
 
 

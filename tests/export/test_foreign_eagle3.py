@@ -265,7 +265,7 @@ def test_damaged_maps_and_weights_are_refused(
         ({"architectures": ["MistralForCausalLM"]}, "not a drafter in the EAGLE-3 serving layout"),
         ({"eagle_config": {"use_aux_hidden_state": False}}, "reads no auxiliary layers"),
         ({"num_aux_hidden_states": 4}, "contradicts itself"),
-        ({"draft_vocab_size": "9"}, "draft_vocab_size is no number"),
+        ({"draft_vocab_size": "9"}, "draft_vocab_size is not a number"),
         ({"draft_vocab_size": 32}, "no valid sizes"),
         ({"norm_output": "yes"}, "neither true nor false"),
         ({"fc_norm": True, "norm_before_fc": True, "eagle_config": {}}, "no valid sizes"),

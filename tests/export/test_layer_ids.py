@@ -79,7 +79,7 @@ def test_a_folder_of_unknown_origin(
 
 @pytest.mark.parametrize("listed", ["1,2,3", [1.0, 2], [True], {"a": 1}, ["1"]])
 def test_what_is_no_list_of_layers_is_refused(listed: Any) -> None:
-    with pytest.raises(DataError, match="no list of layer numbers"):
+    with pytest.raises(DataError, match="not a list of layer numbers"):
         read_layers(body(listed), 32)
 
 

@@ -37,7 +37,7 @@ from vocabforge.core.progress import ProgressBar
 # Loaded once, in front of every fork; what else commands need is found by their undisturbed runs.
 SLOW = (
     "vocabforge.train.capture.run",
-    "vocabforge.train.live",
+    "vocabforge.train.monitoring.live",
     "transformers.models.llama.modeling_llama",
 )
 LAUNCHED = ("capture", "train-drafter")

@@ -115,7 +115,7 @@ def test_strictness(target: HFTarget) -> None:
     with pytest.raises(MismatchError, match="no matching list of target ids"):
         assemble(drafter.config, good, IDS[:-1], shared(target), source="somewhere")
     for ids in (IDS[:0], IDS.clamp(max=40), IDS + 10):
-        with pytest.raises(ArtifactError, match="no ids of the vocabulary"):
+        with pytest.raises(ArtifactError, match="not ids of the vocabulary"):
             assemble(drafter.config, good, ids, shared(target), source="somewhere")
     other = TargetTensors(target.embedding[:60], target.head_weight[:60])
     with pytest.raises(MismatchError, match="does not fit the drafter"):
@@ -198,7 +198,7 @@ def test_a_target_without_layers_is_read_in_the_wanted_dtype(
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"num_kv_heads": 3}, "no multiple"),
+        ({"num_kv_heads": 3}, "not a multiple"),
         ({"head_dim": 7}, "odd"),
         ({"draft_vocab_size": 62}, "draft_vocab_size 62"),
         ({"hidden_size": 0}, "hidden_size 0"),

@@ -175,7 +175,7 @@ def test_tensors_of_another_shape_are_named(tmp_path: Path) -> None:
     weights = load_file(folder / "model.safetensors")
     weights["model.layers.2.mlp.up_proj.weight"] = weights["model.layers.2.mlp.up_proj.weight"][:-1].clone()
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(DataError, match="other shapes") as error:
+    with pytest.raises(DataError, match="do not have the shapes") as error:
         HFTarget.load(folder)
     assert error.value.got == "1 tensor, first: model.layers.2.mlp.up_proj.weight (47, 32), not (48, 32)"
 

@@ -354,7 +354,7 @@ def test_the_check_of_noise_finds_faults() -> None:
     second = Case(*case[:5], 7).ask("reference")
     assert "missed" in str(ask((second[0][:, 1:], second[1][:, 1:])))
     worst = case.scores().argmin(1)
-    assert "no candidate" in str(ask((logprobs, torch.cat([ids[:, :5], worst[:, None]], 1))))
+    assert "not a candidate" in str(ask((logprobs, torch.cat([ids[:, :5], worst[:, None]], 1))))
     fewer = Case(*case[:4], 40, 6).ask("reference")
     assert ask(fewer) is not None
 

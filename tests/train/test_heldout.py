@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vocabforge.train.heldout import eval_line
+from vocabforge.train.monitoring.heldout import eval_line
 
 HELDOUT = {
     "accuracy": [0.712, 0.58],

@@ -45,7 +45,9 @@ TWO_STEPS: dict[str, Any] = {"steps": 2, "batch_size": 2}
 @pytest.fixture(autouse=True)
 def _no_report(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its plots take longer than the runs."""
-    monkeypatch.setattr("vocabforge.train.report.write_report", lambda folder: folder / "report.html")
+    monkeypatch.setattr(
+        "vocabforge.train.monitoring.report.write_report", lambda folder: folder / "report.html"
+    )
 
 
 def written(place: Path, folder: Path, name: str) -> Path:

@@ -13,7 +13,7 @@ from accelerate import tracking
 
 from vocabforge.core.errors import UsageError
 from vocabforge.core.journal import MetricsLog
-from vocabforge.train.trackers import Trackers, check_trackers
+from vocabforge.train.monitoring.trackers import Trackers, check_trackers
 
 CONFIG = {"optim": {"lr": 1e-4, "betas": [0.9, 0.95]}, "target": "models/x", "seed": 3, "cache": None}
 

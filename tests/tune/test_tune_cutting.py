@@ -53,7 +53,7 @@ def test_what_is_there_stays_and_what_is_another_goes(place: Path, tmp_path: Pat
 
 
 def test_no_ranking_and_too_few_counts_are_refused(place: Path, tmp_path: Path) -> None:
-    with pytest.raises(ArtifactError, match="no ranking"):
+    with pytest.raises(ArtifactError, match="not a ranking"):
         cut_vocabs(place / "v", [8], place / "t", tmp_path)
     with pytest.raises(DataError) as found:
         cut_vocabs(place / "counts", [200], place / "t", tmp_path)

@@ -72,7 +72,7 @@ def test_all_seen_ids_and_forced_ones():
 
 @pytest.mark.parametrize("share", [0.0, -0.1, 1.2, float("nan")])
 def test_impossible_shares(share):
-    with pytest.raises(UsageError, match="no share of the tokens"):
+    with pytest.raises(UsageError, match="not a share of the tokens"):
         size_for_coverage(np.array([1, 2]), share)
 
 

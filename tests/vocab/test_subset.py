@@ -71,8 +71,8 @@ def full(size, fingerprint):
         (0, (), "outside the vocabulary"),
         (6, (), "outside the vocabulary"),
         (2, (0, 1, 2), "below the number of forced ids"),
-        (2, (5,), "no token of the vocabulary"),
-        (2, (-1,), "no token of the vocabulary"),
+        (2, (5,), "not in the vocabulary"),
+        (2, (-1,), "not in the vocabulary"),
     ],
 )
 def test_impossible_sizes(size, forced, message):
@@ -82,7 +82,7 @@ def test_impossible_sizes(size, forced, message):
 
 @pytest.mark.parametrize("ids", [[0, 0], [3, 4], [-1, 1], [2, 1], [[0, 1]], []])
 def test_ids_that_are_no_vocabulary(ids):
-    with pytest.raises(DataError, match="no valid draft vocabulary"):
+    with pytest.raises(DataError, match="not a valid draft vocabulary"):
         VocabSubset(np.array(ids, dtype=np.int64), np.array(ids, dtype=np.int64), 4, "f")
 
 
@@ -122,7 +122,7 @@ def test_schedule_round_trip_and_refusals(tmp_path):
     with pytest.raises(UsageError, match="schedule's smallest size is below the number of forced"):
         make_subset(counts, 3, [0, 4], fingerprint="f", schedule=(3, 1))
     for schedule in ((4, 3), (3, 0)):
-        with pytest.raises(DataError, match="no valid draft vocabulary"):
+        with pytest.raises(DataError, match="not a valid draft vocabulary"):
             VocabSubset(subset.ids, subset.ranked, 5, "f", schedule=schedule)
     with pytest.raises(DataError, match="lack some of the forced"):
         VocabSubset(subset.ids, np.array([1, 3, 4]), 5, "f", forced=(4,), schedule=(3, 2))

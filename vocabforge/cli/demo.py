@@ -256,7 +256,7 @@ def _copy_step(target: Path, prompts: Path, questions: Path) -> Step:
         atomic_write(questions, shipped.QUESTIONS.read_bytes())
 
     shown = f"Copying the demo's target, a Llama with 2.8 million parameters, to {target}"
-    files = sorted(path for path in shipped.FOLDER.rglob("*") if path.is_file() and path.suffix != ".py")
+    files = [*sorted(shipped.TARGET.iterdir()), shipped.PROMPTS, shipped.QUESTIONS]
     facts = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
     return Step("target", (target, prompts, questions), facts=facts, shown=shown, run=copy)
 

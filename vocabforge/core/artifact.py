@@ -293,7 +293,7 @@ def _verify_files(path: Path, manifest: Mapping[str, Any], *, hashes: bool) -> N
         size = file.stat().st_size
         if size != entry["bytes"]:
             raise ArtifactError(
-                "a file of the artefact has another size than its manifest says",
+                "a file of the artefact differs in size from its manifest",
                 got=f"{size:,} bytes",
                 expected=f"{entry['bytes']:,} bytes",
                 source=file,
@@ -301,7 +301,7 @@ def _verify_files(path: Path, manifest: Mapping[str, Any], *, hashes: bool) -> N
             )
         if hashes and (found := sha256_file(file)) != entry["sha256"]:
             raise ArtifactError(
-                "a file of the artefact has another content than its manifest says",
+                "a file of the artefact differs in content from its manifest",
                 got=f"sha256 {found[:16]}…",
                 expected=f"sha256 {entry['sha256'][:16]}…",
                 source=file,

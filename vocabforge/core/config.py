@@ -186,7 +186,7 @@ def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> dict[st
     for item in overrides:
         key, value = yaml_pair(item, expected="key.sub=value", parse=_parse_yaml)
         if not all(key.split(".")):
-            raise ConfigError("this is no key of the configuration", got=repr(item), expected="key.sub=value")
+            raise ConfigError("the configuration has no such key", got=repr(item), expected="key.sub=value")
         *parents, leaf = key.split(".")
         node = values
         for parent in parents:

@@ -251,7 +251,7 @@ def push_files(name: str, files: Mapping[str, Path | bytes], *, public: bool) ->
 
     found, wanted = _NAME.fullmatch(name), "public" if public else "private"
     if found is None or found[2] is not None:
-        raise UsageError("this is no name of a repository", got=name, expected="OWNER/NAME")
+        raise UsageError("this is not the name of a repository", got=name, expected="OWNER/NAME")
     hub = huggingface_hub.HfApi()
     try:
         address = str(hub.create_repo(name, private=not public, exist_ok=True))

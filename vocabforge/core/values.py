@@ -26,7 +26,7 @@ def parse_size(value: Any) -> Any:
         return value
     found = re.fullmatch(r"(\d+)([kK]?)", value.strip())
     if found is None:
-        raise ValueError(f"{value!r} is no size: write 16384 or 16k")
+        raise ValueError(f"{value!r} is not a size: write 16384 or 16k")
     return int(found[1]) * (1024 if found[2] else 1)
 
 
@@ -82,7 +82,7 @@ def split_weight(text: str, option: str, known: Collection[str] = ()) -> tuple[s
         return head, float(tail)
     except ValueError as error:
         raise UsageError(
-            "the weight is no number", got=text, source=option, expected=f"{option} {head}=0.7"
+            "the weight is not a number", got=text, source=option, expected=f"{option} {head}=0.7"
         ) from error
 
 

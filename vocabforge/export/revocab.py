@@ -12,12 +12,12 @@ from ..core.files import check_apart
 from ..core.hub import hub_name
 from ..core.registry import check_known
 from ..corpus.tokenizer.files import named_eos_ids, read_side_files
-from ..corpus.tokenizer.tokenizer import TextTokenizer, check_fingerprint, load_tokenizer
+from ..corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
 from ..layouts.importing import folder_digest
 from ..layouts.interface import Export
 from ..layouts.registry import layout_of, load_drafter
 from ..models.checkpoint import checkpoint_files, read_headers
-from ..models.drafters.io import WEIGHTS, load_target_tensors
+from ..models.drafters.io import WEIGHTS, load_target_tensors, trained_for
 from ..models.drafters.revocab import change_of, end_tokens, head_drift, revocab_head
 from ..models.target.fingerprint import target_facts
 from ..models.target.hf import read_target_config
@@ -135,18 +135,9 @@ def _tokenizer(tokenizer: Path | None, target: Path) -> TextTokenizer | None:
 
 
 def _subset(path: Path, tokenizer: TextTokenizer | None, artifact: Artifact | None) -> VocabSubset:
-    subset = load_subset(path)
     if tokenizer is not None:
-        subset.check_tokenizer(tokenizer, source=path)
-    elif artifact is not None and (known := artifact.meta.get("tokenizer_fingerprint")):
-        check_fingerprint(
-            str(known),
-            subset.fingerprint,
-            expected_from=f"the drafter {artifact.path}",
-            got_from=f"the draft vocabulary {path}",
-            remedy="run count-freq with the target's tokenizer and select-vocab again",
-        )
-    return subset
+        return load_subset(path, tokenizer.fingerprint, owner=tokenizer.source)
+    return load_subset(path, trained_for(artifact), owner=f"the drafter {artifact.path if artifact else ''}")
 
 
 def _end_tokens(tokenizer: TextTokenizer | None, target: Path, vocab_size: int) -> tuple[int, ...]:

@@ -14,12 +14,11 @@ from ..core.hub import hub_name, model_folder
 from ..core.registry import check_known
 from ..corpus.tokenizer.tokenizer import load_tokenizer
 from ..decode.build.heads import head_parts
-from ..decode.build.models import trained_for
 from ..decode.build.spec import MethodSpec, option_of
 from ..layouts.eagle1 import SERVERS, ranked_ids
 from ..layouts.interface import Export
 from ..layouts.registry import layout_of, load_drafter, restrict
-from ..models.drafters.io import load_target_tensors
+from ..models.drafters.io import load_target_tensors, trained_for
 from ..models.drafters.revocab import with_stored_rows
 from ..models.heads.io import HeadOwner, check_owner, drafter_digest, load_head
 from ..models.heads.registry import base_of
@@ -129,8 +128,7 @@ def _restricted(vocab: Path, target: Path, export: Export, artifact: Artifact | 
     """Restrict the draft head to a draft vocabulary."""
     subset = load_subset(vocab)
     digest = open_artifact(vocab, "subset").content_hash
-    recorded = None if artifact is None else artifact.meta.get("tokenizer_fingerprint")
-    if not recorded and (target / "tokenizer.json").is_file():
+    if not trained_for(artifact) and (target / "tokenizer.json").is_file():
         # A drafter without a recorded tokenizer uses the target's.
         subset.check_tokenizer(load_tokenizer(target), source=vocab)
     return replace(

@@ -288,7 +288,7 @@ def eagle3_config(
     """Build the drafter's configuration and check its sizes."""
     if rows is not None and type(rows) is not int:
         raise DataError(
-            "the drafter's draft_vocab_size is no number",
+            "the drafter's draft_vocab_size is not a number",
             got=repr(rows),
             source=source,
             remedy="write the number of rows of its LM head, or null without one",

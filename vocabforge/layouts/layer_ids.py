@@ -121,7 +121,7 @@ def _listed(value: Any) -> list[int] | None:
         return None
     if not isinstance(value, (list, tuple)) or not all(type(layer) is int for layer in value):
         raise DataError(
-            "the drafter's auxiliary layers are no list of layer numbers",
+            "the drafter's auxiliary layers are not a list of layer numbers",
             got=repr(value)[:80],
             expected=f"{LAYER_IDS}: [2, 16, 29] or the like",
             remedy="correct config.json",

@@ -9,9 +9,9 @@ import torch
 from ..core.artifact import MANIFEST, Artifact, open_artifact
 from ..core.errors import DataError, MismatchError
 from ..core.registry import ExtensionTable, resolve
-from ..corpus.tokenizer.tokenizer import check_fingerprint
 from ..models.drafters.interface import Drafter
-from ..models.drafters.io import TargetTensors, check_target
+from ..models.drafters.io import TargetTensors, check_target, trained_for
+from ..models.drafters.revocab import prune_head
 from ..models.target.fingerprint import target_fingerprint
 from ..models.target.hf import read_target_config
 from ..models.target.text_config import hidden_layers
@@ -105,16 +105,5 @@ def _checked(drafter: Drafter, layers: int, path: Path) -> Drafter:
 
 def restrict(drafter: Drafter, vocab: Path, artifact: Artifact | None) -> Drafter:
     """Prune the head with :func:`~vocabforge.models.drafters.revocab.prune_head` after comparing tokenizers."""
-    from ..models.drafters.revocab import prune_head
-
-    subset = load_subset(vocab)
-    expected = artifact.meta.get("tokenizer_fingerprint") if artifact is not None else None
-    if expected:
-        check_fingerprint(
-            str(expected),
-            subset.fingerprint,
-            expected_from=f"the drafter {artifact.path if artifact else ''}",
-            got_from=f"the draft vocabulary {vocab}",
-            remedy="run count-freq with the target's tokenizer and select-vocab again",
-        )
-    return prune_head(drafter, subset, source=vocab)
+    owner = f"the drafter {artifact.path if artifact else ''}"
+    return prune_head(drafter, load_subset(vocab, trained_for(artifact), owner=owner), source=vocab)

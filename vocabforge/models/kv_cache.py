@@ -198,7 +198,7 @@ class TreeMask(NamedTuple):
         return min((window for window in (own, self.window) if window is not None), default=None)
 
 
-# bool or additive over the first slots; bits over all slots; or the number of slots that a single token sees.
+# bool or additive over the first slots; bits over all slots; or the number of slots that a single token attends to.
 Mask = Tensor | TreeMask | int
 
 

@@ -22,14 +22,14 @@ from .capture.server import ServerCapture
 from .checkpoint import trained
 from .data import batch_rows
 from .heads.states import RouterLoss
-from .heldout import check_finite, finish, look
 from .loss.rows import StepFigures
 from .loss.vocab import RowLoss
 from .machine import TokenClock, stop_requested, threads_given
 from .metrics import TTTTotals
+from .monitoring.heldout import check_finite, finish, look
+from .monitoring.trackers import Trackers
 from .optim import learning_rate
 from .resume import Resumable, is_finished, keep, resume, start_facts, write_record
-from .trackers import Trackers
 from .trainer import Trainer
 
 _WORTH_MEASURING = 200  # minimum steps of a run; measuring takes the time of 4 to 10 steps

@@ -40,13 +40,13 @@ from .heads.draft_heads import (
     shortlist_of,
 )
 from .joint import JointTarget
-from .live import live_acceptance
 from .loss.vocab import LossOptions
 from .machine import device_of, set_threads, uses_bf16
+from .monitoring.live import live_acceptance
+from .monitoring.trackers import check_trackers
 from .parallel.sequence import check_sequence_parallel
 from .parallel.strategy import wanted_strategy
 from .step import StepSettings, TrainStep
-from .trackers import check_trackers
 from .trainer import Trainer
 
 # (feature weight, token weight, feature noise): EAGLE-1 learns mainly to predict hidden states.

@@ -28,7 +28,7 @@ from .parallel.strategy import Strategy, make_strategy, wanted_strategy
 from .step import TrainStep
 from .ttt import rows_by_step
 
-# Decodes held-out prompts with a drafter and its draft heads, and returns figures (``live.py``).
+# Decodes held-out prompts with a drafter and its draft heads, and returns figures (``monitoring/live.py``).
 Live = Callable[[Drafter, Mapping[str, nn.Module]], Mapping[str, Any]]
 
 

@@ -65,7 +65,7 @@ def head_choices(
         if given and kind not in kinds.values():
             remedy = "the time for measuring is --seconds" if name == "--budget" else None
             raise UsageError(
-                f"{name} means nothing here", got=list(given), expected=f"--head with a {kind}", remedy=remedy
+                f"{name} has no effect here", got=list(given), expected=f"--head with a {kind}", remedy=remedy
             )
     if space.dynamic and not vocabs:
         raise UsageError("--dynamic adds tokens to a draft vocabulary", expected="--vocab or --ranking")
@@ -157,7 +157,7 @@ def cut_vocabs(ranking: Path, sizes: Iterable[int], target: Path, folder: Path) 
     found = open_artifact(ranking)
     if found.kind != "counts":
         raise ArtifactError(
-            "this is no ranking",
+            "this is not a ranking",
             got=found.kind,
             expected="a frequency table of count-freq",
             source=ranking,

@@ -91,7 +91,7 @@ def check(k: int, inputs: Inputs, got: tuple[Tensor, ...], expected: tuple[Tenso
     may = high >= low.topk(k, dim=1).values[:, -1:]
     must = low >= high.topk(k, dim=1).values[:, -1:]
     if not bool(may.gather(1, ids).all()):
-        return "an id is no candidate"
+        return "an id is not a candidate"
     own, none = logits.gather(1, ids), float("-inf")
     best = logits.masked_fill(~must, none).topk(ids.shape[1], 1).values
     if bool((own.sort(1, descending=True).values < best - _TOLERANCE).any()):

@@ -48,7 +48,7 @@ def inspect(asked: InspectRequest, as_json: JsonOption = False) -> None:
     artifact = open_artifact(asked.path)
     if artifact.kind not in VIEWS:
         raise ArtifactError(
-            "this version knows no artefact of this kind",
+            "this version cannot read artefacts of this kind",
             got=artifact.kind,
             expected=", ".join(VIEWS),
             source=asked.path,

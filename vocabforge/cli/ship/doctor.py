@@ -134,7 +134,7 @@ def _server_options(facts: TargetFacts | None, asked: Subjects) -> ServerCheckOp
     from ...core.errors import UsageError
     from ...doctor.servers import ServerCheckOptions
     from ...train.config import LiveConfig
-    from ...train.live import read_prompts
+    from ...train.monitoring.live import read_prompts
 
     if asked.prompts is None or facts is None:
         return ServerCheckOptions(asked.server)

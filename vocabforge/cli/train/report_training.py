@@ -21,8 +21,8 @@ def report_training(
     Example: `vocabforge report-training runs/llama3-8b`
     """
     from ...core.console import say
-    from ...train.report import write_report
-    from ...train.report_data import read_run
+    from ...train.monitoring.report import write_report
+    from ...train.monitoring.report_data import read_run
 
     path = write_report(run)
     if as_json:

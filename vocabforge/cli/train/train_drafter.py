@@ -52,7 +52,7 @@ def train_drafter(
     from ...core.config import load_config
     from ...core.console import say
     from ...train.config import TrainConfig
-    from ...train.report import write_report
+    from ...train.monitoring.report import write_report
     from ...train.run import plan_training, run_training
 
     settings = load_config(TrainConfig, recipe.config, recipe.overrides)

@@ -171,7 +171,7 @@ class Server:
                 except (ValueError, RecursionError) as error:
                     raise TryAgain(f"its answer is not JSON: {self._quote(text.encode())}") from error
                 if not isinstance(event, dict):
-                    raise TryAgain(f"its answer is no object: {self._quote(text.encode())}")
+                    raise TryAgain(f"its answer is not an object: {self._quote(text.encode())}")
                 if event.get("error"):  # an error within a stream has no status code
                     raise TryAgain(self._quote(text.encode()))
                 yield event
@@ -291,13 +291,13 @@ def read_answer(reply: Any, seed: int) -> ChatCompletion:
         usage = reply.get("usage") or {}
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise DataError(
-            "its answer is no chat completion",
+            "its answer is not a chat completion",
             got=repr(error),
             expected="choices, with a message in the first",
         ) from error
     if not isinstance(usage, dict) or not (content is None or isinstance(content, str)):
         raise DataError(
-            "its answer is no chat completion",
+            "its answer is not a chat completion",
             expected="content as text or null, usage as an object",
         )
     message: Message = {"role": "assistant", "content": content or ""}

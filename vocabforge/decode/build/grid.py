@@ -256,7 +256,7 @@ def _check_settings(
         _check_draft_model("--drafter-tokenizer", kinds)
     if given and not kinds and all(map(with_drafter, proposers)):
         raise UsageError(
-            "an option of drafting means nothing here",
+            "an option of drafting has no effect here",
             got=f"{', '.join(map(option_of, given))}, and nothing drafts",
             expected="--drafter DIR, --proposer n-gram or --proposer early-exit",
         )

@@ -11,7 +11,6 @@ from torch import nn
 
 from ...core.errors import MismatchError, UsageError, did_you_mean
 from ...core.values import parse_size
-from ...corpus.tokenizer.tokenizer import check_fingerprint
 from ...models.heads.core import rows_of
 from ...models.heads.io import LoadedHead
 from ...models.heads.low_rank import check_shortlist
@@ -91,7 +90,7 @@ def spec_head(
     A draft vocabulary alone is a head with rows of the exact head; see :func:`head_parts` for the rest.
     """
     if spec.vocab is not None and spec.dynamic is None:
-        return _vocab_head(base, read_subset(spec.vocab, fingerprint), spec.vocab)
+        return _vocab_head(base, load_subset(spec.vocab, fingerprint), spec.vocab)
     parts = head_parts(base, spec, trained, fingerprint)
     if parts is None:
         return None
@@ -122,7 +121,7 @@ def head_parts(
         _check_trained(trained, options, spec)
         return trained.kind, trained.module, options
     what = parse_dynamic(spec.dynamic)
-    ranked = tuple(read_subset(spec.vocab, fingerprint).ranked.tolist())
+    ranked = tuple(load_subset(spec.vocab, fingerprint).ranked.tolist())
     if what.source == "context":
         return "context", None, HeadOptions(ranked=ranked, context=what.size)
     if trained is None or trained.kind != RANKER:
@@ -175,20 +174,6 @@ def parse_budget(text: str, steps: int) -> tuple[int, ...]:
             source="--budget",
         )
     return schedule_sizes(schedule, int(sizes[0]), int(sizes[1]) if sizes[1:] else None, max(steps, 2))
-
-
-def read_subset(vocab: Path, fingerprint: str | None) -> VocabSubset:
-    """Load a subset artefact and check its tokenizer if the expected fingerprint is known."""
-    subset = load_subset(vocab)
-    if fingerprint:
-        check_fingerprint(
-            fingerprint,
-            subset.fingerprint,
-            expected_from="the drafter",
-            got_from=f"the draft vocabulary {vocab}",
-            remedy="run count-freq with the target's tokenizer and select-vocab again",
-        )
-    return subset
 
 
 def missing_ids(base: HeadBase, subset: VocabSubset) -> Any:

@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING, Any
 from ...core.console import say
 from ...core.errors import UsageError, VocabForgeError
 from ...core.files import read_json
-from ...models.drafters.io import CONFIG
+from ...models.drafters.io import CONFIG, trained_for
 from ...models.heads.io import check_owner, owner_of
 from ...models.heads.registry import HeadBase, base_of, base_of_model
+from ...vocab.subset.subset import load_subset
 from ..engine import Decoder
 from ..proposers.interface import Wrap
 from ..proposers.registry import FITTING, FOREIGN, Proposer, ProposerParts, make_proposer
 from ..request import Generator
 from ..verify.registry import chosen_verifier
 from .grid import DrafterFacts, check_grid, check_spec, draft_several, expand, fitting
-from .heads import BuiltHead, DraftVocabulary, draft_vocabulary, missing_ids, read_subset, spec_head
-from .models import Models, is_draft_model, trained_for
+from .heads import BuiltHead, DraftVocabulary, draft_vocabulary, missing_ids, spec_head
+from .models import Models, is_draft_model
 from .recipe import PLAIN, DecodingRecipe
 from .spec import DRAFT_MODEL, MethodGrid, MethodSpec, meant_for
 
@@ -217,7 +218,7 @@ def _parts(
         from ..cross_vocab.build import restricted
 
         assert way.bridge is not None
-        subset = read_subset(spec.vocab, models.tokenizer.fingerprint)
+        subset = load_subset(spec.vocab, models.tokenizer.fingerprint)
         way = replace(way, bridge=restricted(way.bridge, subset, spec.vocab))
     return proposer, small, None, way
 
@@ -279,7 +280,7 @@ def grid_specs(models: Models, grid: MethodGrid, *, sampled: bool = False) -> di
         drafter, artifact = models.drafter(path)
         core_only = []
         for vocab, folder in grid.vocabs if grid.dynamic else ():
-            missing = missing_ids(base_of(drafter), read_subset(folder, trained_for(artifact)))
+            missing = missing_ids(base_of(drafter), load_subset(folder, trained_for(artifact)))
             if len(missing):
                 core_only.append(vocab)
                 say(f"{vocab} is only a hot core, without the {len(missing):,} ids that {label}'s head lacks")

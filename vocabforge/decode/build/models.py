@@ -14,7 +14,7 @@ from ...layouts.registry import load_drafter
 from ...models.backends import load_decoding_target
 from ...models.device import choose_device
 from ...models.drafters.interface import Drafter
-from ...models.drafters.io import TargetTensors, check_target
+from ...models.drafters.io import TargetTensors, check_target, trained_for
 from ...models.heads.io import HeadOwner, LoadedHead, drafter_digest, load_head
 from ...models.lean.config import find_family
 from ...models.lean.model import LeanModel, load_target
@@ -113,12 +113,6 @@ class Models:
             prints = target_fingerprint(self.target), self.tokenizer.fingerprint
             self._owners[path] = HeadOwner(drafter_digest(path), *prints)
         return self._owners[path]
-
-
-def trained_for(artifact: Artifact | None) -> str | None:
-    """Return the fingerprint of the tokenizer that a drafter was trained with, if known."""
-    expected = artifact.meta.get("tokenizer_fingerprint") if artifact is not None else None
-    return str(expected) if expected else None
 
 
 def is_draft_model(path: Path) -> bool:

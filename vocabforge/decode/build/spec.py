@@ -290,7 +290,7 @@ def option_of(name: str) -> str:
 
 def meaningless(what: str, got: object, expected: str, remedy: str | None = None) -> UsageError:
     """Return the error for an option that nothing in the run reads."""
-    return UsageError(f"{what} means nothing here", got=got, expected=expected, remedy=remedy)
+    return UsageError(f"{what} has no effect here", got=got, expected=expected, remedy=remedy)
 
 
 def _extra(name: str) -> Mapping[str, Any]:

@@ -136,7 +136,7 @@ def read_details(details: Mapping[str, Any]) -> Speculation:
 def _count(value: Any) -> int:
     """Return a non-negative integer; raise ValueError for other values."""
     if (count := token_count(value)) is None:
-        raise ValueError(f"{value!r:.80} is no count")
+        raise ValueError(f"{value!r:.80} is not a count")
     return count
 
 

@@ -374,7 +374,7 @@ def _text(value: Any) -> str:
 
 def _whole_numbers(ids: Any) -> list[int]:
     if not isinstance(ids, list) or not all(type(one) is int for one in ids):
-        raise ValueError("token ids that are no list of whole numbers")
+        raise ValueError("token ids that are not a list of whole numbers")
     return ids
 
 

@@ -148,7 +148,7 @@ def _speculation_lines(
         plain = evaluation.baseline and name == evaluation.names[0]
         if plain and drafts:
             lines.append(
-                f"{name} is no plain server: it verified {drafts:,} drafts. Speed-ups are meaningless."
+                f"{name} is not a plain server: it verified {drafts:,} drafts. Speed-ups are meaningless."
             )
         elif not plain and not drafts:
             how = _TURN_ON.get(server.kind)

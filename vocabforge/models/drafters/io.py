@@ -67,6 +67,12 @@ def fill_native(folder: Path, drafter: Drafter, dtype: torch.dtype | None = None
     atomic_write_json(folder / CONFIG, {"kind": drafter.kind, **drafter.config.to_dict()})
 
 
+def trained_for(artifact: Artifact | None) -> str | None:
+    """Return the fingerprint of the tokenizer that a drafter was trained with, if known."""
+    expected = artifact.meta.get("tokenizer_fingerprint") if artifact is not None else None
+    return str(expected) if expected else None
+
+
 def load_native(path: Path, target: TargetTensors) -> tuple[Drafter, Artifact]:
     """Load a native drafter of any kind for decoding, sharing its target's tensors.
 
@@ -181,7 +187,7 @@ def _check_ids(sizes: Any, target_ids: Tensor | None, source: object) -> None:
         or not 0 <= int(target_ids.min()) <= int(target_ids.max()) < sizes.vocab_size
     ):
         raise ArtifactError(
-            "the drafter's target ids are no ids of the vocabulary",
+            "the drafter's target ids are not ids of the vocabulary",
             got=f"{target_ids.dtype}, {tuple(target_ids.shape)}",
             expected=f"whole numbers, each once, below {sizes.vocab_size:,}",
             source=source,

@@ -272,7 +272,7 @@ class LayerSizes(DictSizes):
 
     def _attention_problem(self) -> str | None:
         if self.num_heads % self.num_kv_heads:
-            return f"num_heads {self.num_heads} is no multiple of num_kv_heads {self.num_kv_heads}"
+            return f"num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}"
         if self.head_dim % 2:
             return f"head_dim {self.head_dim} is odd, but rotary positions need pairs"
         rope, pairs = self.rope, self.head_dim // 2

@@ -120,7 +120,7 @@ def load_causal_lm(path: Path, dtype: torch.dtype | str, placement: Placement) -
     if other := sorted(info["mismatched_keys"]):
         name, stored, wanted = other[0]
         raise DataError(
-            "tensors of the target's checkpoint have other shapes than its configuration says",
+            "tensors of the target's checkpoint do not have the shapes of its configuration",
             got=f"{len(other)} tensor{'s' if other[1:] else ''}, first: {name} {tuple(stored)}, not {tuple(wanted)}",
             source=path,
             remedy="use the config.json that was saved with these weights",
@@ -321,7 +321,7 @@ def read_target_config(path: Path) -> dict[str, Any]:
     layers = value.get("num_hidden_layers")
     if isinstance(layers, int) and layers > _MOST_LAYERS:  # building them would take forever
         raise DataError(
-            "the target's config.json asks for more layers than any model has",
+            "the target's config.json has more layers than any model",
             got=f"num_hidden_layers {layers}",
             expected=f"at most {_MOST_LAYERS:,}",
             source=file,

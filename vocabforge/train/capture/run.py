@@ -79,7 +79,7 @@ def run_capture(
     """Capture this process's shards; finish the cache if all shards exist.
 
     Args:
-        confirm: asks whether so many GB may be written, and raises if not; not called with ``--yes``.
+        confirm: called with the size to write, unless ``options.yes``; raises if it may not be written.
     """
     together = settings.capture.tp_plan is not None and _source_name(settings) == "online"
     part = _part(options.part, together)

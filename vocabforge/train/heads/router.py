@@ -32,8 +32,8 @@ from ...models.target.hf import HFTarget
 from ...models.ttt.blocks import every_anchor
 from ..capture.online import CapturedBatch, to_tensors
 from ..data import TrainData, batch_rows, divide
-from ..heldout import check_finite
 from ..loop import run_steps
+from ..monitoring.heldout import check_finite
 from ..optim import learning_rate
 from ..parallel.strategy import Strategy, make_strategy, wanted_strategy
 from ..resume import resume

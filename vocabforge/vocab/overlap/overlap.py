@@ -174,7 +174,7 @@ def end_token(one: ComparedVocabulary, named: str) -> int:
         token = int(named)
     if token not in one.forms.special:
         raise UsageError(
-            "this is no end token",
+            "this is not an end token",
             got=named,
             expected=f"text or id of a special token of {tokenizer.source}"
             + (f", such as {tokenizer.eos_ids[0]}" if tokenizer.eos_ids else ""),

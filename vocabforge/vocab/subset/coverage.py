@@ -50,7 +50,7 @@ def smallest_size(ranked: Ids, counts: Ids, share: float) -> int | None:
     """
     if not 0 < share <= 1:
         raise UsageError(
-            "the coverage is no share of the tokens",
+            "the coverage is not a share of the tokens",
             got=f"{share:g}",
             expected="above 0 and at most 1 (0.95 for 95%)",
         )

@@ -122,7 +122,7 @@ def read_fr_spec(path: Path) -> Ids:
         return np.array(value, dtype=np.int64)
     except OverflowError as error:
         raise DataError(
-            "an id of the list is no token id", got=error, expected="ids of the tokenizer", source=path
+            "an id of the list is not a token id", got=error, expected="ids of the tokenizer", source=path
         ) from error
 
 
@@ -173,7 +173,7 @@ def read_counts_text(path: Path, tokenizer: TextTokenizer) -> FrequencyTable:
     bad = next((number for number, line in enumerate(lines, start=1) if not _is_count(line.strip())), None)
     if bad is not None:
         raise DataError(
-            "a line is no count",
+            "a line is not a count",
             got=repr(lines[bad - 1][:60]),
             expected="one integer of 0 or above per line, line n + 1 for token id n",
             source=f"{path}:{bad}",

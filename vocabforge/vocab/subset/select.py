@@ -102,7 +102,7 @@ def select(counts: Ids, size: int, forced: Iterable[int] = (), *, fill: Fill = "
     if len(must) and not (must[0] >= 0 and must[-1] < vocab_size):
         outside = must[(must < 0) | (must >= vocab_size)].tolist()
         raise UsageError(
-            "a forced id is no token of the vocabulary", got=outside, expected=f"0 to {vocab_size - 1:,}"
+            "a forced id is not in the vocabulary", got=outside, expected=f"0 to {vocab_size - 1:,}"
         )
     if size < len(must):
         raise UsageError(

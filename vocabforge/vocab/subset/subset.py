@@ -48,7 +48,7 @@ class VocabSubset:
         problem = self._problem()
         if problem is not None:
             raise DataError(
-                "this is no valid draft vocabulary",
+                "this is not a valid draft vocabulary",
                 got=problem,
                 expected="distinct ascending ids of the vocabulary, and a rank order of the same ids",
             )
@@ -110,10 +110,13 @@ class VocabSubset:
         Raises:
             MismatchError: the fingerprints differ.
         """
+        self._check(tokenizer.fingerprint, tokenizer.source, source)
+
+    def _check(self, fingerprint: str, owner: object, source: object) -> None:
         check_fingerprint(
-            tokenizer.fingerprint,
+            fingerprint,
             self.fingerprint,
-            expected_from=tokenizer.source,
+            expected_from=owner,
             got_from=f"the draft vocabulary {source}",
             remedy="run count-freq with the target's tokenizer and select-vocab again",
         )
@@ -190,11 +193,15 @@ def save_subset(
             export(folder)
 
 
-def load_subset(path: Path) -> VocabSubset:
+def load_subset(path: Path, fingerprint: str | None = None, *, owner: object = "the drafter") -> VocabSubset:
     """Load and verify the artefact.
+
+    Args:
+        fingerprint: of the tokenizer of ``owner``, for which it must have been made; None if not known.
 
     Raises:
         ArtifactError: no such artefact, or its content does not match its manifest.
+        MismatchError: it was made for another tokenizer.
     """
     artifact = open_artifact(path, KIND)
     meta = artifact.meta
@@ -220,4 +227,6 @@ def load_subset(path: Path) -> VocabSubset:
             raise ValueError(f"coverage {share!r}")
         if len(subset) != meta["size"]:
             raise ValueError(f"{len(subset):,} ids, which disagrees with its manifest ({meta['size']})")
+    if fingerprint:
+        subset._check(fingerprint, owner, path)
     return subset

@@ -10,21 +10,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..core.artifact import check_output
-from ..core.console import say
-from ..core.errors import DataError
-from ..core.journal import MetricsLog
-from ..models.drafters.interface import Drafter, is_autoregressive
-from ..models.drafters.io import save_drafter
-from ..models.drafters.registry import new_drafter
-from ..models.target.fingerprint import target_facts
-from .capture.online import CapturedBatch
-from .config import JOINT_TARGET
-from .heads.draft_heads import draft_heads, save_heads
-from .heads.report import head_report
-from .loss.rows import HELDOUT
-from .metrics import TTTTotals
-from .trainer import Trainer
+from ...core.artifact import check_output
+from ...core.console import say
+from ...core.errors import DataError
+from ...core.journal import MetricsLog
+from ...models.drafters.interface import Drafter, is_autoregressive
+from ...models.drafters.io import save_drafter
+from ...models.drafters.registry import new_drafter
+from ...models.target.fingerprint import target_facts
+from ..capture.online import CapturedBatch
+from ..config import JOINT_TARGET
+from ..heads.draft_heads import draft_heads, save_heads
+from ..heads.report import head_report
+from ..loss.rows import HELDOUT
+from ..metrics import TTTTotals
+from ..trainer import Trainer
 
 
 @torch.no_grad()

@@ -14,26 +14,26 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..core.console import say
-from ..core.distributed import rank
-from ..core.errors import UsageError, VocabForgeError
-from ..corpus.tokenizer.prompt_format import resolve_format
-from ..corpus.tokenizer.tokenizer import TextTokenizer
-from ..decode.proposers.registry import tree_proposer
-from ..decode.tree import TreeSettings
-from ..evaluate.acceptance.meter import AcceptanceMeter, LivePrompts, pooled, share_of
-from ..evaluate.benchmarks import read_questions, spread
-from ..evaluate.identity.compare import first_difference
-from ..evaluate.identity.rounding import next_logits
-from ..evaluate.run.prompts import PromptBuilder
-from ..models.backends import decoder_over, load_decoding_target
-from ..models.drafters.interface import Drafter
-from ..models.heads.registry import DraftHead, HeadOptions, base_of, build_head, exact_head
-from ..models.target.head import TargetHead
-from ..models.target.hf import HFTarget
-from ..models.target.interface import Target
-from .config import LiveConfig
-from .heads.draft_heads import KINDS
+from ...core.console import say
+from ...core.distributed import rank
+from ...core.errors import UsageError, VocabForgeError
+from ...corpus.tokenizer.prompt_format import resolve_format
+from ...corpus.tokenizer.tokenizer import TextTokenizer
+from ...decode.proposers.registry import tree_proposer
+from ...decode.tree import TreeSettings
+from ...evaluate.acceptance.meter import AcceptanceMeter, LivePrompts, pooled, share_of
+from ...evaluate.benchmarks import read_questions, spread
+from ...evaluate.identity.compare import first_difference
+from ...evaluate.identity.rounding import next_logits
+from ...evaluate.run.prompts import PromptBuilder
+from ...models.backends import decoder_over, load_decoding_target
+from ...models.drafters.interface import Drafter
+from ...models.heads.registry import DraftHead, HeadOptions, base_of, build_head, exact_head
+from ...models.target.head import TargetHead
+from ...models.target.hf import HFTarget
+from ...models.target.interface import Target
+from ..config import LiveConfig
+from ..heads.draft_heads import KINDS
 
 _NEAR_TIE = 1e-3  # relative to the largest logit
 

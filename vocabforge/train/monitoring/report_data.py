@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import DataError
-from ..core.files import read_json
-from ..core.journal import read_jsonl_log
-from .checkpoint import list_checkpoints
+from ...core.errors import DataError
+from ...core.files import read_json
+from ...core.journal import read_jsonl_log
+from ..checkpoint import list_checkpoints
 
 LOG, CONFIG = "metrics.jsonl", "config.json"
 SCHEMA = 2

@@ -11,11 +11,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..core.console import say
-from ..core.distributed import rank
-from ..core.errors import UsageError
-from ..core.files import atomic_write_json, read_json
-from ..core.registry import check_known
+from ...core.console import say
+from ...core.distributed import rank
+from ...core.errors import UsageError
+from ...core.files import atomic_write_json, read_json
+from ...core.registry import check_known
 
 STATE = "trackers.json"  # tracker -> data that a resumed run needs to continue the tracked run
 _PROJECT = "vocabforge"

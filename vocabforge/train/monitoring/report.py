@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..core.console import DataTable, FactList, percent
-from ..core.errors import DataError
-from ..core.files import atomic_write, atomic_write_json, form_errors
-from ..evaluate.reports.page import (
+from ...core.console import DataTable, FactList, percent
+from ...core.errors import DataError
+from ...core.files import atomic_write, atomic_write_json, form_errors
+from ...evaluate.reports.page import (
     Block,
     CodeBlock,
     Folded,
@@ -21,8 +21,8 @@ from ..evaluate.reports.page import (
     line_chart,
     render_report_page,
 )
-from ..evaluate.reports.plots import Trace
-from .heads.report import report_table
+from ...evaluate.reports.plots import Trace
+from ..heads.report import report_table
 from .report_data import LOG, read_run
 
 REPORT_HTML, REPORT_JSON = "report.html", "report.json"

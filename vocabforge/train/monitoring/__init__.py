@@ -1,0 +1,1 @@
+"""What a run shows: held-out figures, live acceptance, trackers and the report."""
