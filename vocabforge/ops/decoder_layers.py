@@ -104,7 +104,7 @@ def decoder_layers_reference(
             0, 2, 3, 1, 4
         )  # (B, kv, g, T, D)
         scores = scores @ keys[layer, :, :, None, :view].transpose(-1, -2) * scale
-        if allowed is None:  # causal; the last token sees all slots
+        if allowed is None:  # causal; the last token attends to all slots
             allowed = torch.ones(scores.shape[3:], dtype=torch.bool, device=x.device)
             allowed = allowed.tril(view - scores.shape[3])
         mask = allowed if allowed.dim() == 2 else allowed[:, None, None]
@@ -112,7 +112,7 @@ def decoder_layers_reference(
         if "sinks" in has:
             sink = w["sinks"].view(1, kv_heads, -1, 1, 1).expand(batch, -1, -1, scores.shape[3], 1)
             scores = torch.cat((scores, sink), -1)
-        shares = scores.softmax(-1)[..., :view].nan_to_num(0.0)  # 0 for a token that sees no slot
+        shares = scores.softmax(-1)[..., :view].nan_to_num(0.0)  # 0 for a token that attends to no slot
         y = (shares @ values[layer, :, :, None, :view].nan_to_num(0.0)).permute(0, 3, 1, 2, 4)
         y = y.reshape(-1, q_width)
         if "attention_sub_norm" in has:
@@ -181,8 +181,8 @@ def decoder_layers(
         weights: tensors of ``WEIGHTS``, layer by layer.
         norm: (H,) weight of the norm after the last layer, or None.
         angles: cosines and signed sines (B, T, D) for full-attention layers, then for sliding-window layers.
-        seen: bool (T, view) or (B, T, view): which of the first ``view`` slots each token sees. None: causal,
-            the last token sees all of them.
+        seen: bool (T, view) or (B, T, view): which of the first ``view`` slots each token attends to. None: causal,
+            the last token attends to all of them.
         near_seen: same as ``seen``, for sliding-window layers.
         partners: (D,) partner dimension of each dimension in the rotation; None: rotate-half.
         keys: (L, B, Hkv, S, D) with contiguous slots; written in place.

@@ -44,7 +44,7 @@ def tree_attention_reference(
     batch, queries, heads, size = q.shape
     kv_heads, capacity = keys.shape[1], keys.shape[2]
     seen = visible_slots(lengths, words, capacity, positions, window)  # (B, T, S)
-    read = seen.any(1)[:, None, :, None]  # (B, 1, S, 1); slots that no query sees may be uninitialised
+    read = seen.any(1)[:, None, :, None]  # (B, 1, S, 1); slots that no query attends to may be uninitialised
     k = keys.float().masked_fill(~read, 0.0)
     v = values.float().masked_fill(~read, 0.0)
     rows = q.float().view(batch, queries, kv_heads, heads // kv_heads, size).permute(0, 2, 3, 1, 4)
@@ -71,7 +71,7 @@ def tree_attention(
 ) -> Tensor:
     """Compute softmax attention over a row's committed slots and over each query's ancestors after them.
 
-    Query t of row b sees slots 0 .. lengths[b] - 1, and slot lengths[b] + j if bit j % 64 of
+    Query t of row b attends to slots 0 .. lengths[b] - 1, and slot lengths[b] + j if bit j % 64 of
     words[b, t, j // 64] is set (``DraftTree.ancestor_words``, including the query's own slot). For a single
     token use T = 1 and word 1. The amount read is determined on the device from ``lengths`` and ``words``: no
     host synchronisation, and one captured graph serves all lengths. Scores, softmax and sums are fp32. The
@@ -91,7 +91,7 @@ def tree_attention(
         backend: the kernels support D in ``HEAD_SIZES``; ``auto`` uses the reference for others.
 
     Returns:
-        (B, T, Hq, D) in q's dtype; zeros for a query that sees no slot.
+        (B, T, Hq, D) in q's dtype; zeros for a query that attends to no slot.
     """
     _check(q, keys, values, lengths, words)
     _check_window(q, positions, window)

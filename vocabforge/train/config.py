@@ -78,7 +78,7 @@ class DataConfig(StrictModel):
     answers: Literal["all", "last", "each"] = Field(
         default="all",
         description="**all**: every answer, in one rendering. **last**: the last answer only. **each**: one "
-        "document per question, as a served target sees it.",
+        "document per question, as a served target reads it.",
     )
     thinking_tags: tuple[str, str] = ("<think>", "</think>")
     content_format: Literal["auto", "text", "parts"] = Field(default="auto", description=CONTENT_FORMAT)

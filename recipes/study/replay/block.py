@@ -78,7 +78,7 @@ class Parts:
 
     Attributes:
         base: the drafter's exact head.
-        width: ranks that are told apart.
+        width: ranks that are distinguished.
         lists: shortlists by scorer and form that it is read in: one pass over its scores answers all of them.
     """
 

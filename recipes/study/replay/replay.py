@@ -62,7 +62,7 @@ def replay(
         draftings: heads by drafter; the target reads every text once for all drafters of the same layers.
         continuations: the target's answers.
         levels: draft steps of a cycle at most.
-        width: ranks that are told apart, below :data:`~.types.MISSED`.
+        width: ranks that are distinguished, below :data:`~.types.MISSED`.
         rows: hidden rows that are scored at once.
 
     Raises:
@@ -70,7 +70,7 @@ def replay(
         MismatchError: a head that is not its drafter's.
     """
     if not 1 <= width < MISSED:
-        raise UsageError("a replay tells too many ranks apart", got=width, expected=f"1 to {MISSED - 1}")
+        raise UsageError("a replay distinguishes too many ranks", got=width, expected=f"1 to {MISSED - 1}")
     asked = [one for one in continuations if len(one.tokens) > 1]
     total = cycle_offsets(continuations)[-1]
     scorers = [_Scorer(one, total, levels, width) for one in draftings]

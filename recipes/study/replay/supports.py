@@ -1,7 +1,7 @@
 """Which tokens each draft head scores on a row: from that, every head's rank of one token from the same logits.
 
 A head that scores a subset S of its drafter's head with exact logits ranks a token y of S by how many of S are above
-it. What is above y among all head rows is found once a row (``Block.pairs``); each head only says which of these it
+it. What is above y among all head rows is found once a row (``Block.pairs``); each head only selects which of these it
 scores. A shortlist of fewer than ``width`` tokens is widened to ``width``, as for a node of so many children.
 """
 

@@ -329,7 +329,7 @@ def _json_object(text: str) -> Any:
 def _by_speaker(turn: Any) -> list[Any]:
     """Split an object with one text per speaker (``{"human": ..., "assistant": ...}``) into turns.
 
-    The order of the keys means nothing: tables and sorted JSON change it.
+    The order of the keys is not significant: tables and sorted JSON change it.
     """
     if not isinstance(turn, Mapping) or any(name in turn for name in _ROLE_KEYS):
         return [turn]
@@ -438,7 +438,7 @@ def _thinking_text(value: Any) -> str:
 
 
 def _is_weight(weight: Any) -> bool:
-    """Return whether a loss weight says to learn a turn (1) or not (0); others are not read."""
+    """Return whether a value is a loss weight: 1 to learn a turn, 0 not to."""
     return weight in (0, 1, "0", "1", "0.0", "1.0")
 
 

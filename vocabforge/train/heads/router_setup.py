@@ -70,7 +70,7 @@ def router_strategy(group: Group) -> str:
     """Return the strategy of the launched processes.
 
     Raises:
-        UsageError: the launcher asks for DeepSpeed.
+        UsageError: the launcher is configured for DeepSpeed.
     """
     strategy = wanted_strategy("auto", group)
     if strategy == "deepspeed":
