@@ -7,7 +7,7 @@ STAMP := $(VENV)/.ready
 DEMO_OUTPUT ?= runs/demo
 TEST_WORKERS ?= auto
 
-.PHONY: help setup demo smollm2 smollm2-study gemma3 gemma3-vocab gemma3-cycles bitllama drafters losses bench-decoding bench-foreign kernels kernels-cpu emulator gpu-check test coverage test-long test-all test-proof test-fuzz test-faults test-docs test-deepspeed test-speculators test-transformers test-smollm2 test-servers test-vllm test-sglang test-llamacpp servers-table check format wheel docs docs-serve targets clean
+.PHONY: help setup demo smollm2 smollm2-study smollm2-bench gemma3 gemma3-vocab kernels kernels-cpu emulator gpu-check test coverage test-long test-all test-proof test-fuzz test-faults test-docs test-deepspeed test-speculators test-transformers test-smollm2 test-servers test-vllm test-sglang test-llamacpp servers-table check format wheel docs docs-serve targets clean
 .DEFAULT_GOAL := help
 
 help:
@@ -15,12 +15,8 @@ help:
 	@echo "make demo    answer, count, select, train, export and evaluate on a small target (4 minutes)"
 	@echo "make smollm2  a drafter for SmolLM2-135M-Instruct, from its file to measured speed (1 to 2 hours, resumes)"
 	@echo "make smollm2-study  draft vocabularies of every kind on that drafter, by exact replay (half an hour)"
+	@echo "make smollm2-bench  its decoding against transformers, with the shipped drafter (10 minutes)"
 	@echo "make gemma3  the same for Gemma 3 270M (262,144 tokens), a base model that learns from texts"
-	@echo "make bitllama  train and evaluate a drafter for a real small model (docs/guides/real-model.md)"
-	@echo "make drafters  drafters of every kind for that model, compared (half an hour a seed: SEEDS=0,1,2)"
-	@echo "make losses  accepted length by loss, three seeds, on that model"
-	@echo "make bench-decoding  decoding of that model against transformers (after make bitllama)"
-	@echo "make bench-foreign  drafting over two tokenizers, both ways, against transformers"
 	@echo "make kernels  compile the CUDA kernels (nvcc and g++, no GPU); kernels-cpu: without nvcc"
 	@echo "make gpu-check  on a machine with a GPU: build, GPU tests, all GPU benchmarks (under 9 minutes)"
 	@echo "make test    the test suite (with its coverage on Python 3.12 and newer; make coverage: on any)"
@@ -102,6 +98,13 @@ smollm2-study: $(STAMP)
 	$(BIN)/python recipes/study/study.py --recipe recipes/study/smollm2.yaml --benchmark spec-bench --limit 80 \
 	  --max-new-tokens 48 --counts $(SMOLLM2)/counts --output $(SMOLLM2)/study
 
+# Against transformers: plain decoding, n-grams and prompt lookup; and the shipped drafter, which it cannot run.
+smollm2-bench: $(STAMP)
+	$(if $(TARGET),,$(BIN)/python recipes/models/fetch.py smollm2-135m --output $(SMOLLM2))
+	$(BIN)/python recipes/models/smollm2_prompts.py $(SMOLLM2_DATA) --output $(SMOLLM2)/prompts.jsonl
+	$(BIN)/python recipes/bench/decoding.py target="$(SMOLLM2_TARGET)" prompts=$(SMOLLM2)/prompts.jsonl questions=12 \
+	  methods.n-gram.proposer=n-gram methods.eagle3.drafter=smollm2-135m --output $(SMOLLM2)/decoding.json
+
 # The shipped drafter on the real model: eight questions, recorded cycles.
 test-smollm2: $(STAMP)
 	$(BIN)/python recipes/models/fetch.py smollm2-135m --output $(SMOLLM2)
@@ -115,8 +118,10 @@ TEXTS ?= $(VOCABFORGE_DATA)/corpus/c4_demo.jsonl.xz,$(VOCABFORGE_DATA)/corpus/wi
 gemma3: gemma3-vocab
 	$(BIN)/vocabforge train-drafter --config gemma3-270m target="$(GEMMA3_TARGET)" drafter.vocab=$(GEMMA3)/vocab \
 	  "data.train=[$(TEXTS)]" data.text_unit=line output=$(GEMMA3)/run
-	$(BIN)/vocabforge eval --target "$(GEMMA3_TARGET)" --drafter gemma3=$(GEMMA3)/run/drafter --overwrite \
-	  --benchmark $(GEMMA3)/run/heldout_prompts.jsonl --max-new-tokens 64 --output $(GEMMA3)/eval
+	$(BIN)/vocabforge revocab --drafter $(GEMMA3)/run/drafter --target "$(GEMMA3_TARGET)" --vocab full \
+	  --overwrite --output $(GEMMA3)/full
+	$(BIN)/vocabforge eval --recipe recipes/decoding/gemma3.yaml --limit 24 --overwrite \
+	  --benchmark $(GEMMA3)/run/heldout_prompts.jsonl --max-new-tokens 48 --output $(GEMMA3)/eval
 
 gemma3-vocab: $(STAMP)
 	$(if $(TARGET),,$(BIN)/python recipes/models/fetch.py gemma3-270m --output $(GEMMA3))
@@ -124,83 +129,6 @@ gemma3-vocab: $(STAMP)
 	  --input $(subst $(comma), ,$(TEXTS))
 	$(BIN)/vocabforge select-vocab --counts $(GEMMA3)/counts --target "$(GEMMA3_TARGET)" --size 16384 --overwrite \
 	  --fill lowest-id --output $(GEMMA3)/vocab
-
-# What a cycle costs with 16,384 and with 262,144 draft tokens: a drafter of one step, which accepts hardly anything.
-gemma3-cycles: gemma3-vocab
-	$(BIN)/vocabforge train-drafter --config gemma3-270m target="$(GEMMA3_TARGET)" drafter.vocab=$(GEMMA3)/vocab \
-	  "data.train=[$(TEXTS)]" data.text_unit=line data.heldout_documents=10 optim.steps=1 optim.batch_size=1 \
-	  optim.micro_batch_size=1 run.live.prompts=0 run.eval_rows=1 output=$(GEMMA3)/untrained
-	$(BIN)/vocabforge revocab --drafter $(GEMMA3)/untrained/drafter --target "$(GEMMA3_TARGET)" --vocab full \
-	  --overwrite --output $(GEMMA3)/untrained-full
-	$(BIN)/vocabforge eval --recipe recipes/decoding/gemma3_cycles.yaml --limit 8 --overwrite \
-	  --benchmark $(GEMMA3)/untrained/heldout_prompts.jsonl --max-new-tokens 32 --output $(GEMMA3)/cycles
-
-# A real target: needs the development data (VOCABFORGE_DATA), see docs/guides/real-model.md.
-REAL := runs/bitllama
-
-$(REAL)/target/generation_config.json:
-	@test -f $(VOCABFORGE_DATA)/SOURCES.md || { echo "no development data at $(VOCABFORGE_DATA): set VOCABFORGE_DATA (the files: docs/guides/real-model.md)"; exit 1; }
-	mkdir -p $(REAL)/target
-	xz -dc $(VOCABFORGE_DATA)/models/bitllama-3M/model.safetensors.xz > $(REAL)/target/model.safetensors
-	cp $(VOCABFORGE_DATA)/models/bitllama-3M/config.json $(VOCABFORGE_DATA)/models/tok512/tokenizer.json $(REAL)/target/
-	echo '{"bos_token_id": 1, "eos_token_id": [1, 2]}' > $@
-
-bitllama: $(STAMP) $(REAL)/target/generation_config.json
-	$(BIN)/vocabforge train-drafter --config recipes/tiny/bitllama.yaml \
-	  "data.train=[$(VOCABFORGE_DATA)/corpus/tinystories_train_head_2MiB.txt.xz]"
-	$(BIN)/vocabforge eval --target $(REAL)/target --drafter eagle3=$(REAL)/run/drafter --overwrite \
-	  --benchmark $(REAL)/run/heldout_prompts.jsonl --output $(REAL)/eval \
-	  --max-new-tokens 200
-
-# Drafters of every kind for that target, resumable, for SEEDS; those of seed 0 are compared.
-SEEDS ?= 0
-STORIES = "data.train=[$(VOCABFORGE_DATA)/corpus/tinystories_train_head_2MiB.txt.xz]"
-DRAFTERS := runs/drafters
-
-drafters: $(STAMP) $(REAL)/target/generation_config.json
-	$(BIN)/python recipes/study/drafters.py --config recipes/tiny/drafters.yaml $(STORIES) --seeds $(SEEDS) \
-	  --prompts 40 --max-new-tokens 128 --output $(DRAFTERS)/bitllama
-	$(BIN)/vocabforge count-freq --tokenizer $(REAL)/target --output $(DRAFTERS)/bitllama/counts \
-	  --input $(VOCABFORGE_DATA)/corpus/tinystories_train_head_2MiB.txt.xz --separator "<|endoftext|>"
-	$(BIN)/vocabforge select-vocab --counts $(DRAFTERS)/bitllama/counts --target $(REAL)/target --size 128 \
-	  --output $(DRAFTERS)/bitllama/quarter --overwrite
-	$(BIN)/vocabforge eval --recipe recipes/tiny/matrix-bitllama.yaml --limit 40 --max-new-tokens 200 --overwrite \
-	  --benchmark $(DRAFTERS)/bitllama/seed-0/eagle3/heldout_prompts.jsonl --output $(DRAFTERS)/bitllama/eval
-
-# What EAGLE-3 is trained to lower, on that target: an hour.
-losses: $(STAMP) $(REAL)/target/generation_config.json
-	$(BIN)/python recipes/study/drafters.py --config recipes/tiny/losses.yaml $(STORIES) --prompts 40 --max-new-tokens 128 \
-	  --output runs/losses
-
-# Two runs of some minutes each: against transformers, and a wider pair of the same outputs against plain decoding.
-bench-decoding: $(STAMP) $(REAL)/target/generation_config.json
-	$(BIN)/python recipes/bench/decoding.py --repeats 5 target=$(REAL)/target \
-	  methods.draft-model.drafter=$(VOCABFORGE_DATA)/models/stories260K methods.n-gram.proposer=n-gram \
-	  methods.early-exit.proposer=early-exit methods.eagle3.drafter=$(REAL)/run/drafter --output $(REAL)/decoding.json
-
-# A model of characters, from a llama2.c checkpoint; BOS stands between stories, so it ends one, as for bitllama.
-TOK105 := runs/tok105/model
-
-$(TOK105)/generation_config.json: | $(STAMP)
-	@test -f $(VOCABFORGE_DATA)/SOURCES.md || { echo "no development data at $(VOCABFORGE_DATA): set VOCABFORGE_DATA (the files: docs/guides/real-model.md)"; exit 1; }
-	$(BIN)/python tests/models/llama2c.py $(VOCABFORGE_DATA)/models/babyllama-tok105/model5000.bin \
-	  $(VOCABFORGE_DATA)/models/babyllama-tok105/config.json $(VOCABFORGE_DATA)/models/babyllama-tok105/tokenizer.json $(TOK105)
-	echo '{"bos_token_id": 1, "eos_token_id": [1, 2]}' > $@
-
-# 512 BPE tokens and 105 characters, each the other's drafter: greedy against transformers, then drawn at temperature 1.
-FOREIGN := $(BIN)/python recipes/bench/decoding.py --repeats
-over = $(foreach way,tli slem slrs,methods.$(way).drafter=$(1) methods.$(way).proposer=$(way)) methods.tli.depth=1 \
-  methods.slem.depth=$(2) methods.slrs.depth=$(2)
-TO_BITLLAMA := target=$(REAL)/target $(call over,$(TOK105),5)
-TO_TOK105 := target=$(TOK105) $(call over,$(REAL)/target,2)
-DRAWN := temperature=1 methods.tli.draft_sampling=true
-
-bench-foreign: $(STAMP) $(REAL)/target/generation_config.json $(TOK105)/generation_config.json
-	@mkdir -p runs/foreign
-	$(FOREIGN) 3 $(TO_BITLLAMA) --output runs/foreign/bitllama.json
-	$(FOREIGN) 3 $(TO_TOK105) --output runs/foreign/tok105.json
-	$(FOREIGN) 1 $(TO_BITLLAMA) $(DRAWN) --output runs/foreign/bitllama-drawn.json
-	$(FOREIGN) 1 $(TO_TOK105) $(DRAWN) --output runs/foreign/tok105-drawn.json
 
 # No set-up of their own: a GPU machine may have no network, and any Python with torch will do.
 ANY_PYTHON = $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))

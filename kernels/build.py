@@ -20,16 +20,17 @@ import hashlib
 import json
 import os
 import platform
+import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-
-from toolchain import BuildError, find_compiler, find_nvcc, nvcc_version, torch_folders
 
 ROOT = Path(__file__).resolve().parent
 BUILD = ROOT / "build"
@@ -44,6 +45,50 @@ _WATCHED = ("-fsanitize=thread", "-fno-gnu-unique")
 # Selected when an op is called, so one library supports several CPUs.
 _PROCESSOR = {"base": ("-O3", "-Wno-psabi"), "v3": ("-O3", "-march=x86-64-v3")}
 _ABI = "-DTORCH_TARGET_VERSION=0x020b000000000000"  # stable ABI of torch 2.11; later versions load it
+
+
+class BuildError(Exception):
+    """A compiler is missing or has failed; the message is shown to the user."""
+
+
+def find_nvcc() -> str | None:
+    """Find nvcc in ``CUDA_HOME``, on the path, or in the default install location."""
+    home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
+    places = [home and f"{home}/bin/nvcc", shutil.which("nvcc"), "/usr/local/cuda/bin/nvcc"]
+    return next((place for place in places if place and Path(place).is_file()), None)
+
+
+def find_compiler() -> str:
+    """Find the host's C++ compiler.
+
+    Raises:
+        BuildError: no compiler was found.
+    """
+    compiler = shutil.which(os.environ.get("CXX") or "g++")
+    if compiler is None:
+        raise BuildError("no C++ compiler: install g++ (apt-get install g++), or name one in CXX")
+    return compiler
+
+
+def torch_folders() -> tuple[list[str], Path]:
+    """Return include options and torch's library folder, without importing torch."""
+    spec = find_spec("torch")
+    if spec is None or spec.origin is None:
+        raise BuildError(
+            "torch is not installed for this Python: run `make setup`, or name another with PYTHON=..."
+        )
+    base = Path(spec.origin).parent
+    include = base / "include"
+    if not (include / "torch" / "csrc" / "stable" / "library.h").is_file():
+        raise BuildError(f"this torch has no stable C++ interface ({include}); 2.11 or newer is needed")
+    return [f"-I{include}", f"-I{include / 'torch' / 'csrc' / 'api' / 'include'}"], base / "lib"
+
+
+def nvcc_version(nvcc: str) -> str:
+    """Return the version, such as ``13.0``."""
+    text = subprocess.run([nvcc, "--version"], capture_output=True, text=True).stdout
+    found = re.search(r"release (\d+\.\d+)", text)
+    return found.group(1) if found else "of unknown version"
 
 
 @dataclass(frozen=True)

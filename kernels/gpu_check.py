@@ -4,14 +4,14 @@ Run ``make gpu-check`` or ``python kernels/gpu_check.py``. Needs torch with CUDA
 network and no installation. Every part runs even if another fails; the exit code is 0 only if all parts pass.
 Results: ``runs/gpu-check/gpu-check.json`` and ``gpu-check.md``.
 
-``--device cpu --small`` runs the same code on a CPU at small sizes.
+``--device cpu --small`` runs the same code on a CPU at small sizes; ``--parts bench --bench ops --ops draft_topk``
+measures one op.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import time
@@ -87,16 +87,11 @@ def _say(text: str) -> None:
     print(f"[gpu-check] {text}", file=sys.stderr, flush=True)
 
 
-def command(arguments: Sequence[str], seconds: float, environment: Mapping[str, str]) -> tuple[int, str]:
+def command(arguments: Sequence[str], seconds: float) -> tuple[int, str]:
     """Run a command and return its exit code (124 on timeout) and the end of its output."""
     try:
         done = subprocess.run(
-            arguments,
-            cwd=ROOT,
-            timeout=seconds,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, **environment},
+            arguments, cwd=ROOT, timeout=seconds, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         )
     except subprocess.TimeoutExpired as error:
         said = (error.output or b"").decode("utf-8", "replace")
@@ -106,11 +101,7 @@ def command(arguments: Sequence[str], seconds: float, environment: Mapping[str, 
 
 def build(seconds: float) -> Mapping[str, Any]:
     """Compile the kernels that are out of date."""
-    code, said = command([sys.executable, "kernels/build.py"], seconds, {})
-    return _state(code, said)
-
-
-def _state(code: int, said: str) -> dict[str, Any]:
+    code, said = command([sys.executable, "kernels/build.py"], seconds)
     return {"state": "passed"} if code == 0 else {"state": "failed", "problem": said.strip()}
 
 
@@ -131,7 +122,8 @@ def run_tests(seconds: float, asked: argparse.Namespace, folder: Path) -> Mappin
 def judged(found: gpu_tests.Outcomes, device: str) -> dict[str, Any]:
     """Summarize a test run. Files skipped for a missing package are listed but are not failures."""
     failures = {name: one for name, one in found.tests.items() if one["outcome"] == "failed"}
-    counts = {name: found.count(name) for name in ("passed", "failed", "skipped")}
+    outcomes = [one["outcome"] for one in found.tests.values()]
+    counts = {name: outcomes.count(name) for name in ("passed", "failed", "skipped")}
     cut = {name: why for name, why in found.left.items() if not why.startswith("No module")}
     report = {"state": "passed", **counts, "failures": failures, "left": found.left}
     if failures or cut:
@@ -139,22 +131,16 @@ def judged(found: gpu_tests.Outcomes, device: str) -> dict[str, Any]:
         told += [f"{name}: {why}" for name, why in cut.items()]
         return {**report, "state": "failed", "problem": "\n".join(told)}
     if not counts["passed"]:
-        cpu = device == "cpu"
-        return {
-            **report,
-            "state": "skipped" if cpu else "failed",
-            "problem": "no GPU" if cpu else "no test ran",
-        }
+        nothing = ("skipped", "no GPU") if device == "cpu" else ("failed", "no test ran")
+        return report | dict(zip(("state", "problem"), nothing))
     return report
 
 
 def bench(seconds: float, asked: argparse.Namespace, folder: Path) -> Mapping[str, Any]:
     """Run all benchmarks, each part in a separate process on a GPU."""
-    options = replace(kernels.REAL, device=asked.device)
-    if asked.small:
-        options = replace(kernels.SMALL, device=asked.device)
+    options = replace(kernels.SMALL if asked.small else kernels.REAL, device=asked.device)
     asked_for: dict[str, Any] = {
-        name: value for name in ("rows", "ops", "shapes") if (value := tuple(getattr(asked, name)))
+        name: tuple(value) for name in ("rows", "ops", "shapes") if (value := getattr(asked, name))
     }
     options = replace(options, budget=seconds, only=asked.only, **asked_for)
 
@@ -175,17 +161,10 @@ def write(done: Mapping[str, Any], folder: Path) -> None:
     """Write the report as JSON and Markdown."""
     report = json.loads(json.dumps(done))
     atomic_write_json(folder / "gpu-check.json", report)
-    lines = [
-        "# GPU check",
-        "",
-        *(
-            ["**No GPU was used: this run proves the code and measures nothing.**", ""]
-            if report.get("cpu")
-            else []
-        ),
-        *markdown_table(("fact", "value"), [(k, str(v)) for k, v in report["facts"].items()]),
-        "",
-    ]
+    lines = ["# GPU check", ""]
+    if report.get("cpu"):
+        lines += ["**No GPU was used: this run proves the code and measures nothing.**", ""]
+    lines += [*markdown_table(("fact", "value"), [(k, str(v)) for k, v in report["facts"].items()]), ""]
     for name, part in report["parts"].items():
         counts = ", ".join(f"{part[key]} {key}" for key in ("passed", "failed", "skipped") if key in part)
         lines.append(

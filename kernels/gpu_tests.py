@@ -1,33 +1,96 @@
 """Run the tests marked ``gpu``, one process per file: a hang, an abort or a lost device fails only one test.
 
 If a process dies, its file is restarted after the test that was running. Failed tests run again with blocking
-launches, so the error names the kernel.
+launches, so the error names the kernel. In the processes this module is a plugin of pytest, which writes a journal of
+started and ended tests and stops the process if a test exceeds its limit or the device is lost: after an illegal
+address every later CUDA call fails.
 """
 
 from __future__ import annotations
 
+import faulthandler
+import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "kernels"))
-import gpu_test_journal as journals  # noqa: E402
-
+JOURNAL, LIMIT = "VOCABFORGE_GPU_TESTS_JOURNAL", "VOCABFORGE_GPU_TESTS_LIMIT"
+LOST = 70  # exit code after a sticky CUDA error
+TOOLS = ("memcheck", "racecheck")
+_STICKY = ("CUDA error", "CUBLAS_STATUS_EXECUTION_FAILED", "device-side assert")
+_NOT_STICKY = ("out of memory", "invalid argument", "invalid configuration")
 # Folders in running order: ops before code that uses them, tests that compile with Inductor last.
 _ORDER = ("tests/ops/", "tests/models/", "tests/train/", "tests/decode/")
 _STARTS = 6  # maximum process starts per file
 _NOT_DONE = "not done after"
-_TAIL = 2000  # characters kept from a failed process's output
-TOOLS = ("memcheck", "racecheck")
+_TAIL = 3000  # characters kept from a failure or a failed process's output
+
+
+def read_journal(path: Path) -> tuple[dict[str, dict[str, Any]], str | None]:
+    """Return outcomes by test, and the test that started but did not end, or None."""
+    ended: dict[str, dict[str, Any]] = {}
+    begun = None
+    for line in path.read_text("utf-8").splitlines() if path.is_file() else ():
+        try:
+            entry = json.loads(line)
+        except json.JSONDecodeError:  # truncated by a kill
+            continue
+        if "outcome" in entry:
+            if ended.get(entry["test"], {}).get("outcome") != "failed":
+                ended[entry["test"]] = entry
+        else:
+            begun = entry["test"] if "begun" in entry else None
+    return ended, begun
+
+
+def append(path: Path, **entry: Any) -> None:
+    """Append an entry as a JSON line."""
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(entry) + "\n")
+
+
+def _note(**entry: Any) -> None:
+    append(Path(os.environ[JOURNAL]), **entry)
+
+
+def pytest_collection_modifyitems(items: list[Any]) -> None:
+    """Deselect tests that have already ended."""
+    done = read_journal(Path(os.environ[JOURNAL]))[0]
+    items[:] = [item for item in items if item.nodeid not in done]
+
+
+def pytest_collectreport(report: Any) -> None:
+    if report.failed:
+        _note(test=report.nodeid, outcome="failed", collected=False, problem=report.longreprtext[-_TAIL:])
+
+
+def pytest_runtest_logstart(nodeid: str) -> None:
+    _note(test=nodeid, begun=True)
+    trace = Path(os.environ[JOURNAL]).with_suffix(".trace").open("a", encoding="utf-8")
+    faulthandler.dump_traceback_later(float(os.environ[LIMIT]), exit=True, file=trace)
+
+
+def pytest_runtest_logreport(report: Any) -> None:
+    if report.when != "call" and report.passed:
+        return
+    problem = report.longreprtext[-_TAIL:] if report.failed else ""
+    _note(test=report.nodeid, outcome=report.outcome, seconds=round(report.duration, 2), problem=problem)
+    if any(text in problem for text in _STICKY) and not any(text in problem for text in _NOT_STICKY):
+        os._exit(LOST)
+
+
+def pytest_runtest_logfinish(nodeid: str) -> None:
+    faulthandler.cancel_dump_traceback_later()
+    _note(test=nodeid, ended=True)
 
 
 @dataclass(frozen=True)
@@ -52,10 +115,6 @@ class Outcomes:
 
     tests: dict[str, dict[str, Any]] = field(default_factory=dict)
     left: dict[str, str] = field(default_factory=dict)
-
-    def count(self, outcome: str) -> int:
-        """Return the number of tests with this outcome."""
-        return sum(one["outcome"] == outcome for one in self.tests.values())
 
 
 def gpu_files(named: Sequence[str]) -> list[str]:
@@ -85,36 +144,32 @@ def run_files(
 def _run_file(file: str, limits: TestLimits, end: float, folder: Path, sanitize: str | None) -> Outcomes:
     journal = folder / f"{file.removesuffix('.py').replace('/', '-')}.jsonl"
     found, end = Outcomes(), min(end, time.monotonic() + limits.file)
-    why: _Death | None = _Death(124, "no time left")
+    death: _Death | None = _Death(124, "no time left")
     for _ in range(_STARTS):
         if (left := end - time.monotonic()) <= 0:
             break
         known = len(found.tests)
-        why = _process(file, journal, left, limits.test, {}, sanitize)
-        found.tests, at = journals.read(journal)
-        if why is None:
+        death = _process(file, journal, left, limits.test, sanitize=sanitize)
+        found.tests, at = read_journal(journal)
+        if death is None:
             break
-        if why.code != journals.LOST:  # otherwise the test reported the error
+        if death.code != LOST:  # otherwise the test reported the error
             name = at or f"{file}: between tests"
-            journals.append(journal, test=name, outcome="failed", seconds=0.0, problem=why.text)
-            _say("failed", name, why.text.splitlines()[0])
-            found.tests = journals.read(journal)[0]
+            append(journal, test=name, outcome="failed", seconds=0.0, problem=death.text)
+            _say("failed", name, death.text.splitlines()[0])
+            found.tests = read_journal(journal)[0]
             if at is None and len(found.tests) == known + 1:  # a restart would fail in the same way
                 break
-    if why is not None:
-        found.left[file] = "the rest did not run: " + why.text.splitlines()[0]
+    if death is not None:
+        found.left[file] = "the rest did not run: " + death.text.splitlines()[0]
+    failed = []
     for name, one in list(found.tests.items()):
-        missing = (
-            one["problem"].rpartition("ModuleNotFoundError: ")[2] if one.get("collected") is False else ""
-        )
-        if missing.startswith("No module named"):
+        missing = one["problem"].rpartition("ModuleNotFoundError: ")[2]
+        if one.get("collected") is False and missing.startswith("No module named"):
             found.left[name] = missing.splitlines()[0]
             del found.tests[name]
-    failed = [
-        name
-        for name, one in found.tests.items()
-        if one["outcome"] == "failed" and "::" in name and not one["problem"].startswith(_NOT_DONE)
-    ]
+        elif one["outcome"] == "failed" and "::" in name and not one["problem"].startswith(_NOT_DONE):
+            failed.append(name)
     if failed and not sanitize:
         _again(file, failed, journal, max(end - time.monotonic(), limits.test), limits, found)
     return found
@@ -130,13 +185,11 @@ def _again(
             return
         own = journal.with_suffix(f".blocking-{number}.jsonl")
         test = f"{file}::{name.partition('::')[2]}"  # pytest picks the folder that its names are relative to
-        why = _process(test, own, left, limits.test, {"CUDA_LAUNCH_BLOCKING": "1"}, None, quiet=True)
-        one = journals.read(own)[0].get(name)
-        found.tests[name]["blocking"] = (
-            {"outcome": one["outcome"], "problem": one["problem"]}
-            if one
-            else {"outcome": "failed", "problem": why.text if why else "it did not run"}
-        )
+        death = _process(test, own, left, limits.test, blocking=True)
+        one = read_journal(own)[0].get(name)
+        problem = one["problem"] if one else death.text if death else "it did not run"
+        outcome = one["outcome"] if one else "failed"
+        found.tests[name]["blocking"] = {"outcome": outcome, "problem": problem}
 
 
 @dataclass(frozen=True)
@@ -150,20 +203,20 @@ def _process(
     journal: Path,
     seconds: float,
     test_seconds: float,
-    environment: Mapping[str, str],
-    sanitize: str | None,
     *,
-    quiet: bool = False,
+    sanitize: str | None = None,
+    blocking: bool = False,
 ) -> _Death | None:
-    """Run pytest on a file or a test; return how it died, or None if it finished."""
+    """Run pytest on a file or, ``blocking``, silently on a test; return how it died, or None if it finished."""
     arguments = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider"]
-    arguments += ["-p", journals.__name__, "--continue-on-collection-errors", chosen]
+    arguments += ["-p", "gpu_tests", "--continue-on-collection-errors", chosen]
     path = os.pathsep.join([str(ROOT / "kernels"), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     ours = {
-        journals.JOURNAL: str(journal),
-        journals.LIMIT: str(seconds if sanitize else min(test_seconds, seconds)),
+        JOURNAL: str(journal),
+        LIMIT: str(seconds if sanitize else min(test_seconds, seconds)),
         "PYTHONPATH": path,
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # ignore plugins installed on a shared machine
+        **({"CUDA_LAUNCH_BLOCKING": "1"} if blocking else {}),
     }
     if sanitize:
         tool = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
@@ -172,8 +225,7 @@ def _process(
             # torch's caching allocator hides out-of-bounds accesses; without it, graphs cannot be captured.
             ours["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"
             arguments += ["-k", "not graph and not capture"]
-    log = journal.with_suffix(".log")
-    said = len(journals.read(journal)[0])
+    log, said = journal.with_suffix(".log"), len(read_journal(journal)[0])
     end = time.monotonic() + seconds
     with log.open("ab") as output:
         begun = output.tell()
@@ -182,20 +234,20 @@ def _process(
             cwd=ROOT,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **ours, **environment},
+            env={**os.environ, **ours},
             start_new_session=True,
         )
         try:
             while (code := process.poll()) is None and time.monotonic() < end:
                 time.sleep(0.1)
-                said = said if quiet else _report(journal, said)
+                said = said if blocking else _report(journal, said)
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-    if not quiet:
+    if not blocking:
         _report(journal, said)
-    if code in (0, 1, 5) and journals.read(journal)[1] is None:  # the watchdog also exits with 1
+    if code in (0, 1, 5) and read_journal(journal)[1] is None:  # the watchdog also exits with 1
         return None
     trace = journal.with_suffix(".trace")
     hung = trace.read_text("utf-8", "replace").strip() if trace.is_file() else ""
@@ -212,7 +264,7 @@ def _process(
 
 def _report(journal: Path, said: int) -> int:
     """Print tests that ended since the last report and return the total number of ended tests."""
-    ended = list(journals.read(journal)[0].values())
+    ended = list(read_journal(journal)[0].values())
     for one in ended[said:]:
         _say(one["outcome"], one["test"], f"{one.get('seconds', 0.0):.1f} s")
     return len(ended)

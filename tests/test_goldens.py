@@ -296,6 +296,6 @@ def test_interrupted_router_training(files: Path) -> None:
         "texts.jsonl",
     )
     values = ("data.heldout_documents=3", "data.sequence_length=64", "router.steps=3", "optim.batch_size=2")
-    more = ("run.device=cpu", "run.budgets=[2,4]", "optim.steps=6", "--output", "routing")
+    more = ("run.device=cpu", "optim.steps=6", "--output", "routing")
     continues_or_says_what_to_do("train-router", *words, *values, *more, done="Resuming at step 3")
     assert open_artifact(files / "routing" / "router").kind == "draft-head"

@@ -1,216 +1,204 @@
 """Time full decode cycles at real shapes with random weights, against the bytes that they must read.
 
-A cycle covers the draft loop, verification, commit, and the host's read of the accepted count. Its time does
-not depend on the accepted length, so tokens/s = accepted length with real weights / cycle seconds.
+A cycle covers the draft loop, verification, commit, and the host's read of the accepted count. Its time depends on
+shapes and not on weights or the accepted length, so tokens/s = accepted length with real weights / cycle seconds.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from statistics import median
-from typing import Any, cast
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vocabforge.decode.accelerate.graphs import GraphCapture, capture_passes
 from vocabforge.decode.engine import Decoder
-from vocabforge.decode.proposers.interface import Frontier
+from vocabforge.decode.proposers.eagle import EagleBackend
 from vocabforge.decode.proposers.model import ModelProposer
 from vocabforge.decode.request import Generation, Request
-from vocabforge.decode.tree import DraftTree
-from vocabforge.models.heads.registry import DraftHead, DraftState
-from vocabforge.ops.draft_topk import draft_topk
-from vocabforge.ops.trees import bits_of
+from vocabforge.decode.tree import TreeSettings
+from vocabforge.decode.trees.dynamic import DynamicPolicy
+from vocabforge.models.drafters.eagle3 import Eagle3Config, Eagle3Drafter
+from vocabforge.models.heads.registry import base_of
+from vocabforge.models.lean.config import LeanConfig
+from vocabforge.models.lean.model import LeanModel
 
-from .cases.heads import BenchHead
-from .cases.types import SHAPES, ModelShape
+from .cases.heads import BenchHead, build_setting, head_cost, settings
+from .cases.types import SHAPES, ModelShape, generator
 from .parts import Figure, KernelOptions
-from .shapes import Pair, ShapePairs, head_settings, label_of
-from .timing import Protocol, time_calls
 
-Asked = tuple[Tensor, int, "DraftState | None"]  # arguments of a head's call: hidden rows, k, state
-
-
-def drafting_figures(options: KernelOptions) -> list[Figure]:
-    """Return the draft-loop figures of every shape with several heads."""
-    pairs = ShapePairs(options.device)
-
-    def measure(shape: ModelShape, setting: BenchHead, name: str) -> dict[str, Any]:
-        return {"name": name, **breakdown(pairs.of(shape), setting, options.protocol())}
-
-    return [
-        (name, partial(measure, shape, setting, name))
-        for shape in map(SHAPES.__getitem__, options.shapes)
-        for setting in head_settings(shape)
-        for name in [f"{shape.name}: drafting, {label_of(setting)}"]
-    ]
-
-
-@torch.inference_mode()
-def breakdown(pair: Pair, setting: BenchHead, protocol: Protocol) -> dict[str, Any]:
-    """Measure the microseconds of one drafting and its parts.
-
-    Returns:
-        ``with_us``, ``without_us`` (graphs), ``parts``: ``layer``, ``head`` (logits and the selection of
-        their columns), ``softmax and top-k``, ``tree``, ``launch gaps``.
-    """
-    proposer, plan, depth = pair.proposer(setting), pair.plan(), pair.shape.depth
-    device, room = pair.target.device, 4 * pair.shape.nodes
-    decoder = Decoder(pair.target, proposer, pair.shape.prefix + room, wrap=new_capture(device))
-    begin_drafting(decoder, [pair.prompt()], room)
-    roots = torch.zeros(1, dtype=torch.int64, device=device)
-    head, asked = proposer.head, record_drafting(proposer, roots)[1]
-
-    def loop() -> Any:
-        return proposer.draft(roots, plan).tokens
-
-    def answer(place: int) -> tuple[float, float]:
-        """Return the seconds of the head's call, and of its softmax and top-k."""
-        hidden, k, state = asked[place]
-        whole = time_calls([lambda: head.topk(hidden, k, unprepared(state))], protocol)
-        logits, ids = head.scores(hidden, k, unprepared(state))
-        if ids.dim() == 1:  # one dense product, whose logits are in the weights' dtype
-            logits = logits.to(hidden.dtype)
-        logits, ids = logits.contiguous(), ids.contiguous()
-        return whole.seconds, time_calls([lambda: draft_topk(logits, k, ids=ids)], protocol).seconds
-
-    with_graph = time_calls([loop], protocol)
-    without = time_calls([loop], protocol, graph=False)
-    layer = depth * time_calls([layer_call(proposer, roots, pair.shape.topk)], protocol).seconds
-    first, further = answer(0), answer(-1)
-    both, choosing = (one + depth * other for one, other in zip(first, further))
-    parts = {
-        "layer": layer,
-        "head": both - choosing,
-        "softmax and top-k": choosing,
-        "tree": with_graph.seconds - layer - both,
-        "launch gaps": without.seconds - with_graph.seconds,
-    }
-    return {
-        "model": pair.shape.name,
-        "with_us": with_graph.seconds * 1e6,
-        "without_us": without.seconds * 1e6,
-        "method": with_graph.method,
-        "problem": with_graph.problem,
-        "parts": {name: seconds * 1e6 for name, seconds in parts.items()},
-    }
-
-
-def begin_drafting(decoder: Decoder, prompts: Sequence[Sequence[int]], room: int) -> None:
-    """Prefill the prompts up to the first drafting, leaving room for ``room`` more tokens."""
-    requests = [Request(prompt, room, ()) for prompt in prompts]
-    stream = decoder.stream_batch(requests, [Generation() for _ in requests])
-    for _ in requests:
-        next(stream)
-    stream.close()  # type: ignore[attr-defined]
-    cast("ModelProposer", decoder.proposer).prepare()
-
-
-class _Recorder:
-    """A head that records the arguments of its calls."""
-
-    best = None  # chains then use topk, as trees do
-
-    def __init__(self, head: DraftHead) -> None:
-        self._head = head
-        self.asked: list[Asked] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._head, name)
-
-    def topk(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
-        self.asked.append((hidden.clone(), k, state))
-        return self._head.topk(hidden, k, state)
-
-
-def record_drafting(proposer: ModelProposer, roots: Tensor) -> tuple[DraftTree, list[Asked]]:
-    """Run one drafting without a graph; return its tree and the arguments of its head's calls, by level.
-
-    Args:
-        roots: (B,) tokens that a drafting starts from.
-    """
-    head = proposer.head
-    proposer.head = recorder = _Recorder(head)
-    try:
-        return proposer.draft(roots, proposer.plan), recorder.asked
-    finally:
-        proposer.head = head
-
-
-def unprepared(state: DraftState | None) -> DraftState | None:
-    """Return a copy of the state without prepared data, which is valid for one call only."""
-    if state is None:
-        return None
-    return DraftState(state.step, state.tokens, state.previous, state.requests, state.context)
-
-
-def layer_call(proposer: ModelProposer, roots: Tensor, width: int) -> Callable[[], Tensor]:
-    """Return a call that expands a full frontier: the drafter's layer and norm, key writes and attention.
-
-    Args:
-        roots: (B,) tokens that a drafting starts from.
-    """
-    backend = proposer.backend
-    step = backend.start_in(roots, backend.view())
-    tokens = torch.arange(width, device=roots.device).expand(len(roots), -1)  # (B, W)
-    words = bits_of(torch.eye(width, dtype=torch.bool, device=roots.device)).repeat(len(roots), 1, 1)
-    frontier = Frontier(tokens, torch.zeros_like(tokens), words)
-    return lambda: backend.expand(frontier, step, 1).hidden
-
-
+POSITIONS = 4096  # maximum cache positions
+_SPREAD = 0.02  # standard deviation of the random weights
 _WARM = 4  # untimed cycles: graph captures, first allocations
 
 
-class CallAgain:
+@dataclass(frozen=True)
+class Pair:
+    """A target and a drafter that reads its hidden states; ``shape`` has the sizes of both."""
+
+    shape: ModelShape
+    target: LeanModel
+    drafter: Eagle3Drafter
+
+    def proposer(self, setting: BenchHead) -> ModelProposer:
+        """Create an EAGLE-3 proposer with a dynamic tree and this draft head."""
+        random = generator(self.target.device, 7)
+        head, _, _ = build_setting(self.shape, setting, base_of(self.drafter), random)
+        tree = TreeSettings(self.shape.topk, self.shape.depth, self.shape.nodes)
+        return ModelProposer(EagleBackend(self.drafter, "eagle3", "EAGLE-3"), head, DynamicPolicy(tree))
+
+    def prompt(self) -> list[int]:
+        """Return random tokens of the shape's prefix length."""
+        random = torch.Generator().manual_seed(3)
+        return torch.randint(self.shape.vocab, (self.shape.prefix,), generator=random).tolist()
+
+    def plain_bytes(self) -> float:
+        """Return the bytes read by a step of plain decoding: layers, final norm, LM head, keys and values."""
+        read = [self.target.lm_head_weight, self.target.norm, *self.target.layers.parameters()]
+        return _bytes(read) + self._cached(self.shape.layers)
+
+    def cycle_bytes(self, setting: BenchHead) -> float:
+        """Return the bytes that one speculative cycle must read.
+
+        This is the target once; the drafter's layer once for the commit and once per further level; and its
+        head once per level, assuming that all rows of a level list the same LM-head rows.
+        """
+        drafter, levels = self.drafter, self.shape.levels
+        head, _ = head_cost(self.shape, setting, self.target.embedding.element_size())
+        layer = _bytes([*drafter.midlayer.parameters(), *drafter.norm.parameters()]) + self._cached(1)
+        return self.plain_bytes() + _bytes(drafter.fc.parameters()) + levels * (layer + head)
+
+    def _cached(self, layers: int) -> float:
+        shape = self.shape
+        row = 2 * shape.kv_heads * shape.head_dim * self.target.embedding.element_size()
+        return float(layers * row * shape.prefix)
+
+
+def _bytes(tensors: Iterable[Tensor]) -> float:
+    return float(sum(one.nbytes for one in tensors))
+
+
+def lean_config(shape: ModelShape) -> LeanConfig:
+    """Return the configuration of a model with this shape, without reading a file."""
+    family = ("Qwen3ForCausalLM", "qwen3") if shape.qk_norm else ("LlamaForCausalLM", "llama")
+    return LeanConfig.from_hf_config(
+        {
+            "architectures": [family[0]],
+            "model_type": family[1],
+            "vocab_size": shape.vocab,
+            "hidden_size": shape.hidden,
+            "intermediate_size": shape.intermediate,
+            "num_hidden_layers": shape.layers,
+            "num_attention_heads": shape.heads,
+            "num_key_value_heads": shape.kv_heads,
+            "head_dim": shape.head_dim,
+            "hidden_act": "silu",
+            "rms_norm_eps": shape.eps,
+            "max_position_embeddings": POSITIONS,
+            "rope_theta": 500_000.0,
+            "tie_word_embeddings": False,
+        }
+    )
+
+
+def random_pair(shape: ModelShape, device: torch.device, dtype: torch.dtype) -> Pair:
+    """Create a target and an EAGLE-3 drafter that uses the target's LM head."""
+    config, random = lean_config(shape), generator(device, 5)
+    target = LeanModel(config, dtype=dtype, device=device)
+    _fill(target, random)
+    middle = config.num_layers // 2
+    sizes = Eagle3Config(
+        hidden_size=shape.hidden,
+        intermediate_size=shape.intermediate,
+        num_heads=shape.heads,
+        num_kv_heads=shape.kv_heads,
+        head_dim=shape.head_dim,
+        vocab_size=shape.vocab,
+        draft_vocab_size=None,
+        aux_layers=(min(2, middle), middle, config.num_layers - 1),
+        max_position_embeddings=POSITIONS,
+        rms_norm_eps=shape.eps,
+        rope=config.rope,
+    )
+    with torch.device(device):
+        drafter = Eagle3Drafter(sizes, target.embedding.detach(), target.lm_head_weight.detach())
+    drafter = drafter.to(device=device, dtype=dtype).eval().requires_grad_(False)
+    _fill(drafter, random)
+    return Pair(shape, target, drafter)
+
+
+def _fill(module: nn.Module, random: torch.Generator) -> None:
+    """Fill matrices with small Gaussian values and norms with 1."""
+    with torch.no_grad():
+        for parameter in module.parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(0.0, _SPREAD, generator=random)
+            else:
+                parameter.fill_(1.0)
+
+
+def head_settings(shape: ModelShape) -> list[BenchHead]:
+    """Return the heads for the cycle benchmark, the ranker first."""
+    shortlist = 2048 if 2048 in shape.shortlists else max(shape.shortlists)
+
+    def usual(one: BenchHead) -> bool:
+        same = one.shortlist == shortlist and one.rank == shape.ranks[-1] and one.alike
+        return one.ops and not one.fp8 and (same or one.kind != "ranker")
+
+    found = {one.kind: one for one in settings(shape) if usual(one)}
+    return [found[kind] for kind in ("ranker", "full", "static", "router", "hybrid")]
+
+
+class _CallAgain:
     """A recorder for machines without CUDA graphs; a replay runs the pass again."""
 
     def warm_up(self, run: Callable[[], Any]) -> None:
-        """Run the pass once."""
         run()
 
     def record(self, function: Callable[..., Any], inputs: Sequence[Tensor | None]) -> Callable[[], Any]:
-        """Return a callable that runs the pass on these inputs."""
         return lambda: function(*inputs)
 
 
 def new_capture(device: torch.device) -> GraphCapture:
     """Return a recorder of full passes as graphs; on a CPU the passes are called again."""
-    return capture_passes(device) if device.type == "cuda" else GraphCapture(CallAgain)
+    return capture_passes(device) if device.type == "cuda" else GraphCapture(_CallAgain)
 
 
 def cycle_figures(options: KernelOptions) -> list[Figure]:
-    """Return figures of plain decoding and of a cycle with each head, per shape; ranker heads come first."""
-    pairs = ShapePairs(options.device)
+    """Return figures of plain decoding and of a cycle with each head, per shape."""
+    held: list[Pair] = []  # one at a time: two of real size may not fit on a device
 
     def measure(shape: ModelShape, setting: BenchHead | None, name: str) -> dict[str, Any]:
-        return {"name": name, **_measured(pairs.of(shape), setting, options)}
+        if not held or held[0].shape != shape:
+            held.clear()
+            with torch.inference_mode(False):
+                held.append(random_pair(shape, torch.device(options.device), torch.bfloat16))
+        return {"name": name, **_measured(held[0], setting, options)}
 
-    return [
-        (name, partial(measure, shape, setting, name))
-        for shape in map(SHAPES.__getitem__, options.shapes)
-        for setting in (None, *sorted(head_settings(shape), key=lambda one: one.kind != "ranker"))
-        for name in [f"{shape.name}: " + ("plain" if setting is None else f"cycle, {label_of(setting)}")]
-    ]
+    figures: list[Figure] = []
+    for shape in map(SHAPES.__getitem__, options.shapes):
+        for setting in (None, *head_settings(shape)):
+            by = "plain" if setting is None else f"cycle, {setting.label.removesuffix(', rows alike')}"
+            figures.append((f"{shape.name}: {by}", partial(measure, shape, setting, f"{shape.name}: {by}")))
+    return figures
 
 
 def _measured(pair: Pair, setting: BenchHead | None, options: KernelOptions) -> dict[str, Any]:
-    """Time a decoding method with graphs, without graphs and ahead, and compare with its byte floor."""
+    """Time a decoding method with and without graphs, and compare with its byte floor."""
     assert options.ceilings is not None
-    moved = pair.plain_bytes() if setting is None else pair.cycle_bytes(setting)
+    device, moved = pair.target.device, pair.plain_bytes() if setting is None else pair.cycle_bytes(setting)
     floor = moved / options.ceilings.copy
-    count = max(8, int(options.measure * 1000)) if options.device != "cpu" else 3
-    graphs = cycle_times(pair, setting, count, new_capture(pair.target.device))
-    ahead = cycle_times(pair, setting, count, new_capture(pair.target.device), ahead=True)
+    count = max(8, int(options.measure * 1000)) if device.type != "cpu" else 3
+    graphs = cycle_times(pair, setting, count, new_capture(device))
     plainly = cycle_times(pair, setting, -(-count // 2), None)
     return {
-        "model": pair.shape.name,
-        "by": "one token a step" if setting is None else label_of(setting),
         "ms": median(graphs) * 1e3,
-        "ahead_ms": median(ahead) * 1e3,
         "without_ms": median(plainly) * 1e3,
         "cycles": len(graphs),
         "prefix": pair.shape.prefix,
@@ -222,16 +210,13 @@ def _measured(pair: Pair, setting: BenchHead | None, options: KernelOptions) -> 
 
 
 def cycle_times(
-    pair: Pair, setting: BenchHead | None, count: int, capture: GraphCapture | None, *, ahead: bool = False
+    pair: Pair, setting: BenchHead | None, count: int, capture: GraphCapture | None
 ) -> list[float]:
-    """Measure host seconds between committed cycles; each ends when the host reads the accepted count.
-
-    ``ahead``: see ``Decoder``; a head that reads the text still waits for it.
-    """
+    """Measure host seconds between committed cycles; each ends when the host reads the accepted count."""
     proposer = None if setting is None else pair.proposer(setting)
     levels = 0 if setting is None else pair.shape.levels
     most = (levels + 1) * (count + _WARM + 2)
-    decoder = Decoder(pair.target, proposer, pair.shape.prefix + most, wrap=capture, ahead=ahead)
+    decoder = Decoder(pair.target, proposer, pair.shape.prefix + most, wrap=capture)
     stream = decoder.stream(Request(pair.prompt(), most, ()), Generation())
     for _ in range(_WARM):
         next(stream)

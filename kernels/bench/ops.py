@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import importlib
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,7 +17,7 @@ from vocabforge.models.target.load import dtype_name
 
 from .cases import OP_BENCHES, op_cases
 from .cases.types import SHAPES, Inputs, ModelShape, OpCase, outputs_of
-from .parts import Figure, KernelOptions, device_lost
+from .parts import Figure, KernelOptions
 from .timing import Protocol, Replay, Timing, time_calls
 
 
@@ -134,20 +133,8 @@ def head_figures(options: KernelOptions) -> list[Figure]:
     return named_figures({"heads": cases}, options, plain=False)
 
 
-def library_figures(options: KernelOptions) -> list[Figure]:
-    """Return the figures of every case that other libraries implement, interleaved with ours."""
-    names = options.ops or tuple(OP_BENCHES)
-    return named_figures(
-        {name: partial(op_cases, name) for name in names}, options, plain=False, libraries=True
-    )
-
-
 def named_figures(
-    makers: Mapping[str, Callable[[ModelShape], list[OpCase]]],
-    options: KernelOptions,
-    *,
-    plain: bool,
-    libraries: bool = False,
+    makers: Mapping[str, Callable[[ModelShape], list[OpCase]]], options: KernelOptions, *, plain: bool
 ) -> list[Figure]:
     """Return each case once, named with its sizes; cases that cannot be built give an error text instead.
 
@@ -167,15 +154,8 @@ def named_figures(
                 for case in made:
                     sizes = " ".join(f"{key}={value}" for key, value in case.sizes.items())
                     label = f"{case.op}: {case.name} [{sizes}]"
-                    figures: dict[str, Any] = {label: partial(measure_case, case, options, plain=plain)}
-                    if libraries:
-                        figures = {
-                            f"{library}, {label}": partial(measure_library, case, library, options)
-                            for library in case.libraries
-                        }
-                    for figure, measure in figures.items():
-                        found.setdefault(figure, measure)
-                    goals |= set(figures) if case.goal else set()
+                    found.setdefault(label, partial(measure_case, case, options, plain=plain))
+                    goals |= {label} if case.goal else set()
     return sorted(found.items(), key=lambda figure: figure[0] not in goals)
 
 
@@ -214,44 +194,6 @@ def measure_case(case: OpCase, options: KernelOptions, *, plain: bool = True) ->
         row |= _figures(case, options, protocol, plain=plain)
     _make_room(protocol)
     return row
-
-
-def measure_library(case: OpCase, library: str, options: KernelOptions) -> dict[str, Any]:
-    """Check another library's result, then time it interleaved with ours on the same inputs.
-
-    Returns:
-        Row with ``op``, ``case``, ``sizes``, ``library``, ``untimed`` (see :class:`LibraryWay`) and either
-        ``skipped`` (why it is unavailable), ``problem`` (why its result is wrong or missing), or ``timing``,
-        ``ours`` (both as graph replays, or both as plain calls) and ``ratio`` (the library's time over ours).
-    """
-    way, protocol, dtype = case.libraries[library], options.protocol(), case.dtypes[0]
-    row: dict[str, Any] = {"op": case.op, "case": case.name, "sizes": dict(case.sizes), "library": library}
-    row |= {"untimed": way.untimed}
-    try:
-        importlib.import_module(way.module)
-    except ImportError as error:
-        return row | {"skipped": str(error)}
-    try:
-        inputs = case.inputs(protocol.device, dtype, _SEED + 1)
-        expected = outputs_of(case.reference(inputs))
-        problem = case.problem(inputs, outputs_of(way.prepare(inputs)()), expected, way.check)
-        del inputs, expected
-        if problem is not None:
-            return row | {"problem": f"wrong result: {problem}"}
-        sets = _rotation(case, protocol)
-        theirs = time_calls([way.prepare(one) for one in sets], protocol)
-    except Exception as error:  # report any error of the other library
-        if device_lost(error):
-            raise
-        return row | {"problem": f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"}
-    calls = _calls(sets, lambda inputs: case.run(inputs, options.backend))
-    ours = time_calls(calls, protocol, graph=theirs.method != "events")
-    _make_room(protocol)
-    return row | {
-        "timing": theirs.to_dict(),
-        "ours": ours.to_dict(),
-        "ratio": theirs.seconds / ours.seconds,
-    }
 
 
 def _make_room(protocol: Protocol) -> None:

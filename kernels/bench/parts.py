@@ -1,4 +1,4 @@
-"""Parts of ``kernels/measure.py``, their settings, and the journal of their figures."""
+"""Parts of the kernels' benchmark, their settings, and the journal of their figures."""
 
 from __future__ import annotations
 
@@ -16,14 +16,11 @@ NO_TIME = "no time left"
 # Name of a figure, and the function that measures it or the reason why it cannot be measured.
 Figure = tuple[str, "Callable[[], dict[str, Any]] | str"]
 
-LIBRARIES = "libraries"
 # name -> "module:attr" of a function from options to the part's figures; run in this order, goals first.
 PARTS: dict[str, str] = {
     "heads": "bench.ops:head_figures",
     "cycle": "bench.cycle:cycle_figures",
     "ops": "bench.ops:op_figures",
-    "drafting": "bench.cycle:drafting_figures",
-    LIBRARIES: "bench.ops:library_figures",
 }
 
 

@@ -1,7 +1,4 @@
-"""Implementation of ``kernels/measure.py``: ops, draft heads, drafting and cycles against their floors.
-
-Only needs torch, so it also runs without installing the package (``kernels/gpu_check.py``).
-"""
+"""Measure ops, draft heads and decode cycles against their floors, for ``kernels/gpu_check.py``: needs torch only."""
 
 from __future__ import annotations
 
@@ -16,15 +13,13 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from vocabforge.core.errors import UsageError, VocabForgeError
+from vocabforge.core.errors import VocabForgeError
 from vocabforge.core.provenance import git_revision, program_output
-from vocabforge.core.registry import check_known
-from vocabforge.core.values import split_pair
 from vocabforge.evaluate.run.environment import describe_environment
-from vocabforge.models.device import choose_device
 from vocabforge.ops.backend import library_facts
 
-from .parts import LIBRARIES, NO_TIME, PARTS, FigureJournal, KernelOptions, run_part
+from .parts import NO_TIME, FigureJournal, KernelOptions, run_part
+from .timing import measure_ceilings
 
 _ROOT = Path(__file__).resolve().parents[2]
 _SOURCES = (".py", ".cu", ".cuh", ".h", ".cpp")
@@ -68,35 +63,12 @@ def _nvcc() -> str | None:
     return found.group(1) if found else None
 
 
-SCHEMA, SCHEMA_VERSION = "vocabforge.bench-kernels", 2
 REAL = KernelOptions()
 SMALL = KernelOptions("cpu", ("small",), (1,), (), "auto", measure=0.001, budget=60.0)
 # Share of the time budget per part on a GPU.
-SHARES = {"ops": 0.36, "heads": 0.28, "drafting": 0.1, "cycle": 0.15, LIBRARIES: 0.11}
+SHARES = {"ops": 0.45, "heads": 0.35, "cycle": 0.2}
 
 Runner = Callable[[str, KernelOptions], FigureJournal]
-
-
-def bench_kernels(settings: Sequence[str], repeats: int = 3) -> dict[str, Any]:
-    """Measure on this machine, at small sizes on a CPU.
-
-    Args:
-        settings: ``key=value``: device, shapes, rows, ops, parts (comma-separated lists), only (substring of
-            figure names), backend, measure, budget (seconds for one measurement, for all parts).
-        repeats: a measurement on a GPU takes 0.01 s per repeat, unless ``measure`` is set.
-
-    Returns:
-        See :func:`measure`.
-
-    Raises:
-        UsageError: unknown setting, or the device is not available.
-    """
-    values = _read(settings)
-    device = str(choose_device(values.pop("device", None)))
-    base = SMALL if device == "cpu" else replace(REAL, device=device, measure=0.01 * repeats, budget=400.0)
-    parts = values.pop("parts", tuple(PARTS))
-    options = replace(base, **values)
-    return measure(options, parts, in_process)
 
 
 def in_process(part: str, options: KernelOptions) -> FigureJournal:
@@ -113,14 +85,10 @@ def measure(options: KernelOptions, parts: Sequence[str], run: Runner) -> dict[s
     """Measure the device ceilings, then the parts, each within its share of ``options.budget``.
 
     Returns:
-        ``schema``, ``schema_version``, ``machine``, ``options``, ``ceilings``, ``parts`` (part -> name ->
-        row), ``not_real`` (why the figures do not represent a GPU at real sizes, or None), ``open`` (part ->
-        name of an unmeasured figure -> reason), ``failed`` (part -> name -> error).
+        ``options``, ``ceilings``, ``parts`` (part -> name -> row), ``not_real`` (why the figures do not
+        represent a GPU at real sizes, or None), ``open`` (part -> name of an unmeasured figure -> reason),
+        ``failed`` (part -> name -> error).
     """
-    from .timing import measure_ceilings
-
-    for part in parts:
-        check_known(part, PARTS, "part")
     ceilings = measure_ceilings(options.protocol())
     options = replace(options, ceilings=ceilings)
     end, waiting = time.monotonic() + options.budget, sum(SHARES[part] for part in parts)
@@ -130,9 +98,6 @@ def measure(options: KernelOptions, parts: Sequence[str], run: Runner) -> dict[s
         waiting -= SHARES[part]  # unused time goes to the other parts
         journals[part] = run(part, replace(options, budget=share))
     return {
-        "schema": SCHEMA,
-        "schema_version": SCHEMA_VERSION,
-        "machine": machine_facts(options.device),
         "options": options.to_dict(),
         "ceilings": ceilings.to_dict(),
         "parts": {part: journal.rows for part, journal in journals.items()},
@@ -161,8 +126,6 @@ def failures(journals: Mapping[str, FigureJournal]) -> dict[str, dict[str, str]]
     """Return our wrong results, and figures not measured for a reason other than time."""
     found: dict[str, dict[str, str]] = {}
     for part, journal in journals.items():
-        if part == LIBRARIES:
-            continue  # rows already report other libraries' failures
         wrong: dict[str, str] = {}
         for name, row in journal.rows.items():
             told = {**row.get("problems", {}), **row.get("graph_problems", {})}
@@ -172,30 +135,3 @@ def failures(journals: Mapping[str, FigureJournal]) -> dict[str, dict[str, str]]
         if wrong:
             found[part] = wrong
     return found
-
-
-_KNOWN: dict[str, type] = {
-    **dict.fromkeys(("shapes", "ops", "parts", "device", "backend", "only"), str),
-    **dict.fromkeys(("measure", "budget"), float),
-    "rows": int,
-}
-_LISTS = ("shapes", "rows", "ops", "parts")
-
-
-def _read(settings: Sequence[str]) -> dict[str, Any]:
-    from .cases import OP_BENCHES
-    from .cases.types import SHAPES
-
-    values: dict[str, Any] = {}
-    for setting in settings:
-        key, text = split_pair(setting, expected=", ".join(f"{name}=..." for name in _KNOWN))
-        check_known(key, _KNOWN, "setting")
-        try:
-            read = tuple(_KNOWN[key](part) for part in (text.split(",") if key in _LISTS else [text]))
-        except ValueError as error:
-            raise UsageError("a setting cannot be read", got=setting, expected=f"{key}=NUMBER") from error
-        values[key] = read if key in _LISTS else read[0]
-    for key, table in (("shapes", SHAPES), ("ops", OP_BENCHES)):
-        for name in values.get(key, ()):
-            check_known(name, table, key[:-1])
-    return values

@@ -7,22 +7,19 @@ from typing import Any
 
 from vocabforge.core.console import DataTable
 
-from .parts import LIBRARIES
-
 Row = Mapping[str, Any]
 _CEILINGS = {
     "copy_gb_per_s": ("copy, read and written", "GB/s"),
     "bf16_matmul_tflop_per_s": ("bf16 product", "TFLOP/s"),
     "graph_node_us": ("smallest kernel", "us"),
 }
-_DRAFTING = ("layer", "head", "softmax and top-k", "tree", "launch gaps")
 
 
 def tables(result: Row) -> list[DataTable]:
     """Return the tables of a ``bench_kernels`` result, for the measured parts only."""
     ceilings = [(name, f"{result['ceilings'][key]:,.2f}", unit) for key, (name, unit) in _CEILINGS.items()]
     found = [DataTable("Ceilings", ("ceiling<", "measured", "unit"), ceilings)]
-    makers = {"heads": _heads, "drafting": _drafting, "cycle": _cycle, "ops": _ops, LIBRARIES: _libraries}
+    makers = {"heads": _heads, "cycle": _cycle, "ops": _ops}
     for part, make in makers.items():
         if rows := list(result["parts"].get(part, {}).values()):
             found.append(make(rows))
@@ -90,44 +87,10 @@ def _heads(rows: Sequence[Row]) -> DataTable:
     return DataTable("Draft heads", ("head<", "V", "N", *_TIMED, "of static"), [cells(row) for row in rows])
 
 
-def _drafting(rows: Sequence[Row]) -> DataTable:
-    """Break down drafting time into shares of the time without graphs."""
-
-    def cells(row: Row) -> list[object]:
-        without = row["without_us"]
-        parts = [f"{row['parts'][part]:.1f} ({row['parts'][part] / without:.0%})" for part in _DRAFTING]
-        return [row["name"], f"{row['with_us']:.1f}", f"{without:.1f}", *parts]
-
-    columns = ("drafting<", "with graphs, us", "without, us", *(f"{part}, us (share)" for part in _DRAFTING))
-    return DataTable("Drafting", columns, [cells(row) for row in rows])
-
-
 def _cycle(rows: Sequence[Row]) -> DataTable:
     def cells(row: Row) -> list[object]:
-        times = [f"{row[key]:.3f}" for key in ("ms", "ahead_ms", "without_ms", "floor_ms")]
+        times = [f"{row[key]:.3f}" for key in ("ms", "without_ms", "floor_ms")]
         return [row["name"], *times, f"{row['share']:.0%}", f"{row['bytes'] / 1e6:,.0f}"]
 
-    columns = ("cycle<", "ms", "ahead, ms", "without graphs, ms", "roofline, ms", "share", "MB")
+    columns = ("cycle<", "ms", "without graphs, ms", "roofline, ms", "share", "MB")
     return DataTable("Cycle (shapes are real, weights random)", columns, [cells(row) for row in rows])
-
-
-def _libraries(rows: Sequence[Row]) -> DataTable:
-    """List the timed cases, then each reason for skipping a library with its number of cases."""
-    found: list[list[object]] = []
-    absent: dict[tuple[str, str], int] = {}
-    for row in rows:
-        if why := row.get("skipped"):
-            absent[row["library"], why] = absent.get((row["library"], why), 0) + 1
-        elif why := row.get("problem"):
-            found.append([row["case"], row["library"], *[None] * 3, why])
-        else:
-            remark = [f"without {row['untimed']}"] if row["untimed"] else []
-            remark += ["plain calls, no graph"] if row["timing"]["method"] == "events" else []
-            times = [f"{row[key]['us']:.2f}" for key in ("timing", "ours")]
-            found.append([row["case"], row["library"], *times, f"{row['ratio']:.2f}", ", ".join(remark)])
-    found += [
-        [f"{count} cases", library, *[None] * 3, f"skipped: {why}"]
-        for (library, why), count in absent.items()
-    ]
-    columns = ("case<", "library<", "us", "ours, us", "times ours", "remark<")
-    return DataTable("Other libraries", columns, found)

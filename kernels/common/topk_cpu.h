@@ -1,4 +1,4 @@
-// The end of draft_topk and ranker_topk in plain loops.
+// The end of draft_topk in plain loops.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// The best of a row's slices, each with the slice's softmax, and their merge: the end of draft_topk and ranker_topk.
+// The best of a row's slices, each with the slice's softmax, and their merge: the end of draft_topk.
 #pragma once
 
 #include "portable.cuh"

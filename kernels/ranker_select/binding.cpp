@@ -1,5 +1,5 @@
 #include "../common/heads.h"
-#include "topk.h"
+#include "ranker_select.h"
 
 namespace {
 
@@ -71,73 +71,7 @@ Tensor ranker_select(Tensor projected, Tensor vocab, int64_t k, std::optional<Te
   return ids;
 }
 
-std::tuple<Tensor, Tensor> ranker_topk(Tensor hidden, Tensor down, Tensor vocab, Tensor weight, int64_t k,
-                                       int64_t answers, std::optional<Tensor> scale, std::optional<Tensor> target_ids) {
-  RankerTopkArguments a{};
-  const Type type = check_head(hidden, weight);
-  check_matrix(down, 2, "ranker_topk: down");
-  check_same_device(hidden, down, "ranker_topk: down");
-  VF_CHECK(type_of(down, "ranker_topk: down") == type && down.size(1) == hidden.size(1), "ranker_topk: down: wrong");
-  const int64_t rows = hidden.size(0), size = weight.size(0);
-  Tensor projected = new_tensor(hidden, {rows, down.size(0)}, hidden.scalar_type());
-  a.scores = checked(projected, vocab, k, scale);
-  VF_CHECK(vocab.size(0) == size, "ranker_topk: vocab: expected one a row of weight");
-  VF_CHECK(answers > 0 && answers <= kRankerAnswers && rows * answers <= kRankerAllAnswers, "ranker_topk: ", answers,
-           " answers of ", rows, " rows");
-  a.scores.detail = ranker_detail(a.scores.rows);
-  a.hidden = data<void>(hidden);
-  a.down = data<void>(down);
-  a.weight = data<void>(weight);
-  a.d = static_cast<int>(hidden.size(1));
-  a.answers = static_cast<int>(answers);
-  if (target_ids.has_value()) {
-    check_matrix(*target_ids, 1, "ranker_topk: target_ids");
-    check_type(*target_ids, ScalarType::Long, "ranker_topk: target_ids");
-    check_same_device(hidden, *target_ids, "ranker_topk: target_ids");
-    VF_CHECK(target_ids->size(0) == size, "ranker_topk: target_ids: expected one a row of weight");
-    a.target_ids = data<int64_t>(*target_ids);
-  }
-  Tensor logprobs = new_tensor(hidden, {rows, answers}, ScalarType::Float);
-  Tensor chosen = new_tensor(hidden, {rows, answers}, ScalarType::Long);
-  a.logprobs = data<float>(logprobs);
-  a.chosen = data<int64_t>(chosen);
-  if (!on_device(hidden)) {
-    ranker_topk_cpu(a);
-    return {logprobs, chosen};
-  }
-#ifndef VF_NO_CUDA
-  const DeviceScope scope(hidden);
-  check_begin(down, "ranker_topk: down");
-  check_begin(vocab, "ranker_topk: vocab");
-  const int64_t slices = ranker_slices(), stride = ranker_stride(a.scores.size);
-  const int64_t bins = rows * ranker_bins(a.scores.detail);
-  Tensor binned = new_tensor(hidden, {rows, stride}, ScalarType::Short);
-  Tensor histogram = new_tensor(hidden, {bins + 1}, ScalarType::Int);
-  Tensor masks = new_tensor(hidden, {rows > 1 ? stride : 0}, ScalarType::Long);
-  Tensor sums = new_tensor(hidden, {2, rows, slices}, ScalarType::Float);
-  Tensor best = new_tensor(hidden, {rows, slices, answers}, ScalarType::Long);
-  a.projected = data<void>(projected);
-  a.scores.binned = data<uint16_t>(binned);
-  a.scores.histogram = data<int>(histogram);
-  a.arrived = data<unsigned>(histogram) + bins;
-  a.masks = rows > 1 ? data<unsigned long long>(masks) : nullptr;
-  a.maxima = data<float>(sums);
-  a.sums = a.maxima + rows * slices;
-  a.best = data<unsigned long long>(best);
-  ranker_topk_cuda(a, scope.stream());
-#endif
-  return {logprobs, chosen};
-}
-
 }  // namespace
 
-VF_DEFINE(m) {
-  m.def("ranker_select(Tensor projected, Tensor vocab, int k, Tensor? scale) -> Tensor");
-  m.def(
-      "ranker_topk(Tensor hidden, Tensor down, Tensor vocab, Tensor weight, int k, int topk, Tensor? scale, "
-      "Tensor? target_ids) -> (Tensor, Tensor)");
-}
-VF_IMPLEMENT(m) {
-  m.impl("ranker_select", TORCH_BOX(&ranker_select));
-  m.impl("ranker_topk", TORCH_BOX(&ranker_topk));
-}
+VF_DEFINE(m) { m.def("ranker_select(Tensor projected, Tensor vocab, int k, Tensor? scale) -> Tensor"); }
+VF_IMPLEMENT(m) { m.impl("ranker_select", TORCH_BOX(&ranker_select)); }

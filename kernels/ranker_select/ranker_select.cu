@@ -2,19 +2,9 @@
 #include "ranker_select.h"
 
 #include "../common/fill.cuh"
-#include "../common/topk_lists.cuh"
 #include "select.cuh"
-#include "topk.h"
 
 namespace vf {
-namespace {
-
-VF_GLOBAL void VF_BOUNDS(topk::kThreads, 1) ranker_topk_merge(topk::Lists lists) {
-  wait_for_former();
-  topk::merge(lists, static_cast<int>(blockIdx.x), reinterpret_cast<topk::Key*>(dynamic_shared()));
-}
-
-}  // namespace
 
 void ranker_select_cuda(const RankerSelectArguments& a, Stream stream) {
   fill_zeros(a.histogram, a.rows * ranker_bins(a.detail), stream);
@@ -26,16 +16,5 @@ void ranker_select_cuda(const RankerSelectArguments& a, Stream stream) {
   const size_t kept = sizeof(Wide) * ranker::kKept;
   launch(ranker::ranker_finish, dim3(rows), dim3(ranker::kFinishThreads), kept, stream, a);
 }
-
-void ranker_topk_cuda(const RankerTopkArguments& a, Stream stream) {
-  const int slices = (a.scores.type == Type::kFloat16 ? ranker_topk_fp16 : ranker_topk_bf16)(a, stream);
-  if (a.scores.rows == 1) return;
-  const topk::Lists lists{a.answers, slices, a.maxima, a.sums, a.best, a.logprobs, a.chosen};
-  const size_t shared = sizeof(topk::Key) * topk::merged_keys(slices, a.answers);
-  launch(ranker_topk_merge, dim3(static_cast<unsigned>(a.scores.rows)), dim3(topk::kThreads), shared, stream, lists);
-}
-
-// The skinny product has at most two blocks a multiprocessor.
-int ranker_slices() { return 2 * multiprocessors(); }
 
 }  // namespace vf

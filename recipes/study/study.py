@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from replay import Continuation, Drafting, Replayed, cycle_offsets, replay, walk
 
+from vocabforge.core.console import markdown_table
 from vocabforge.core.errors import UsageError, VocabForgeError
 from vocabforge.core.files import atomic_write, atomic_write_json, read_json
 from vocabforge.core.progress import ProgressBar
@@ -257,7 +258,7 @@ def markdown(results: dict[str, Any]) -> str:
             cell(one[shape]["all"]["accepted"]) for shape in shapes for one in found["temperatures"].values()
         ]
         rows.append([*cells, cell(found["temperatures"]["0"][shapes[0]]["all"]["share"], percent=True)])
-    text = table(head, rows)
+    text = markdown_text(head, rows)
     groups = [name for name in methods[next(iter(methods))]["temperatures"]["0"][shapes[0]] if name != "all"]
     text += f"\nShare of the first method by category, {shapes[0]}, greedy:\n\n"
     rows = []
@@ -266,7 +267,9 @@ def markdown(results: dict[str, Any]) -> str:
         first = next(iter(cells))
         shares = [cell(one["share"], percent=True, interval=False) for one in cells]
         rows.append([group, str(first["questions"]), cell(first["accepted"]), *shares[1:]])
-    text += table(["category", "questions", f"accepted by {next(iter(methods))}", *list(methods)[1:]], rows)
+    text += markdown_text(
+        ["category", "questions", f"accepted by {next(iter(methods))}", *list(methods)[1:]], rows
+    )
     if rare:
         text += "\nBest first draft is the target's token, by the token's place in the counts, greedy:\n\n"
         first = methods[next(iter(methods))]["temperatures"]["0"][rare[0]]
@@ -275,8 +278,13 @@ def markdown(results: dict[str, Any]) -> str:
             + [percent(one["temperatures"]["0"][rare[0]][name]["share"]) for one in methods.values()]
             for name in first
         ]
-        text += table(["tokens", "number", *methods], rows)
+        text += markdown_text(["tokens", "number", *methods], rows)
     return text
+
+
+def markdown_text(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a Markdown table as text."""
+    return "\n".join(markdown_table(head, rows)) + "\n"
 
 
 def cell(figure: dict[str, Any], *, percent: bool = False, interval: bool = True) -> str:
@@ -291,12 +299,6 @@ def cell(figure: dict[str, Any], *, percent: bool = False, interval: bool = True
 def percent(share: float | None) -> str:
     """Return a share as text."""
     return "–" if share is None else f"{share:.1%}"
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a Markdown table."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
 
 
 if __name__ == "__main__":

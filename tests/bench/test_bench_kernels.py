@@ -1,4 +1,4 @@
-"""The timing protocol of ``kernels/measure.py``, and the checks before anything is timed."""
+"""The timing protocol of the kernels' benchmark, and the checks before anything is timed."""
 
 from __future__ import annotations
 
@@ -8,16 +8,8 @@ from typing import Any
 import pytest
 import torch
 from bench import timing as bench_kernels_timing
-from bench.cases.types import (
-    OpCase,
-    close,
-    normal,
-)
-from bench.ops import (
-    check_case,
-    measure_case,
-    named_figures,
-)
+from bench.cases.types import OpCase, close, normal
+from bench.ops import check_case, measure_case, named_figures
 from bench.parts import KernelOptions
 from bench.table import markdown
 from bench.timing import DeviceCeilings, Protocol, time_calls

@@ -15,17 +15,25 @@ from tests.worlds import byte_tokenizer, tiny_target
 def test_every_load_and_method(tmp_path: Path) -> None:
     tiny_target(tmp_path / "t", vocab_size=261)
     byte_tokenizer(tmp_path / "t")
+    rows = [{"question_id": n, "category": "x", "turns": [f"the {n} old men"]} for n in range(3)]
+    (tmp_path / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     methods = ["methods.both.proposer=n-gram+early-exit", "methods.n-gram.proposer=n-gram"]
-    sizes = ["max_new_tokens=24", "questions=3", "rows=[1,3]"]
+    sizes = [f"prompts={tmp_path / 'q.jsonl'}", "max_new_tokens=24", "rows=[1,3]", "threads=1"]
     threads = torch.get_num_threads()
-    line = [f"target={tmp_path / 't'}", *methods, "methods.n-gram.control=fixed", *sizes]
+    line = [
+        f"target={tmp_path / 't'}",
+        *methods,
+        "methods.n-gram.control=fixed",
+        "methods.n-gram.tree=auto",
+        *sizes,
+    ]
     result = json.loads(json.dumps(bench_load(line, repeats=2)))
     assert torch.get_num_threads() == threads
-    rows = result["rows"]
-    assert [(row["requests"], row["method"]) for row in rows] == [
+    found = result["rows"]
+    assert [(row["requests"], row["method"]) for row in found] == [
         (count, name) for count in (1, 3) for name in ("plain", "both", "n-gram")
     ]
-    for row in rows:
+    for row in found:
         assert row["tokens_per_s"] > 0
         assert row["equal"] == row["outputs"] == (3 if row["requests"] == 1 else 6)
         drafting = {name.split(" ")[0] for name in row["cycles"]}

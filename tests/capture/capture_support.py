@@ -61,7 +61,7 @@ def make_cache(
 ) -> list[str]:
     """Write what is missing; the names of the shards that were made."""
     prepare_folder(job, overwrite=overwrite)
-    done = finished_shards(job, job.shards)
+    done = finished_shards(job)
     todo = [shard for shard in job.shards if shard not in done]
     write_shards(job, todo, source or OnlineCapture(target, 0), target)
     assert finish(job, {"tokenizer_fingerprint": "t"}, {}, overwrite=overwrite)

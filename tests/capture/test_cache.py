@@ -124,11 +124,9 @@ def test_a_kept_run_goes_on_from_its_shards(target: HFTarget, tmp_path: Path) ->
     with pytest.raises(ArtifactError, match="not finished"):
         open_cache(tmp_path / "c")
     stamp = (job.partial / job.shards[0].file).stat().st_mtime_ns
-    damaged = job.partial / job.shards[1].file
-    damaged.write_bytes(damaged.read_bytes()[:-1] + b"\x07")
-    assert finished_shards(job, job.shards) == [job.shards[0]]
+    assert finished_shards(job) == job.shards[:2]
     made = make_cache(job, target)
-    assert made == [shard.file for shard in job.shards[1:]]
+    assert made == [shard.file for shard in job.shards[2:]]
     assert (tmp_path / "c" / job.shards[0].file).stat().st_mtime_ns == stamp
     assert not job.partial.exists()
     assert torch.equal(
@@ -236,18 +234,6 @@ def test_a_dtype_that_overflows_is_refused(target: HFTarget, tmp_path: Path) -> 
     with pytest.raises(DataError, match="not finite") as error:
         make_cache(half, target, source)
     assert "float16 overflows" in str(error.value)
-
-
-def test_states_of_other_rows_are_not_written(target: HFTarget, tmp_path: Path) -> None:
-    online = OnlineCapture(target, 0)
-
-    def source(rows: RowBatch, keys: list[tuple[str, int]]) -> CapturedBatch:
-        batch = online(rows, keys)
-        batch.input_ids[0, 0] += 1
-        return batch
-
-    with pytest.raises(DataError, match="not those of their row"):
-        make_cache(make_job(tmp_path / "c", target, splits()), target, source)
 
 
 def test_disk_use_is_known_beforehand(target: HFTarget, tmp_path: Path) -> None:

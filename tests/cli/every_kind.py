@@ -100,10 +100,7 @@ def make_evaluation(path: Path) -> None:
     methods = [FakeMethod("plain", FakeGenerator()), FakeMethod("eagle3", FakeGenerator((3, 1, 2)))]
     environment = describe_environment(device="cpu", dtype="float32")
     provenance = Provenance(
-        target="tiny",
-        environment=environment,
-        parents={"target": "ab" * 32},
-        command=["vocabforge"],
+        target="tiny", environment=environment, parents={"target": "ab" * 32}, command=["vocabforge"]
     )
     tokenizer = make_tokenizer(path.parent / "words")
     settings = RunSettings(32, warmup=1)

@@ -95,9 +95,7 @@ def test_a_real_model(tmp_path):
     target.mkdir()
     for file in ("stories260K/config.json", "stories260K/model.safetensors", "tok512/tokenizer.json"):
         shutil.copyfile(DATA / "models" / file, target / file.split("/")[1])
-    done = invoke(
-        *("cluster-vocab", "--target", target, "--output", tmp_path / "c", "--clusters", 32),
-    )
+    done = invoke(*("cluster-vocab", "--target", target, "--output", tmp_path / "c", "--clusters", 32))
     assert done.exit_code == 0, done.output
     clusters = load_clusters(tmp_path / "c")
     head = open_head(target).rows(0, 512)

@@ -59,13 +59,7 @@ def test_tables_fit_80_columns(folder, monkeypatch):
     )
     assert done.exit_code == 0, done.output
     assert max(map(len, done.stdout.splitlines())) <= 80
-    for word in (
-        "Vocabularies",
-        "Overlap",
-        "WordPiece",
-        "BPE with byte fallback",
-        "given back unchanged",
-    ):
+    for word in ("Vocabularies", "Overlap", "WordPiece", "BPE with byte fallback", "given back unchanged"):
         assert word in done.stdout
 
 

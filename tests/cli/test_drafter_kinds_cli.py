@@ -11,6 +11,7 @@ from tests.cli.cli_support import assert_user_error, invoke
 from tests.decode.build_support import grid_methods
 from tests.decode.drafting import make_drafter as random_drafter
 from tests.worlds import World
+from vocabforge.cli.generate import drafted_part
 from vocabforge.core.artifact import open_artifact
 from vocabforge.models.drafters.io import save_drafter
 from vocabforge.models.target.hf import HFTarget
@@ -30,8 +31,7 @@ def made(
 
 def test_doctor_finds_all_well(made: tuple[str, Path], pristine: World) -> None:
     result = invoke(
-        "doctor",
-        *("--target", pristine.target, "--drafter", made[1], "--vocab", pristine.vocab, "--json"),
+        "doctor", *("--target", pristine.target, "--drafter", made[1], "--vocab", pristine.vocab, "--json")
     )
     assert result.exit_code == 0, result.output
     rows = {f"{row['group']}: {row['check']}": row for row in json.loads(result.stdout)["checks"]}
@@ -77,3 +77,14 @@ def test_generate_drafts_with_it(made: tuple[str, Path], pristine: World) -> Non
             "the Medusa drafter",
             "at most depth 4",
         )
+
+
+def test_the_drafted_part_of_a_cycle_is_all_but_its_last_token() -> None:
+    class Words:
+        def decode(self, ids: list[int]) -> str:
+            return "".join(" abcdefghij"[number] for number in ids)
+
+    ids = [1, 2, 3, 4, 5, 6, 7, 8, 9]
+    assert drafted_part("ghi", ids, Words()) == "gh"  # type: ignore[arg-type]
+    assert drafted_part("i", ids, Words()) == ""  # type: ignore[arg-type]
+    assert drafted_part("held back", ids, Words()) == ""  # type: ignore[arg-type]

@@ -28,37 +28,24 @@ SIZE = 64  # of the draft vocabulary
 
 
 @pytest.fixture(scope="module")
-def small(pristine: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An EAGLE-1 drafter of the world's target."""
-    folder = tmp_path_factory.mktemp("eagle1") / "drafter"
-    drafter = eagle1(load_target_tensors(pristine.target), vocab_size=ROWS)
-    save_drafter(
-        folder, drafter, dict(open_artifact(pristine.drafter).meta), config={"target": str(pristine.target)}
-    )
-    return folder
+def made(pristine: World, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Drafters of the world's target by kind: EAGLE-1, two Medusa heads and DFlash."""
+    target, meta = HFTarget.load(pristine.target), dict(open_artifact(pristine.drafter).meta)
+    drafters = {
+        "eagle1": eagle1(load_target_tensors(pristine.target), vocab_size=ROWS),
+        "medusa": drafting.make_drafter("medusa", pristine.target, target, medusa_heads=2),
+        "dflash": drafting.make_drafter("dflash", pristine.target, target),
+    }
+    folder = tmp_path_factory.mktemp("made")
+    for kind, drafter in drafters.items():
+        save_drafter(folder / kind, drafter, meta, config={"target": str(pristine.target)})
+    return {kind: folder / kind for kind in drafters}
 
 
 @pytest.fixture(scope="module")
-def medusa(pristine: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two Medusa heads of the world's target."""
-    folder = tmp_path_factory.mktemp("medusa") / "drafter"
-    target = HFTarget.load(pristine.target)
-    drafter = drafting.make_drafter("medusa", pristine.target, target, medusa_heads=2)
-    save_drafter(
-        folder, drafter, dict(open_artifact(pristine.drafter).meta), config={"target": str(pristine.target)}
-    )
-    return folder
-
-
-@pytest.fixture(scope="module")
-def block(pristine: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A DFlash drafter of the world's target."""
-    folder = tmp_path_factory.mktemp("block") / "drafter"
-    drafter = drafting.make_drafter("dflash", pristine.target, HFTarget.load(pristine.target))
-    save_drafter(
-        folder, drafter, dict(open_artifact(pristine.drafter).meta), config={"target": str(pristine.target)}
-    )
-    return folder
+def small(made: dict[str, Path]) -> Path:
+    """The EAGLE-1 drafter."""
+    return made["eagle1"]
 
 
 @pytest.fixture(scope="module")
@@ -123,10 +110,11 @@ def test_a_draft_head_is_asked_for_where_it_can_go(pristine: World, tmp_path: Pa
 # module (tests/pipeline/test_mtp_run.py).
 @pytest.mark.parametrize("name", [name for name in FORMATS if name not in ("vllm", "gguf", "mtp")])
 def test_every_format_decodes_as_before(
-    name: str, pristine: World, small: Path, medusa: Path, block: Path, tmp_path: Path
+    name: str, pristine: World, made: dict[str, Path], tmp_path: Path
 ) -> None:
-    others = {"eagle": small, "fr-spec": small, "medusa": medusa, "speculators-block": block, "block": block}
-    drafter = others.get(name, pristine.drafter)
+    others = {"eagle": "eagle1", "fr-spec": "eagle1", "medusa": "medusa"}
+    others |= {"speculators-block": "dflash", "block": "dflash"}
+    drafter = made[others[name]] if name in others else pristine.drafter
     vocab = ["--vocab", pristine.vocab] if name not in ("eagle", "medusa") else []
     result = exported("--drafter", drafter, "--format", name, "--output", tmp_path / "out", *vocab, "--json")
     facts = json.loads(result.stdout)

@@ -84,7 +84,4 @@ def test_recipes(world: World, named: Path) -> None:
 
 def test_labels_of_drafters(named: Path) -> None:
     grid = MethodGrid(drafter=["org/Tiny-Drafter", f"other={NAME}"])
-    assert grid.drafters == [
-        ("Tiny-Drafter", model_folder(Path("org/Tiny-Drafter"))),
-        ("other", named),
-    ]
+    assert grid.drafters == [("Tiny-Drafter", model_folder(Path("org/Tiny-Drafter"))), ("other", named)]

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from vocabforge.cli import COMMANDS
 from vocabforge.cli.app import build_app
-from vocabforge.cli.options.groups import signature
+from vocabforge.cli.option_groups import signature
 from vocabforge.core.config import Size, StrictModel, option
 from vocabforge.core.registry import load_attribute
 

@@ -68,9 +68,7 @@ def test_prune_extend_and_prune_again_through_files(world: World, own: Path, tmp
     assert torch.equal(wide["lm_head.weight"][ids], tensors(own)["lm_head.weight"])
     assert torch.equal(wide["lm_head.weight"][1], target[1].bfloat16())
     back = run(
-        world,
-        *("--vocab", tmp_path / "first", "--output", tmp_path / "back"),
-        drafter=tmp_path / "full",
+        world, *("--vocab", tmp_path / "first", "--output", tmp_path / "back"), drafter=tmp_path / "full"
     )
     assert back.exit_code == 0, back.output
     before, after = tensors(own), tensors(tmp_path / "back")
@@ -79,11 +77,7 @@ def test_prune_extend_and_prune_again_through_files(world: World, own: Path, tmp
 
 
 def test_the_record_goes_into_the_manifest(world: World, own: Path, tmp_path: Path) -> None:
-    made = run(
-        world,
-        *("--vocab", world.vocab, "--output", tmp_path / "new", "--json"),
-        drafter=own,
-    )
+    made = run(world, *("--vocab", world.vocab, "--output", tmp_path / "new", "--json"), drafter=own)
     assert made.exit_code == 0, made.output
     body = json.loads(made.stdout)
     artifact = open_artifact(tmp_path / "new", "drafter")
@@ -102,11 +96,7 @@ def test_the_record_goes_into_the_manifest(world: World, own: Path, tmp_path: Pa
 
 def test_what_is_said_and_a_lost_end_token(world: World, own: Path, tmp_path: Path) -> None:
     without = make_vocab(tmp_path / "without", world.target, eos=False)
-    made = run(
-        world,
-        *("--vocab", without, "--output", tmp_path / "new"),
-        drafter=own,
-    )
+    made = run(world, *("--vocab", without, "--output", tmp_path / "new"), drafter=own)
     assert made.exit_code == 0, made.output
     said = " ".join(made.output.split())
     assert "no longer has the end tokens 257" in said

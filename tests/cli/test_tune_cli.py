@@ -47,7 +47,6 @@ def test_it_recommends_and_eval_runs_the_recipe(place: Path, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--size", "8"], "cut from a ranking"),
         (["--budget", "600"], "the time for measuring is --seconds"),
         (["--depth", "x"], "--depth"),
         (["--batch", "1,x"], "is not a size"),

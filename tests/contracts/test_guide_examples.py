@@ -23,13 +23,12 @@ from tests.ops.kernels_build import KERNELS, load_build
 from tests.train.run_support import make_place, settings
 from tests.worlds import ROOT, tiny_drafter
 from vocabforge.cli.app import build_app
-from vocabforge.cli.decode.generate import generate
-from vocabforge.cli.inspect import VIEWS
+from vocabforge.cli.generate import generate
 from vocabforge.core.config import parse_config
 from vocabforge.core.journal import read_jsonl_log
 from vocabforge.decode.proposers.registry import FITTING
 from vocabforge.decode.verify.registry import VERIFIERS
-from vocabforge.doctor.servers_logits import check_logits
+from vocabforge.doctor.served_drafter import check_logits
 from vocabforge.export.card import _READERS
 from vocabforge.export.servers.registry import READERS, open_folder, read_as, reader_of
 from vocabforge.layouts.registry import FORMATS, layout_of
@@ -293,7 +292,7 @@ def test_the_server_reads_what_its_layout_writes(
     rows: torch.Tensor | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     guide = read_guide("add-a-server")
-    tables = {"FORMATS": FORMATS, "READERS": READERS, "VIEWS": VIEWS, "_READERS": _READERS}
+    tables = {"FORMATS": FORMATS, "READERS": READERS, "_READERS": _READERS}
     assert set(guide.rows) == set(tables)
     for table, values in guide.rows.items():
         for name, value in values.items():

@@ -17,6 +17,7 @@ from tests.models.head_cases import (
     make_context,
     make_module,
     of_request,
+    plain_topk,
 )
 from vocabforge.core.errors import MismatchError
 from vocabforge.core.registry import resolve
@@ -54,12 +55,6 @@ def test_a_kind_that_needs_every_token_says_so(kind: str) -> None:
     assert raised.value.expected
 
 
-def plain_topk(row: torch.Tensor, k: int) -> list[int]:
-    """Highest first, equal values by lower index, in plain Python."""
-    values = row.tolist()
-    return sorted(range(len(values)), key=lambda i: (-values[i], i))[:k]
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_name_is_the_classes(kind: str) -> None:
     assert kind == resolve(HEADS, kind, "draft head").KIND
@@ -79,7 +74,7 @@ def test_topk_equals_the_dense_reference_row_by_row(kind: str, ids, k: int) -> N
         for row in range(len(case.hidden)):
             one = slice(row, row + 1)
             logprobs, tokens = case.head.topk(case.hidden[one], k, case.state.part(one))
-            places = plain_topk(dense[row], k)
+            places = plain_topk(dense[row].tolist(), k)
             if not torch.isfinite(dense[row, places]).all():
                 continue  # the shortlist was widened for this k
             assert tokens.tolist() == [case.head.target_ids[places].tolist()]

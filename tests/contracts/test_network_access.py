@@ -24,6 +24,7 @@ NETWORK = {
     "vocabforge/core/hub.py": "models and tokenizers named as on the Hub, which are not in its cache; push",
     "vocabforge/corpus/regenerate/server.py": "the servers of --server; the client library for both files below",
     "vocabforge/corpus/sources/hub.py": "data sets named hub:..., by the library datasets",
+    "vocabforge/corpus/sources/remote.py": "inputs given as URLs, by fsspec",
     "vocabforge/evaluate/benchmarks/find.py": "published question files, checked by SHA-256",
     "vocabforge/evaluate/servers/process.py": "no network: a free port of this machine for the server of --start",
     "vocabforge/train/monitoring/trackers.py": "W&B and MLflow, where run.trackers names them",

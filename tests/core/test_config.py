@@ -196,10 +196,4 @@ def test_overrides_are_parsed_as_yaml_and_open_sections() -> None:
     values = apply_overrides(
         {"empty": None}, ["a.b=1", "a.c=[1, x]", "empty.d=true", "n=", "t='3'", "a.b=2", "url=k=v"]
     )
-    assert values == {
-        "empty": {"d": True},
-        "a": {"b": 2, "c": [1, "x"]},
-        "n": None,
-        "t": "3",
-        "url": "k=v",
-    }
+    assert values == {"empty": {"d": True}, "a": {"b": 2, "c": [1, "x"]}, "n": None, "t": "3", "url": "k=v"}

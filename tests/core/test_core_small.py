@@ -1,4 +1,4 @@
-"""Errors, extension tables, ranks, the metrics log."""
+"""Errors, extension tables, ranks."""
 
 from __future__ import annotations
 
@@ -7,14 +7,7 @@ from pathlib import Path
 import pytest
 
 from vocabforge.core.distributed import rank, world_size
-from vocabforge.core.errors import (
-    DataError,
-    UsageError,
-    VocabForgeError,
-    closest,
-    did_you_mean,
-)
-from vocabforge.core.journal import MetricsLog, read_jsonl_log
+from vocabforge.core.errors import DataError, UsageError, VocabForgeError, closest, did_you_mean
 from vocabforge.core.registry import resolve
 
 
@@ -55,36 +48,6 @@ def test_rank_comes_from_the_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "three")
     with pytest.raises(UsageError, match="RANK='three'"):
         rank()
-
-
-def test_a_log_cut_short_is_read_and_continued(tmp_path: Path) -> None:
-    path = tmp_path / "run" / "metrics.jsonl"
-    MetricsLog(path).write(step=1, loss=2.5)
-    MetricsLog(path).write(step=2, loss=float("nan"), parts=[float("inf"), 1])
-    with open(path, "a", encoding="utf-8") as handle:
-        handle.write('{"step": 3, "lo')
-    rows = [{"step": 1, "loss": 2.5}, {"step": 2, "loss": None, "parts": [None, 1]}]
-    assert read_jsonl_log(path) == rows
-    MetricsLog(path).write(step=3)
-    assert read_jsonl_log(path) == [*rows, {"step": 3}]
-
-
-def test_a_broken_log_is_named_by_line(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
-    path.write_text('{"a": 1}\nrubbish\n{"a": 2}\n')
-    with pytest.raises(DataError, match=r"metrics.jsonl:2"):
-        read_jsonl_log(path)
-    path.write_text("3\n")
-    with pytest.raises(DataError, match="no JSON object"):
-        read_jsonl_log(path)
-    with pytest.raises(DataError, match="cannot be read"):
-        read_jsonl_log(tmp_path / "none")
-
-
-def test_other_ranks_write_no_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RANK", "1")
-    MetricsLog(tmp_path / "run" / "m.jsonl").write(a=1)
-    assert not list(tmp_path.iterdir())
 
 
 def test_what_a_terminal_would_obey_is_spelled_out() -> None:

@@ -11,13 +11,7 @@ import pytest
 
 from vocabforge.core import files
 from vocabforge.core.errors import DataError, UsageError, VocabForgeError
-from vocabforge.core.files import (
-    atomic_write,
-    atomic_write_json,
-    check_run_folder,
-    disk_errors,
-    read_json,
-)
+from vocabforge.core.files import atomic_write, atomic_write_json, check_run_folder, disk_errors, read_json
 
 
 def test_atomic_write_replaces_and_leaves_nothing_beside(tmp_path: Path) -> None:

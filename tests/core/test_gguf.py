@@ -124,7 +124,7 @@ def test_a_tokenizer_alone_needs_no_weights(source, tmp_path):
         ("cut in its tensors", "truncated"),
         ("cut in its header", "truncated"),
         ("not GGUF", "cannot be converted"),
-        ("unknown architecture", "does not read this architecture"),
+        ("unknown architecture", "cannot be converted"),
         ("adapter", "not a language model"),
         ("drafter", "not a language model"),
         ("unknown RoPE", "RoPE scaling"),

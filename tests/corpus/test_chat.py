@@ -34,6 +34,10 @@ def masked_text(tokenizer, messages) -> list[str]:
     return runs
 
 
+ASK, ANSWER = {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}
+PARTS = [{"type": "text", "text": "a"}, {"type": "text", "value": "b"}]
+
+
 @pytest.mark.parametrize(
     ("row", "expected"),
     [
@@ -42,36 +46,20 @@ def masked_text(tokenizer, messages) -> list[str]:
                 "conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}],
                 "system": "s",
             },
-            [("system", "s"), ("user", "a"), ("assistant", "b")],
+            "system: s, user: a, assistant: b",
         ),
-        ({"messages": [{"role": "user", "content": "a"}]}, [("user", "a")]),
-        (
-            {
-                "messages": [
-                    {
-                        "role": "user",
-                        "content": [{"type": "text", "text": "a"}, {"type": "text", "value": "b"}],
-                    }
-                ]
-            },
-            [("user", "ab")],
-        ),
-        ({"instruction": "a", "input": "", "output": "b"}, [("user", "a"), ("assistant", "b")]),
-        ({"instruction": "a", "input": "x", "response": "b"}, [("user", "a\nx"), ("assistant", "b")]),
-        ({"prompt": "a", "completion": "b"}, [("user", "a"), ("assistant", "b")]),
-        ({"question": "a", "answer": "b"}, [("user", "a"), ("assistant", "b")]),
-        (
-            {
-                "prompt": [{"role": "user", "content": "a"}],
-                "completion": [{"role": "assistant", "content": "b"}],
-            },
-            [("user", "a"), ("assistant", "b")],
-        ),
+        ({"messages": [ASK]}, "user: a"),
+        ({"messages": [{"role": "user", "content": PARTS}]}, "user: ab"),
+        ({"instruction": "a", "input": "", "output": "b"}, "user: a, assistant: b"),
+        ({"instruction": "a", "input": "x", "response": "b"}, "user: a\nx, assistant: b"),
+        ({"prompt": "a", "completion": "b"}, "user: a, assistant: b"),
+        ({"question": "a", "answer": "b"}, "user: a, assistant: b"),
+        ({"prompt": [ASK], "completion": [ANSWER]}, "user: a, assistant: b"),
     ],
 )
 def test_formats(row, expected):
     messages = read_conversation(row).messages
-    assert [(message["role"], message["content"]) for message in messages] == expected
+    assert ", ".join(f"{message['role']}: {message['content']}" for message in messages) == expected
 
 
 def test_tool_calls_and_reasoning_become_fields():
@@ -83,11 +71,8 @@ def test_tool_calls_and_reasoning_become_fields():
     assert call["role"] == "assistant"
     assert call["tool_calls"][0]["function"] == {"name": "f", "arguments": {"x": 1}}
     assert seen == {"role": "tool", "content": "3"}
-    part = {
-        "role": "assistant",
-        "content": [{"type": "reasoning", "value": "hm"}, {"type": "text", "value": "b"}],
-    }
-    (message,) = read_conversation({"messages": [part]}).messages
+    parts = [{"type": "reasoning", "value": "hm"}, {"type": "text", "value": "b"}]
+    (message,) = read_conversation({"messages": [{"role": "assistant", "content": parts}]}).messages
     assert (message["content"], message["reasoning_content"]) == ("b", "hm")
 
 

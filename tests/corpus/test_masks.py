@@ -20,6 +20,10 @@ CALL_TEXT = '<call>{"name": "f", "arguments": {"x": 1}}</call><|end|>'
 ASK = {"role": "user", "content": "q"}
 
 
+def says(content, **more):
+    return {"role": "assistant", "content": content, **more}
+
+
 def learnt(tokenizer, messages, options=None, tools=None) -> list[list[str]]:
     """For each rendering, the texts that are learnt."""
     chats = render_chats(tokenizer, messages, options or ChatOptions(), tools=tools)
@@ -48,11 +52,18 @@ def conversations(draw):
         for _ in range(draw(st.integers(0, 2))):
             call = {"role": "assistant", "content": draw(texts), "tool_calls": [CALL]}
             messages += [call, {"role": "tool", "content": draw(texts)}]
-        messages.append({"role": "assistant", "content": draw(texts)})
+        messages.append(says(draw(texts)))
     for message in messages:
         if message["role"] == "assistant" and draw(st.booleans()):
             message["reasoning_content"] = draw(st.sampled_from(["hm", "so\nso"]))
     return messages
+
+
+def spans_or_error(tokenizer, messages, options, tools):
+    try:
+        return [list(chat.spans) for chat in render_chats(tokenizer, messages, options, tools=tools)]
+    except DataError as error:
+        return error.message
 
 
 @settings(deadline=None, max_examples=60)
@@ -69,15 +80,9 @@ def test_tags_and_comparing_agree(plain, marked, messages, thinking, answers, to
         m["content"].strip() == "" and "tool_calls" not in m for m in messages if m["role"] == "assistant"
     ]
     if thinking == "drop" and any(alone):  # an answer of thinking alone may leave nothing to learn
-        found = []
-        for tokenizer in (plain, marked):
-            try:
-                found.append(
-                    [list(c.spans) for c in render_chats(tokenizer, messages, options, tools=listed)]
-                )
-            except DataError as error:
-                found.append(error.message)
-        assert found[0] == found[1]
+        assert spans_or_error(plain, messages, options, listed) == spans_or_error(
+            marked, messages, options, listed
+        )
         return
     first = list(render_chats(plain, messages, options, tools=listed))
     second = list(render_chats(marked, messages, options, tools=listed))
@@ -136,13 +141,13 @@ OPENING = (
 @pytest.mark.parametrize("block", ["<think>\nhm\n</think>\n\n", "hm\n</think>\n\n"])
 def test_thinking_within_the_content(tmp_path, template, block):
     tokenizer = load_tokenizer(byte_tokenizer(tmp_path, template=template))
-    talk = [ASK, {"role": "assistant", "content": f"{block}yes"}]
+    talk = [ASK, says(f"{block}yes")]
     (kept,) = learnt(tokenizer, talk)
     assert kept[0].endswith("hm\n</think>\n\nyes<|end|>")
     if template == CHAT_TEMPLATE and block.startswith("hm"):  # nothing opens it: it is plain text
         for thinking in ("mask", "drop"):
             assert learnt(tokenizer, talk, ChatOptions(thinking=thinking)) == [[f"{block}yes<|end|>"]]
-        talk = [ASK, {"role": "assistant", "content": "<think>so</think>no"}, *talk]
+        talk = [ASK, says("<think>so</think>no"), *talk]
         assert learnt(tokenizer, talk, ChatOptions(thinking="mask")) == [["no<|end|>", "yes<|end|>"]]
         opens = load_tokenizer(byte_tokenizer(tmp_path / "opens", template=OPENING))
         assert learnt(opens, talk[2:], ChatOptions(thinking="mask")) == [["yes<|end|>"]]
@@ -151,10 +156,10 @@ def test_thinking_within_the_content(tmp_path, template, block):
     (dropped,) = render_chats(tokenizer, talk, ChatOptions(thinking="drop"))
     assert "hm" not in dropped.text
     assert [dropped.text[a:b] for a, b in dropped.spans] == ["yes<|end|>"]
-    half = [ASK, {"role": "assistant", "content": "yes</think>", "reasoning_content": "hm"}]
-    cut = [ASK, {"role": "assistant", "content": "<think>a x"}]
-    twice = [ASK, {"role": "assistant", "content": "<think>a</think>b<think>c</think>d"}]
-    closed = [ASK, {"role": "assistant", "content": "<think>a</think>b</think>d"}]
+    half = [ASK, says("yes</think>", reasoning_content="hm")]
+    cut = [ASK, says("<think>a x")]
+    twice = [ASK, says("<think>a</think>b<think>c</think>d")]
+    closed = [ASK, says("<think>a</think>b</think>d")]
     for thinking in ("mask", "drop"):
         for talk in (half, cut, twice, closed):
             with pytest.raises(DataError, match="without its other half"):
@@ -211,15 +216,8 @@ def test_what_nests_without_end_is_an_error_of_the_row(levels):
 
 @pytest.mark.parametrize("key", ["loss_weight", "weight"])
 def test_turns_of_weight_zero_are_not_learnt(plain, marked, key):
-    row = {
-        "messages": [
-            ASK,
-            {"role": "assistant", "content": "bad", key: 0},
-            ASK,
-            {"role": "assistant", "content": "good", key: 1.0},
-        ]
-    }
-    messages = read_conversation(row).messages
+    turns = [ASK, says("bad", **{key: 0}), ASK, says("good", **{key: 1.0})]
+    messages = read_conversation({"messages": turns}).messages
     for tokenizer in (plain, marked):
         assert learnt(tokenizer, messages, ChatOptions(thinking="mask")) == [["good<|end|>"]]
         with pytest.raises(DataError, match="loss weight 0"):
@@ -228,7 +226,7 @@ def test_turns_of_weight_zero_are_not_learnt(plain, marked, key):
 
 def test_a_dropped_answer_of_thinking_alone_is_not_learnt(plain):
     for alone in ({"content": "<think>hm</think>\n"}, {"content": "", "reasoning_content": "hm"}):
-        talk = [ASK, {"role": "assistant", **alone}, ASK, {"role": "assistant", "content": "a"}]
+        talk = [ASK, {"role": "assistant", **alone}, ASK, says("a")]
         (chat,) = render_chats(plain, talk, ChatOptions(thinking="drop"))
         assert [chat.text[a:b] for a, b in chat.spans] == ["a<|end|>"]
         assert chat.facts["thinking_only_turns"] == 1
@@ -240,49 +238,42 @@ def test_a_dropped_answer_of_thinking_alone_is_not_learnt(plain):
 
 
 def test_an_empty_block_that_the_template_alone_writes_is_not_learnt(plain, marked):
-    talk = [ASK, {"role": "assistant", "content": "a"}, ASK, {"role": "assistant", "content": "b"}]
+    talk = [ASK, says("a"), ASK, says("b")]
     for tokenizer in (plain, marked):
         for thinking in ("keep", "mask"):
             (chat,) = render_chats(tokenizer, talk, ChatOptions(thinking=thinking))
             assert "<think>\n\n</think>\n\nb" in chat.text
             assert [chat.text[a:b] for a, b in chat.spans] == ["a<|end|>", "b<|end|>"]
             assert chat.facts["empty_thinking_blocks"] == 1
-        own = [ASK, {"role": "assistant", "content": "<think>\n\n</think>\n\nb"}]  # the target's own
+        own = [ASK, says("<think>\n\n</think>\n\nb")]  # the target's own
         (chat,) = render_chats(tokenizer, own, ChatOptions())
         assert [chat.text[a:b] for a, b in chat.spans] == ["<think>\n\n</think>\n\nb<|end|>"]
         assert not chat.facts["empty_thinking_blocks"]
 
 
 def test_the_end_of_a_cut_answer_is_not_learnt(plain, marked):
-    row = {
-        "messages": [
-            ASK,
-            {"role": "assistant", "content": "first par", "cut": True},
-            {"role": "user", "content": "q", "cut": True},
-            {"role": "assistant", "content": "whole"},
-        ]
-    }
-    messages = read_conversation(row).messages
+    turns = [ASK, says("first par", cut=True), {**ASK, "cut": True}, says("whole")]
+    messages = read_conversation({"messages": turns}).messages
     assert [message.get("cut") for message in messages] == [None, True, None, None]
     for tokenizer in (plain, marked):
         (chat,) = render_chats(tokenizer, messages, ChatOptions())
         assert [chat.text[a:b] for a, b in chat.spans] == ["first par", "whole<|end|>"]
         assert chat.facts["cut_turns"] == 1
-        thought = [ASK, {"role": "assistant", "content": "", "reasoning_content": "hm so", "cut": True}]
+        thought = [ASK, says("", reasoning_content="hm so", cut=True)]
         assert learnt(tokenizer, thought) == [["<think>\nhm so"]]
         assert learnt(tokenizer, thought, ChatOptions(thinking="mask")) == [[]]
-        both = [ASK, {"role": "assistant", "content": "yes", "reasoning_content": "hm", "cut": True}]
+        both = [ASK, says("yes", reasoning_content="hm", cut=True)]
         assert learnt(tokenizer, both) == [["<think>\nhm\n</think>\n\nyes"]]
         calls = [ASK, {"role": "assistant", "content": "so", "tool_calls": [CALL], "cut": True}]
         assert learnt(tokenizer, calls) == [["so"]]
-        earlier = [*thought, ASK, {"role": "assistant", "content": "b", "reasoning_content": "hm"}]
+        earlier = [*thought, ASK, says("b", reasoning_content="hm")]
         assert learnt(tokenizer, earlier) == [["<think>\nhm\n</think>\n\nb<|end|>"]]
         ids, mask = render_with_mask(tokenizer, messages[:2])
         assert tokenizer.decode([t for t, m in zip(ids, mask) if m], skip_special=False) == "first par"
 
 
 def spans(tmp_path, template, messages=({"role": "user", "content": " ab "},) * 2):
-    talk = [*messages, {"role": "assistant", "content": " xy "}]
+    talk = [*messages, says(" xy ")]
     tokenizer = load_tokenizer(byte_tokenizer(tmp_path, template=template))
     names = {"variables": tokenizer.special_text, "source": tokenizer.source.parent}
     text = render_template(template, talk, add_generation_prompt=False, **names)
@@ -321,7 +312,7 @@ def test_tags_whose_text_is_measured_give_way_to_comparing(tmp_path):
     template = length + CHAT_TEMPLATE
     assert spans(tmp_path, template) is None
     tokenizer = load_tokenizer(byte_tokenizer(tmp_path, template=template))
-    assert learnt(tokenizer, [ASK, {"role": "assistant", "content": " xy "}]) == [[" xy <|end|>"]]
+    assert learnt(tokenizer, [ASK, says(" xy ")]) == [[" xy <|end|>"]]
 
 
 def test_tags_around_nothing_are_an_error(tmp_path):
@@ -352,7 +343,7 @@ LAST_END = (
     "{% if loop.last and m.role == 'assistant' %}<|end|>{% endif %}\n{% endfor %}"
     "{% if add_generation_prompt %}assistant:{% endif %}"
 )
-TWICE = [ASK, {"role": "assistant", "content": "a1 "}, ASK, {"role": "assistant", "content": " a2"}]
+TWICE = [ASK, says("a1 "), ASK, says(" a2")]
 
 
 @pytest.mark.parametrize("thinking", ["keep", "mask", "drop"])

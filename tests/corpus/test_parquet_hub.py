@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -22,7 +23,7 @@ def documents(path, problems=None, **options):
 
 def from_shards(path, shard_bytes, **options):
     given = SourceOptions(**options)
-    shards = plan_shards([path], given, cut=None, shard_bytes=shard_bytes)
+    shards = plan_shards([path], given, shard_bytes=shard_bytes)
     return [list(read_shard(shard, given, cut=None)) for shard in shards], shards
 
 
@@ -164,10 +165,22 @@ def test_hub_data_sets_in_shards(hub_folder, sample):
     assert [d.text for d in documents(f"hub:{hub_folder}::test")] == ["held out"]
 
 
+def test_a_hub_shard_without_any_text_is_skipped_row_by_row(tmp_path):
+    pytest.importorskip("datasets")
+    folder = tmp_path / "set"
+    folder.mkdir()
+    for shard, text in enumerate(["some text", None]):
+        rows = "".join(json.dumps({"text": text, "n": n}) + "\n" for n in range(3))
+        (folder / f"train-{shard}.jsonl").write_text(rows)
+    problems = Problems()
+    assert len(documents(f"hub:{folder}", problems=problems)) == 3
+    assert problems.total == 3
+
+
 def test_hub_digest_follows_the_files(hub_folder, tmp_path):
     from vocabforge.corpus.sources import hub
 
-    (shard, *_) = plan_shards([f"hub:{hub_folder}"], SourceOptions(), cut=None, shard_bytes=1)
+    (shard, *_) = plan_shards([f"hub:{hub_folder}"], SourceOptions(), shard_bytes=1)
     before = shard_digest(shard)
     table(hub_folder, {"text": ["other"]}, name="train-0.parquet")
     hub._files.cache_clear()  # another process would not have it

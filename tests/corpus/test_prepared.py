@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
 from tests.corpus.thinking_template import PLAIN, TWO_ROUNDS
-from tests.packing import pack
 from tests.worlds import ROOT, byte_tokenizer
 from vocabforge.core.artifact import open_artifact
 from vocabforge.core.errors import ArtifactError, ConfigError, DataError, MismatchError
@@ -179,12 +178,7 @@ def test_heldout_files_and_prompts(tmp_path, tokenizer):
     assert done.figures["facts"]["conversations"] == 2
     prompts = [json.loads(line) for line in done.prompts.read_text().splitlines()]
     assert prompts == [
-        {
-            "question_id": 81,
-            "category": "heldout",
-            "turns": ["a te"],
-            "reference": ["xt of some length"],
-        },
+        {"question_id": 81, "category": "heldout", "turns": ["a te"], "reference": ["xt of some length"]},
         {"question_id": 82, "category": "heldout", "turns": ["q"], "reference": ["a"]},
     ]
 
@@ -354,37 +348,6 @@ def test_data_of_another_tokenizer_or_version_are_refused(tmp_path, tokenizer, m
     monkeypatch.setattr(module, "READ_FORMATS", (max(module.READ_FORMATS) + 1,))
     with pytest.raises(ArtifactError, match="another version of the format"):
         load_prepared(tmp_path / "out")
-
-
-@st.composite
-def sequence_lists(draw) -> list[TrainingSequence]:
-    """Sequences whose tokens are all different, so that each can be found again."""
-    lengths = draw(st.lists(st.integers(0, 12), min_size=1, max_size=30).filter(any))
-    found, start = [], 1
-    for length in lengths:
-        mask = draw(st.lists(st.integers(0, 1), min_size=length, max_size=length))
-        found.append(TrainingSequence(list(range(start, start + length)), mask))
-        start += length
-    return found
-
-
-@given(sequence_lists(), st.integers(1, 15))
-def test_packing_keeps_every_sequence_whole(sequences, length):
-    rows = pack(sequences, length, pad_id=-7)
-    found = {}
-    for row in range(len(rows)):
-        for number in range(1, rows.document[row].max() + 1):
-            place = np.flatnonzero(rows.document[row] == number)
-            assert (np.diff(place) == 1).all()
-            assert rows.position[row, place].tolist() == list(range(len(place)))
-            ids = rows.input_ids[row, place].tolist()
-            found[ids[0]] = (ids, rows.loss_mask[row, place].astype(int).tolist())
-    expected = {s.ids[0]: (s.ids[:length], s.loss_mask[:length]) for s in sequences if s.ids}
-    assert found == expected
-    padding = rows.document == 0
-    assert (rows.input_ids[padding] == -7).all()
-    assert not rows.loss_mask[padding].any()
-    assert not rows.position[padding].any()
 
 
 def test_sequences_of_text_and_conversations(tmp_path):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.corpus.chat_server import FakeServer, Reply
+from tests.corpus.chat_server import FakeServer
 from vocabforge.core.errors import UsageError
 from vocabforge.corpus.regenerate.rows import ChatRequest, GenerationSettings
 from vocabforge.corpus.regenerate.server import ChatServer, Unusable, base_url
@@ -24,16 +23,12 @@ def ask(url: str) -> Any:
         server.close()
 
 
-def answering(reply: Callable[[dict[str, Any]], Reply]) -> FakeServer:
-    return FakeServer(reply)
-
-
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
 @pytest.mark.parametrize("place", ["{other}/v1/chat/completions", "file:///etc/passwd"])
 def test_no_redirect_is_followed_and_no_key_goes_elsewhere(status: int, place: str) -> None:
     with FakeServer() as other:
         where = place.format(other=other.url)
-        moved = answering(lambda body: (status, {"error": "moved"}, {"Location": where}))
+        moved = FakeServer(lambda body: (status, {"error": "moved"}, {"Location": where}))
         with moved as server, pytest.raises(Unusable, match=str(status)):
             ask(server.url)
         assert other.headers == []
@@ -41,7 +36,7 @@ def test_no_redirect_is_followed_and_no_key_goes_elsewhere(status: int, place: s
 
 def test_a_key_that_a_server_repeats_is_not_shown() -> None:
     for status in (400, 401, 500):
-        with answering(lambda body, status=status: (status, {"error": f"bad key {KEY}"})) as server:
+        with FakeServer(lambda body, status=status: (status, {"error": f"bad key {KEY}"})) as server:
             with pytest.raises(Exception, match=str(status)) as raised:
                 ask(server.url)
             assert KEY not in str(raised.value)

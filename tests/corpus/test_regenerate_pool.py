@@ -44,10 +44,6 @@ def outcomes(servers, count, options=OPTIONS):
         return sorted((pool.next() for _ in range(count)), key=lambda outcome: int(outcome.request.key))
 
 
-def fine(request):
-    return
-
-
 def slow(request):
     time.sleep(0.02)  # so that the other server gets its share
 

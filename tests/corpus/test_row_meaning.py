@@ -21,12 +21,18 @@ from vocabforge.corpus.sources.inputs import expand_paths
 from vocabforge.corpus.sources.sources import iter_documents
 from vocabforge.corpus.tokenizer.tokenizer import TextTokenizer, encode_prompt, load_tokenizer
 
+
+def says(content: Any, **more: Any) -> dict[str, Any]:
+    return {"role": "assistant", "content": content, **more}
+
+
 ASK = {"role": "user", "content": "Is it?"}
+YES = says("Yes.")
 ROUNDS = [
     {"role": "user", "content": "Hi."},
-    {"role": "assistant", "content": "Ho."},
+    says("Ho."),
     {"role": "user", "content": "Add.\n3 and 4"},
-    {"role": "assistant", "content": "7"},
+    says("7"),
 ]
 TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
 # Writes the thinking of a field and the calls of a turn; a tool list opens the text.
@@ -75,7 +81,7 @@ def one_text(tmp_path: Path, row: Mapping[str, Any], template: str = TEMPLATE) -
 
 @pytest.mark.parametrize("key", ["reasoning_content", "reasoning", "thinking"])
 def test_thinking_is_rendered_whatever_its_key(tmp_path: Path, key: str) -> None:
-    row = {"messages": [ASK, {"role": "assistant", "content": "Yes.", key: "Hm."}]}
+    row = {"messages": [ASK, says("Yes.", **{key: "Hm."})]}
     assert one_text(tmp_path, row) == (
         "[user]Is it?<|end|>[assistant]{{<think>Hm.</think>Yes.<|end|>}}",
         None,
@@ -86,12 +92,12 @@ def test_thinking_is_rendered_whatever_its_key(tmp_path: Path, key: str) -> None
 
 
 def test_thinking_that_no_template_reads_is_named(tmp_path: Path) -> None:
-    row = {"messages": [ASK, {"role": "assistant", "content": "Yes.", "thinking": "Hm."}]}
+    row = {"messages": [ASK, says("Yes.", thinking="Hm.")]}
     assert one_text(tmp_path, row, CHAT_TEMPLATE)[1] == "Not read: thinking in 1 turn"
 
 
 def test_an_answer_that_was_cut_while_thinking(tmp_path: Path) -> None:
-    row = {"messages": [ASK, {"role": "assistant", "content": "<think>\nHm", "cut": True}]}
+    row = {"messages": [ASK, says("<think>\nHm", cut=True)]}
     assert one_text(tmp_path, row)[0] == "[user]Is it?<|end|>[assistant]{{<think>Hm}}</think><|end|>"
 
 
@@ -104,18 +110,11 @@ def test_keys_that_nothing_reads_are_counted(tmp_path: Path) -> None:
     assert problems.summary() == "Not read: citations in 6 turns, id in 3 rows, score in 3 rows"
     with pytest.raises(DataError, match=r"keys that are not read(.|\n)*id, score(.|\n)*a\.jsonl:1"):
         texts(tokenizer, file, Problems(strict=True))
-    whole = "{% for m in messages %}{{ m | tojson }}{% endfor %}"
-    tokenizer = load_tokenizer(byte_tokenizer(tmp_path / "w", template=whole))
-    problems = Problems()
-    assert all("citations" in text for text in texts(tokenizer, file, problems))
-    assert problems.summary() == "Not read: id in 3 rows, score in 3 rows"
 
 
 def test_a_turn_of_a_role_that_is_not_written_is_named(tmp_path: Path) -> None:
     template = "{% for m in messages if m.role in ('user', 'assistant') %}[{{ m.content }}]{% endfor %}"
-    row = {
-        "messages": [{"role": "system", "content": "Be brief."}, ASK, {"role": "assistant", "content": "Y"}]
-    }
+    row = {"messages": [{"role": "system", "content": "Be brief."}, ASK, says("Y")]}
     text, said = one_text(tmp_path, row, template)
     assert "brief" not in text
     assert said == "Not read: content of system in 1 turn"
@@ -172,7 +171,7 @@ def test_calls_without_an_object_around_name_and_arguments(tmp_path: Path) -> No
         "<call>{{ c.name }}{{ c.arguments | tojson }}{% endfor %}<|end|>{% endfor %}"
     )
     call = {"function": {"name": "look", "arguments": {"at": "sea"}}}
-    row = {"messages": [ASK, {"role": "assistant", "content": "", "tool_calls": [call]}]}
+    row = {"messages": [ASK, says("", tool_calls=[call])]}
     assert '<call>look{"at": "sea"}<|end|>}}' in one_text(tmp_path, row, template)[0]
 
 
@@ -189,9 +188,7 @@ def test_calls_that_do_not_reach_the_text_are_refused(tmp_path: Path) -> None:
 def test_a_template_that_demands_a_result_after_a_call(tmp_path: Path) -> None:
     demands = "{% if messages[-1].tool_calls %}{{ raise_exception('no result') }}{% endif %}"
     call = {"role": "assistant", "content": "", "tool_calls": [{"name": "look", "arguments": {}}]}
-    row = {
-        "messages": [ASK, call, {"role": "tool", "content": "7"}, {"role": "assistant", "content": "Seven."}]
-    }
+    row = {"messages": [ASK, call, {"role": "tool", "content": "7"}, says("Seven.")]}
     text, said = one_text(tmp_path, row, demands + TEMPLATE)
     assert '[assistant]{{<call>{"name": "look", "arguments": {}}<|end|>}}[tool]7' in text
     assert said is None
@@ -201,11 +198,7 @@ def test_a_template_that_demands_a_system_message(tmp_path: Path) -> None:
     """Its forms are found all the same, and what it reads is not said to be left out."""
     demands = "{% if messages[0].role != 'system' %}{{ raise_exception('no system') }}{% endif %}"
     template = demands + TEMPLATE.replace("reasoning_content", "thinking")
-    row = {
-        "system": "S",
-        "messages": [ASK, {"role": "assistant", "content": "Yes.", "reasoning": "Hm."}],
-        "tools": TOOLS,
-    }
+    row = {"system": "S", "messages": [ASK, says("Yes.", reasoning="Hm.")], "tools": TOOLS}
     text, said = one_text(tmp_path, row, template)
     assert text.endswith("[assistant]{{<think>Hm.</think>Yes.<|end|>}}")
     assert said is None
@@ -215,7 +208,7 @@ def test_variables_of_the_row_decide_what_a_template_reads(tmp_path: Path) -> No
     template = TEMPLATE.replace("if m.reasoning_content", "if keep and m.thinking").replace(
         "{{ m.reasoning_content }}", "{{ m.thinking }}"
     )
-    answer = {"role": "assistant", "content": "Yes.", "thinking": "Hm."}
+    answer = says("Yes.", thinking="Hm.")
     row = {"messages": [ASK, answer], "chat_template_kwargs": {"keep": True}}
     assert one_text(tmp_path, row, template) == (
         "[user]Is it?<|end|>[assistant]{{<think>Hm.</think>Yes.<|end|>}}",
@@ -287,10 +280,7 @@ def test_weights_thinking_and_parts_that_are_not_usual(tmp_path: Path) -> None:
 
 
 def test_names_of_the_row_that_python_has_too(tmp_path: Path) -> None:
-    row = {
-        "messages": [ASK, {"role": "assistant", "content": "Y"}],
-        "chat_template_kwargs": {"self": 1, "tool": 2},
-    }
+    row = {"messages": [ASK, says("Y")], "chat_template_kwargs": {"self": 1, "tool": 2}}
     said = one_text(tmp_path, row)[1]
     assert said == "Not read: self of chat_template_kwargs in 1 row, tool of chat_template_kwargs in 1 row"
 
@@ -298,7 +288,7 @@ def test_names_of_the_row_that_python_has_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize("empty", [[], None, "", "[]"])
 def test_no_call_is_no_call(tmp_path: Path, empty: Any) -> None:
     strict = "{% for m in messages %}{% if 'tool_calls' in m %}{{ m.tool_calls[0].name }}{% endif %}"
-    row = {"messages": [ASK, {"role": "assistant", "content": "Yes.", "tool_calls": empty}], "tools": empty}
+    row = {"messages": [ASK, says("Yes.", tool_calls=empty)], "tools": empty}
     text, said = one_text(tmp_path, row, strict + "[{{ m.content }}]{% endfor %}")
     assert text.replace("{{", "").replace("}}", "") == "[Is it?][Yes.]"
     assert said is None
@@ -310,10 +300,7 @@ def test_what_a_template_drops_beside_calls_is_named(tmp_path: Path) -> None:
         "{% else %}{{ m.content }}{% endif %}<|end|>{% endfor %}"
     )
     calls = [{"name": name, "arguments": {}} for name in ("look", "hear")]
-    row = {
-        "messages": [ASK, {"role": "assistant", "content": "I look.", "tool_calls": calls}],
-        "tools": TOOLS,
-    }
+    row = {"messages": [ASK, says("I look.", tool_calls=calls)], "tools": TOOLS}
     said = one_text(tmp_path, row, template)[1]
     assert said == (
         "Not read: tool_calls after the first in 1 turn, content beside tool_calls in 1 turn, tools in 1 row"
@@ -341,7 +328,7 @@ def test_what_a_template_drops_beside_calls_is_named(tmp_path: Path) -> None:
             "question": "Add.\n3 and 4",
             "response": "7",
             "system_prompt": "S",
-            "history": [{"role": "user", "content": "Hi."}, {"role": "assistant", "content": "Ho."}],
+            "history": [{"role": "user", "content": "Hi."}, says("Ho.")],
         },
         {
             "prompt": "Add.\n3 and 4",
@@ -368,7 +355,7 @@ def test_system_texts_and_earlier_rounds_are_in_the_conversation(tmp_path: Path,
 def test_a_rows_own_names_for_the_template(tmp_path: Path) -> None:
     template = "{% if mood is defined %}({{ mood }}){% endif %}" + TEMPLATE
     tokenizer = load_tokenizer(byte_tokenizer(tmp_path / "t", template=template))
-    talk = [ASK, {"role": "assistant", "content": "Yes."}]
+    talk = [ASK, YES]
     rows = [
         {"messages": talk, "chat_template_kwargs": {"mood": "calm"}},
         {"messages": talk, "chat_template_kwargs": '{"mood": "wild", "depth": 3}'},
@@ -394,7 +381,7 @@ def test_contents_are_given_as_the_template_wants_them(tmp_path: Path) -> None:
     wanted = "[user]Is it?<|end|>[assistant]{{Yes.<|end|>}}"
     parts = [{"type": "text", "text": "Is "}, {"type": "text", "text": "it?"}]
     for content in ("Is it?", parts):
-        row = {"messages": [{"role": "user", "content": content}, {"role": "assistant", "content": "Yes."}]}
+        row = {"messages": [{"role": "user", "content": content}, YES]}
         assert texts(tokenizer, write_rows(tmp_path / "a.jsonl", [row])) == [wanted]
     assert tokenizer.decode(encode_prompt(tokenizer, [ASK])) == "[user]Is it?[assistant]"
     assert texts(tokenizer, tmp_path / "a.jsonl", content_format="parts") == [wanted]
@@ -416,9 +403,10 @@ def test_a_template_that_leaves_out_what_is_said_ends_the_work(
     tmp_path: Path, template: str, what: str
 ) -> None:
     tokenizer = load_tokenizer(byte_tokenizer(tmp_path / "t", template=template))
-    file = write_rows(tmp_path / "a.jsonl", [{"messages": [ASK, {"role": "assistant", "content": "Yes."}]}])
-    with pytest.raises(DataError, match=f"does not write {what}"):
+    file = write_rows(tmp_path / "a.jsonl", [{"messages": [ASK, YES]}])
+    with pytest.raises(DataError, match=f"does not write {what}(.|\n)*render alike") as refused:
         texts(tokenizer, file)
+    assert refused.value.source == tmp_path / "t"
     with pytest.raises(DataError, match=f"does not write {what}"):
         encode_prompt(tokenizer, [ASK])
 
@@ -430,13 +418,13 @@ def test_arguments_as_text_where_the_template_joins_them(tmp_path: Path) -> None
     )
     for arguments in ({"at": "sea"}, '{"at": "sea"}'):
         call = {"function": {"name": "look", "arguments": arguments}}
-        row = {"messages": [ASK, {"role": "assistant", "content": "", "tool_calls": [call]}]}
+        row = {"messages": [ASK, says("", tool_calls=[call])]}
         assert 'look:{"at": "sea"}' in one_text(tmp_path, row, template)[0]
 
 
 def test_the_template_of_conversations_with_tools(tmp_path: Path) -> None:
     plain, tools = "P" + TEMPLATE, "T" + TEMPLATE
-    talk = [ASK, {"role": "assistant", "content": "Yes."}]
+    talk = [ASK, YES]
     rows = [{"messages": talk, "tools": TOOLS}, {"messages": talk}]
     file = write_rows(tmp_path / "a.jsonl", rows)
     named = [{"name": "default", "template": plain}, {"name": "tool_use", "template": tools}]
@@ -502,7 +490,7 @@ def table_rows() -> list[dict[str, Any]]:
         tool = {"name": name, "parameters": {"type": "object", "properties": properties}}
         call = {"type": "function", "function": {"name": name, "arguments": arguments}}
         return {
-            "messages": [ASK, {"role": "assistant", "content": "", "tool_calls": [call]}],
+            "messages": [ASK, says("", tool_calls=[call])],
             "tools": [{"type": "function", "function": tool}],
             "chat_template_kwargs": {"enable_thinking": True},
         }

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from vocabforge.core.errors import DataError, UsageError
 from vocabforge.corpus.sources import bytes as reading
-from vocabforge.corpus.sources import pieces
+from vocabforge.corpus.sources import sources
 from vocabforge.corpus.sources.shards import plan_shards, read_shard, shard_digest
 from vocabforge.corpus.sources.sources import Problems, SourceOptions, iter_documents
 
@@ -41,7 +41,7 @@ CUT = BeforeSpace()
 def in_shards(paths, options=None, *, shard_bytes, cut=CUT, problems=None, **more):
     options = options or SourceOptions()
     problems = problems or Problems(shown=0)
-    shards = plan_shards(paths, options, cut=cut, shard_bytes=shard_bytes, **more)
+    shards = plan_shards(paths, options, shard_bytes=shard_bytes, **more)
     return [list(read_shard(s, options, cut=cut, problems=problems)) for s in shards], shards
 
 
@@ -57,8 +57,8 @@ def flat(groups):
 def shrink(patch):
     """Sizes at which a few bytes have all the borders that gigabytes have."""
     patch.setattr(reading, "BLOCK_BYTES", 7)
-    patch.setattr(pieces, "PIECE_CHARACTERS", 5)
-    patch.setattr(pieces, "_STEP", 4)
+    patch.setattr(sources, "PIECE_CHARACTERS", 5)
+    patch.setattr(sources, "_STEP", 4)
     patch.setattr("vocabforge.corpus.sources.shards._WINDOW", 4)
     patch.setattr("vocabforge.corpus.sources.shards._SHORT_LINE", 6)
 
@@ -100,13 +100,11 @@ def check_pieces(documents, text):
 
 
 def test_a_text_in_pieces_is_the_text(tmp_path, small):
-    for draw, text, bom in random_texts(400):
+    for _, text, bom in random_texts(400):
         file = write(tmp_path, "a.txt", bom * b"\xef\xbb\xbf" + text.encode())
-        groups, shards = in_shards([file], shard_bytes=draw.randint(1, 90))
+        groups, (shard,) = in_shards([file], shard_bytes=1)
         check_pieces(flat(groups), text)
-        assert [s.start for s in shards[1:]] == [s.stop for s in shards[:-1]]
-        assert (shards[0].start, shards[-1].stop) == (0, None)
-        assert sum(s.stored_bytes for s in shards) == file.stat().st_size
+        assert (shard.start, shard.stop, shard.stored_bytes) == (0, None, file.stat().st_size)
 
 
 def test_lines_that_are_not_utf8_are_left_out_alike(tmp_path, small):
@@ -123,26 +121,14 @@ def test_lines_that_are_not_utf8_are_left_out_alike(tmp_path, small):
         assert problems.total == sum(not _valid(line) for line in lines)
 
 
-class Anywhere:
-    margin = 1
-
-    def first(self, text, start=0):
-        return max(1, start) if max(1, start) < len(text) else None
-
-
 def test_blank_and_bad_beginnings(tmp_path, small):
     file = write(tmp_path, "a.txt", b" \n" * 50)
-    assert flat(in_shards([file], shard_bytes=10, cut=Anywhere())[0]) == []
-    file = write(tmp_path, "a.txt", b" \n" * 50 + b"x")
-    assert (
-        "".join(d.text for d in flat(in_shards([file], shard_bytes=10, cut=Anywhere())[0]))
-        == " \n" * 50 + "x"
-    )
-    file = write(tmp_path, "a.txt", b"\xff\n" * 20 + b"ab cd ef\n" * 9)
-    for shard_bytes in range(1, 60):
-        documents = flat(in_shards([file], shard_bytes=shard_bytes, cut=Anywhere())[0])
-        assert [d.begins for d in documents] == [True] + [False] * (len(documents) - 1)
-        assert "".join(d.text for d in documents) == "ab cd ef\n" * 9
+    assert flat(in_shards([file], shard_bytes=10)[0]) == []
+    for data, text in (
+        (b" \n" * 50 + b"x", " \n" * 50 + "x"),
+        (b"\xff\n" * 20 + b"ab cd\n" * 9, "ab cd\n" * 9),
+    ):
+        check_pieces(flat(in_shards([write(tmp_path, "a.txt", data)], shard_bytes=10)[0]), text)
 
 
 def _valid(line: bytes) -> bool:
@@ -201,7 +187,7 @@ def test_json_lines_are_the_same_in_shards(tmp_path_factory, rows, shard_bytes, 
 def test_bytes_read_add_up_and_digests_are_of_the_stored_bytes(tmp_path):
     plain = write(tmp_path, "a.jsonl", b'{"text": "a"}\n' * 40)
     packed = write(tmp_path, "b.txt.gz", gzip.compress(b"a b c\n" * 9))
-    for shard in plan_shards([plain, packed], SourceOptions(), cut=CUT, shard_bytes=100):
+    for shard in plan_shards([plain, packed], SourceOptions(), shard_bytes=100):
         read: list[int] = []
         list(read_shard(shard, SourceOptions(), cut=CUT, on_bytes=read.append))
         assert sum(read) == shard.stored_bytes
@@ -211,7 +197,7 @@ def test_bytes_read_add_up_and_digests_are_of_the_stored_bytes(tmp_path):
 
 def test_a_file_that_has_become_shorter(tmp_path):
     file = write(tmp_path, "a.jsonl", b'{"text": "a"}\n' * 40)
-    first = plan_shards([file], SourceOptions(), cut=CUT, shard_bytes=100)[0]
+    first = plan_shards([file], SourceOptions(), shard_bytes=100)[0]
     file.write_bytes(b'{"text": "a"}\n')
     for use in (lambda: list(read_shard(first, SourceOptions(), cut=CUT)), lambda: shard_digest(first)):
         with pytest.raises(DataError, match="become shorter"):
@@ -226,7 +212,6 @@ def test_domains_own_their_files_and_each_is_read_once(tmp_path):
         [tmp_path / "c.txt", str(tmp_path / "[ab].txt")],
         SourceOptions(),
         domains={"one": [str(tmp_path / "a*")], "two": [str(tmp_path)]},
-        cut=CUT,
         shard_bytes=100,
     )
     assert [(Path(s.source).name, s.kind, s.domain) for s in shards] == [
@@ -235,12 +220,12 @@ def test_domains_own_their_files_and_each_is_read_once(tmp_path):
         ("b.txt", "text", "two"),
         ("d.jsonl", "lines", "two"),
     ]
-    only = plan_shards([], SourceOptions(), domains={"x": [str(tmp_path)]}, cut=None, shard_bytes=9)
+    only = plan_shards([], SourceOptions(), domains={"x": [str(tmp_path)]}, shard_bytes=9)
     assert {s.domain for s in only} == {"x"}
     with pytest.raises(UsageError, match="no input"):
-        plan_shards([], SourceOptions(), cut=None, shard_bytes=9)
+        plan_shards([], SourceOptions(), shard_bytes=9)
     with pytest.raises(UsageError, match="shard_bytes"):
-        plan_shards([tmp_path], SourceOptions(), cut=None, shard_bytes=0)
+        plan_shards([tmp_path], SourceOptions(), shard_bytes=0)
 
 
 def test_the_sample_is_of_documents_and_moves_with_the_file(tmp_path):
@@ -290,7 +275,7 @@ def test_memory_is_bounded(tmp_path):
     with open(file, "wb") as handle:
         for _ in range(48):
             handle.write(("eine Zeile über nichts\n" * 44000).encode()[: 1 << 20].rsplit(b"\n", 1)[0] + b"\n")
-    shards = plan_shards([file], SourceOptions(), cut=CUT, shard_bytes=1 << 30)
+    shards = plan_shards([file], SourceOptions(), shard_bytes=1 << 30)
     tracemalloc.start()
     total = sum(len(d.text) for d in read_shard(shards[0], SourceOptions(), cut=CUT))
     peak = tracemalloc.get_traced_memory()[1]

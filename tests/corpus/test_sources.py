@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import lzma
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,15 +15,11 @@ from hypothesis import strategies as st
 
 from tests.worlds import DATA, needs_data
 from vocabforge.core.artifact import write_artifact
-from vocabforge.core.errors import DataError, UsageError
+from vocabforge.core.errors import DataError, UsageError, VocabForgeError
+from vocabforge.corpus.prepared.options import source_digests
 from vocabforge.corpus.sources import bytes as reading
-from vocabforge.corpus.sources.sources import (
-    Problems,
-    SourceOptions,
-    expand_paths,
-    iter_documents,
-    separated,
-)
+from vocabforge.corpus.sources.shards import plan_shards, read_shard, shard_digest
+from vocabforge.corpus.sources.sources import Problems, SourceOptions, expand_paths, iter_documents, separated
 
 
 def texts(path, **options) -> list[str]:
@@ -184,12 +182,21 @@ def test_broken_json_file(tmp_path, content):
         texts(file)
 
 
-def test_globs(tmp_path):
-    for name in ("in/deep/a.jsonl.gz", "in/b.txt", "in/c.md", "in/d[1].txt"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("x")
-    found = expand_paths([f"{tmp_path}/**/*.gz", tmp_path / "in" / "d[1].txt", f"{tmp_path}/in/*"])
-    assert [file.name for file in found] == ["a.jsonl.gz", "d[1].txt", "b.txt"]
+def test_folders_globs_and_files_read_once(tmp_path):
+    folder = tmp_path / "in"
+    for name in ("deep/a.jsonl.gz", "b.txt", "c.md", "d[1].txt", ".hidden.txt"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("x")
+
+    def names(*paths) -> list[str]:
+        return [file.name for file in expand_paths(paths)]
+
+    assert names(f"{tmp_path}/**/*.gz", folder / "d[1].txt", f"{folder}/*") == [
+        "a.jsonl.gz",
+        "d[1].txt",
+        "b.txt",
+    ]
+    assert names(folder / "b.txt", folder) == ["b.txt", "d[1].txt", "a.jsonl.gz"]
     with pytest.raises(DataError, match=r"pattern matches no(.|\n)*\*\.xz"):
         expand_paths([f"{tmp_path}/**/*.xz"])
 
@@ -253,14 +260,6 @@ def test_development_data(name, options, documents, conversations, left_out):
     assert problems.total == left_out
 
 
-def test_folders_are_searched_and_files_read_once(tmp_path):
-    (tmp_path / "in" / "deep").mkdir(parents=True)
-    for name in ("in/b.txt", "in/deep/a.jsonl.gz", "in/.hidden.txt", "in/c.md"):
-        (tmp_path / name).write_text("x")
-    found = expand_paths([tmp_path / "in" / "b.txt", tmp_path / "in"])
-    assert [file.name for file in found] == ["b.txt", "a.jsonl.gz"]
-
-
 def test_unusable_paths(tmp_path):
     (tmp_path / "a.parquet.gz").write_text("x")
     with pytest.raises(DataError, match=r"no supported file(.|\n)*\.jsonl"):
@@ -279,3 +278,42 @@ def test_the_manifest_in_a_folder_of_responses_is_no_text(tmp_path: Path) -> Non
     with write_artifact(tmp_path / "responses", "responses", {}) as folder:
         (folder / "responses.jsonl").write_text('{"text": "hello"}\n')
     assert [path.name for path in expand_paths([tmp_path / "responses"])] == ["responses.jsonl"]
+
+
+def test_files_at_urls(tmp_path: Path) -> None:
+    """Globs, shards, packed and table files give the documents of local copies; errors name the URL."""
+    fsspec, pa = pytest.importorskip("fsspec"), pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    lines = b"".join(b'{"text": "row %d"}\n' % number for number in range(40))
+    (tmp_path / "a.jsonl").write_bytes(lines)
+    (tmp_path / "b.txt.gz").write_bytes(gzip.compress(b"packed"))
+    parquet.write_table(pa.table({"text": ["one", "two"]}), tmp_path / "c.parquet")
+    with (
+        pa.OSFile(str(tmp_path / "d.arrow"), "wb") as sink,
+        pa.ipc.new_file(sink, pa.schema({"text": "string"})) as w,
+    ):
+        w.write_table(pa.table({"text": ["three"]}))
+    memory = fsspec.filesystem("memory")
+    memory.put(str(tmp_path), "/bucket", recursive=True)
+    memory.pipe("/bucket/e.jsonl", b'{"text": "good"}\nbad\n')
+    urls = ["memory://bucket/[a-d].*"]
+    found = [document.text for document in iter_documents(urls, SourceOptions())]
+    assert found == texts(tmp_path) == [*(f"row {n}" for n in range(40)), "packed", "one", "two", "three"]
+    shards = plan_shards(urls, SourceOptions(), shard_bytes=100)
+    parts = [[d.text for d in read_shard(shard, SourceOptions(), cut=None)] for shard in shards]
+    assert len(shards) > 5
+    assert [text for part in parts for text in part] == found
+    assert shard_digest(shards[0]) == hashlib.sha256(lines[: shards[0].stop]).hexdigest()
+    assert source_digests(["memory://bucket/c.parquet"]) == source_digests([tmp_path / "c.parquet"])
+    with pytest.raises(DataError, match=r"not valid JSON(.|\n)*memory://bucket/e\.jsonl:2"):
+        texts("memory://bucket/e.jsonl", strict=True)
+    with pytest.raises(DataError, match=r"cannot be read(.|\n)*memory://bucket/none\.jsonl"):
+        texts("memory://bucket/none.jsonl")
+    with pytest.raises(DataError, match="holds no supported file"):
+        texts("memory://bucket/*.xz")
+
+
+def test_a_url_names_the_package_that_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    with pytest.raises(VocabForgeError, match=r"s3://bucket/a\.jsonl(.|\n)*pip install s3fs"):
+        texts("s3://bucket/a.jsonl")

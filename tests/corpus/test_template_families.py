@@ -31,11 +31,6 @@ from vocabforge.corpus.sources.rows import row_document
 from vocabforge.corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
 
 FAMILIES = Path(__file__).parent / "template_families"
-PARTS_OF_NO_ROW = (
-    "{% for m in messages %}{{ '<|' + m.role + '|>' }}{% for part in m.content %}"
-    "{% if part.type == 'card' %}{{ part.text }}{% endif %}{% endfor %}<|end|>{% endfor %}"
-    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
-)
 
 
 def all_cases() -> Iterator[Any]:
@@ -177,32 +172,3 @@ def test_every_text_is_its_marked_text_without_the_marks() -> None:
         for text, with_marks in zip(as_list(case["text"]), as_list(case["marked"]), strict=True):
             assert with_marks.replace("[[", "").replace("]]", "") == text, parameter.id
             assert "[[" in with_marks, parameter.id
-
-
-@pytest.mark.parametrize("parts", [False, True])
-@pytest.mark.parametrize("answers", ["all", "each"])
-def test_a_template_that_writes_no_question_is_refused_first(
-    tmp_path: Path, parts: bool, answers: str
-) -> None:
-    """Two questions that render alike are an error that names the template, before anything is learnt."""
-    tokenizer = load_tokenizer(byte_tokenizer(tmp_path, template=PARTS_OF_NO_ROW))
-    for question in ("one", "two"):
-        turns = [{"role": "user", "content": question}, {"role": "assistant", "content": "a"}]
-        if parts:
-            turns = [{**turn, "content": [{"type": "text", "text": turn["content"]}]} for turn in turns]
-        document = read_row({"messages": turns})
-        chats = render_chats(tokenizer, document.messages or [], ChatOptions(answers=answers))
-        with pytest.raises(DataError, match="chat template does not write the user's texts") as refused:
-            next(chats)
-        assert refused.value.source == tmp_path
-        assert "render alike" in str(refused.value.got)
-
-
-def test_a_template_that_writes_no_answer_is_refused_after_it(tmp_path: Path) -> None:
-    """The user's texts are looked at first, then the assistant's."""
-    template = PARTS_OF_NO_ROW.replace("'card'", "('text' if m.role == 'user' else 'card')")
-    tokenizer = load_tokenizer(byte_tokenizer(tmp_path, template=template))
-    turns = [{"role": "user", "content": "one"}, {"role": "assistant", "content": "a"}]
-    with pytest.raises(DataError, match="chat template does not write the assistant's texts") as refused:
-        next(render_chats(tokenizer, read_row({"messages": turns}).messages or [], ChatOptions()))
-    assert refused.value.source == tmp_path

@@ -7,11 +7,15 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from tests.decode.theory_formulas import expected_tokens
 from vocabforge.decode.control.control import Control, CycleFigures
-from vocabforge.decode.proposers.interface import PLAIN_PLAN, Plan
+from vocabforge.decode.control.estimates import expected_by_length
+from vocabforge.decode.interface import PLAIN_PLAN, Plan
 
 STEP = 0.01  # seconds of a plain cycle
+
+
+def expected_tokens(conditional: Sequence[float]) -> float:
+    return expected_by_length(conditional)[-1]
 
 
 def chain_plans(levels: int) -> list[Plan]:

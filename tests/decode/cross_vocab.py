@@ -17,7 +17,7 @@ from tests.decode.proofs import Case, Walker, reference_distribution
 from vocabforge.decode import sampling
 from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.cross_vocab.text import DraftText
-from vocabforge.decode.proposers.interface import Draw
+from vocabforge.decode.interface import Draw
 from vocabforge.decode.proposers.registry import Proposer, ProposerParts, make_proposer
 from vocabforge.decode.request import SamplingParams
 from vocabforge.decode.sampling import Chance

@@ -13,7 +13,6 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
-from tests.decode import mutants
 from tests.decode.cross_vocab import (
     SITUATIONS,
     Situation,
@@ -24,7 +23,7 @@ from tests.decode.cross_vocab import (
     target_of,
 )
 from tests.decode.markov import MarkovTarget
-from tests.decode.mutants import Mutant, mistake
+from tests.decode.mutants import Mutant, mistake, mutants_of
 from tests.decode.proofs import GREEDY, TRANSFORMS
 from tests.vocab.overlap_support import hand_made
 from vocabforge.decode.build.spec import MethodSpec
@@ -155,10 +154,6 @@ def a_drafter_like_the_target_is_right() -> None:
                 assert set(result.verified_lengths) == {3}, (way, tree)
 
 
-def source(module: str, right: str, wrong: str, killer: Callable[[], None]) -> Mutant:
-    return mutants.source(f"vocabforge.decode.{module}", right, wrong, killer)
-
-
 @contextmanager
 def special_pair() -> Iterator[None]:
     """The first special token of both taken for one: their texts look alike."""
@@ -192,150 +187,151 @@ def accepted_by_prefix() -> Iterator[None]:
         yield
 
 
-# fmt: off
+# Module below vocabforge.decode, and the check that notices the change: name -> right and wrong snippet.
+MISTAKES: dict[tuple[str, Callable[[], None]], dict[str, tuple[str, str]]] = {
+    ("cross_vocab.proposer", drawn_tokens_have_their_distribution): {
+        "rows gathered in one order, reported in another": (
+            "lm_head_weight.detach()[chosen]",
+            "lm_head_weight.detach()[chosen.flip(0)]",
+        ),
+        "tokens drafted that only the drafter has": (
+            "np.unique(pairs[:, 1])",
+            "np.arange(drafter.config.vocab_size)",
+        ),
+    },
+    ("cross_vocab.trees", drawn_tokens_are_lossless): {
+        "a distribution in the drafter's order": ("distribution.weights[order])", "distribution.weights)"),
+        "ids in the drafter's order": (
+            "DraftDistribution(ids[order], distribution",
+            "DraftDistribution(ids, distribution",
+        ),
+        "q of the full vocabulary": (
+            "return DraftDistribution(ids[order], distribution.weights[order])",
+            "return DraftDistribution(np.append(ids[order], 3), "
+            "np.append(distribution.weights[order], distribution.weights.sum()))",
+        ),
+    },
+    ("cross_vocab.trees", drawn_tokens_have_their_distribution): {
+        "pairs of the wrong side": (
+            "self._host[pairs[:, 1]] = pairs[:, 0]",
+            "self._host[pairs[:, 0]] = pairs[:, 1]",
+        )
+    },
+    ("cross_vocab.text", a_drafter_like_the_target_is_right): {
+        "the start token again inside of the text": (
+            "        self._append(pairs, text)\n",
+            "        self._append([(self._bridge.drafter.start[0], 0), *pairs], text)\n",
+        )
+    },
+    ("cross_vocab.text", texts_are_read_as_they_are): {
+        "the start token before every new piece": (
+            "        self._append(path, pending[:taken])\n",
+            "        self._append([(self._bridge.drafter.start[0], 0), *path], pending[:taken])\n",
+        ),
+        "held bytes lost": ("self.held = pending[taken + len(complete) :]", "self.held = b''"),
+    },
+    ("proposers.draft_model", best_drafts_are_lossless): {
+        "accepted draft tokens not in the drafter's text": (
+            "known = min(start, self.passes.lengths[row] + 1)",
+            "known = start",
+        )
+    },
+    ("cross_vocab.slrs.psi", strings_have_their_distribution): {
+        "psi with what longer tokens take": ("whole = max(whole - sum(longer), 0 * whole)", "whole = whole"),
+        "psi of one spelling": (
+            "weight * share\n        return found",
+            "weight * share\n        return dict(list(found.items())[:1])",
+        ),
+        "psi of longer texts than were drawn": (
+            "if len(path) + 1 >= self._length:",
+            "if len(path) + 1 > self._length:",
+        ),
+        "psi of the first token alone": (
+            "waiting = [one[size:] for one in chain.forbidden if one.startswith(form)]",
+            "waiting = list[bytes]()",
+        ),
+        "psi not given what came before": ("return share / before if", "return share if"),
+        "an end without a probability": (
+            "share = distributions.streams.ends(self._chain.written)",
+            "share = 0",
+        ),
+    },
+    ("cross_vocab.slrs.psi", strings_are_lossless): {
+        "psi of sum 1 over what can be drawn": (
+            "        return self._known[token]",
+            "        ends = {*self._distributions.trie.forms, self._distributions.eos} - {None}\n"
+            "        all_of = [self._evaluate(one) for one in ends]\n"
+            "        return self._known[token] / (sum(all_of) or 1)",
+        )
+    },
+    ("verify.residual", strings_are_lossless): {
+        "nothing drawn, and no residual": (
+            "return choose_lazy(row, node, weights, distribution)",
+            "return (choose_lazy if row.children[node] else lambda *_: (None, row.chance.draw(weights)))"
+            "(row, node, weights, distribution)",
+        )
+    },
+    ("verify.lazy", strings_are_lossless): {
+        "a residual that accepts as p does": (
+            "heights[place] = _rest(height, distribution, tokens[place])",
+            "heights[place] = height",
+        ),
+        "a child accepted with p": ("happens(min(p[token], psi), psi)", "happens(p[token], p.sum())"),
+    },
+    ("cross_vocab.slrs.trie", strings_have_their_distribution): {
+        "a range that ends one token early": (
+            "bisect_left(self._forms, start), last",
+            "bisect_left(self._forms, start), last - 1",
+        ),
+        "a range that begins one token late": (
+            "bisect_left(self._forms, start), last",
+            "bisect_left(self._forms, start) + 1, last",
+        ),
+    },
+    ("cross_vocab.slrs.contexts", strings_have_their_distribution): {
+        "rows of the head in the order of their ids": (
+            "torch.tensor([*words.ids, *words.eos], device",
+            "torch.tensor(sorted([*words.ids, *words.eos]), device",
+        )
+    },
+    ("cross_vocab.slrs", strings_are_lossless): {
+        "drawn from another distribution than psi is of": (
+            "else draw.chance.draw(weights)",
+            "else draw.chance.draw(weights * weights)",
+        )
+    },
+}
 MUTANTS = {
-    # TLI
-    "rows gathered in one order, reported in another": source(
-        "cross_vocab.proposer", "lm_head_weight.detach()[chosen]", "lm_head_weight.detach()[chosen.flip(0)]",
-        drawn_tokens_have_their_distribution,
-    ),
-    "a distribution in the drafter's order": source(
-        "cross_vocab.trees", "distribution.weights[order])", "distribution.weights)", drawn_tokens_are_lossless
-    ),
-    "ids in the drafter's order": source(
-        "cross_vocab.trees",
-        "DraftDistribution(ids[order], distribution",
-        "DraftDistribution(ids, distribution",
-        drawn_tokens_are_lossless,
-    ),
-    "q of the full vocabulary": source(
-        "cross_vocab.trees",
-        "return DraftDistribution(ids[order], distribution.weights[order])",
-        "return DraftDistribution(np.append(ids[order], 3), "
-        "np.append(distribution.weights[order], distribution.weights.sum()))",
-        drawn_tokens_are_lossless,
-    ),
-    "tokens drafted that only the drafter has": source(
-        "cross_vocab.proposer", "np.unique(pairs[:, 1])", "np.arange(drafter.config.vocab_size)",
-        drawn_tokens_have_their_distribution,
-    ),
-    "pairs of the wrong side": source(
-        "cross_vocab.trees", "self._host[pairs[:, 1]] = pairs[:, 0]", "self._host[pairs[:, 0]] = pairs[:, 1]",
-        drawn_tokens_have_their_distribution,
-    ),
+    **mutants_of(MISTAKES, "vocabforge.decode."),
     "a pair of special tokens": Mutant(special_pair, special_tokens_are_never_drafted),
     "special tokens matched by their text": Mutant(
         lambda: mistake(
             "vocabforge.vocab.overlap.token_bytes",
-            "    for token_id in special:\n        forms[token_id] = None\n", "",
+            "    for token_id in special:\n        forms[token_id] = None\n",
+            "",
         ),
         special_tokens_are_no_pairs,
     ),
-    # The drafter's text
-    "the start token again inside of the text": source(
-        "cross_vocab.text",
-        "        self._append(pairs, text)\n",
-        "        self._append([(self._bridge.drafter.start[0], 0), *pairs], text)\n",
-        a_drafter_like_the_target_is_right,
-    ),
-    "the start token before every new piece": source(
-        "cross_vocab.text",
-        "        self._append(path, pending[:taken])\n",
-        "        self._append([(self._bridge.drafter.start[0], 0), *path], pending[:taken])\n",
-        texts_are_read_as_they_are,
-    ),
-    "held bytes lost": source(
-        "cross_vocab.text", "self.held = pending[taken + len(complete) :]", "self.held = b''",
-        texts_are_read_as_they_are,
-    ),
-    "accepted draft tokens not in the drafter's text": source(
-        "proposers.draft_model", "known = min(start, self.passes.lengths[row] + 1)", "known = start",
-        best_drafts_are_lossless,
-    ),
-    # SLEM
     "a child accepted whose bytes only begin like the token": Mutant(
         accepted_by_prefix, spelled_drafts_are_lossless
-    ),
-    # SLRS
-    "psi with what longer tokens take": source(
-        "cross_vocab.slrs.psi",
-        "whole = max(whole - sum(longer), 0 * whole)",
-        "whole = whole",
-        strings_have_their_distribution,
-    ),
-    "psi of one spelling": source(
-        "cross_vocab.slrs.psi",
-        "weight * share\n        return found", "weight * share\n        return dict(list(found.items())[:1])",
-        strings_have_their_distribution,
-    ),
-    "psi of longer texts than were drawn": source(
-        "cross_vocab.slrs.psi", "if len(path) + 1 >= self._length:", "if len(path) + 1 > self._length:",
-        strings_have_their_distribution,
-    ),
-    "psi of the first token alone": source(
-        "cross_vocab.slrs.psi", "waiting = [one[size:] for one in chain.forbidden if one.startswith(form)]",
-        "waiting = list[bytes]()", strings_have_their_distribution,
-    ),
-    "psi not given what came before": source(
-        "cross_vocab.slrs.psi", "return share / before if", "return share if", strings_have_their_distribution
-    ),
-    "psi of sum 1 over what can be drawn": source(
-        "cross_vocab.slrs.psi",
-        "        return self._known[token]",
-        "        ends = {*self._distributions.trie.forms, self._distributions.eos} - {None}\n"
-        "        all_of = [self._evaluate(one) for one in ends]\n"
-        "        return self._known[token] / (sum(all_of) or 1)",
-        strings_are_lossless,
-    ),
-    "an end without a probability": source(
-        "cross_vocab.slrs.psi",
-        "share = distributions.streams.ends(self._chain.written)",
-        "share = 0",
-        strings_have_their_distribution,
-    ),
-    "nothing drawn, and no residual": source(
-        "verify.residual",
-        "return choose_lazy(row, node, weights, distribution)",
-        "return (choose_lazy if row.children[node] else lambda *_: (None, row.chance.draw(weights)))"
-        "(row, node, weights, distribution)",
-        strings_are_lossless,
-    ),
-    "a residual that accepts as p does": source(
-        "verify.lazy", "heights[place] = _rest(height, distribution, tokens[place])", "heights[place] = height",
-        strings_are_lossless,
-    ),
-    "a child accepted with p": source(
-        "verify.lazy", "happens(min(p[token], psi), psi)", "happens(p[token], p.sum())", strings_are_lossless
-    ),
-    "a range that ends one token early": source(
-        "cross_vocab.slrs.trie", "bisect_left(self._forms, start), last", "bisect_left(self._forms, start), last - 1",
-        strings_have_their_distribution,
-    ),
-    "a range that begins one token late": source(
-        "cross_vocab.slrs.trie", "bisect_left(self._forms, start), last", "bisect_left(self._forms, start) + 1, last",
-        strings_have_their_distribution,
-    ),
-    "rows of the head in the order of their ids": source(
-        "cross_vocab.slrs.contexts",
-        "torch.tensor([*words.ids, *words.eos], device", "torch.tensor(sorted([*words.ids, *words.eos]), device",
-        strings_have_their_distribution,
-    ),
-    "drawn from another distribution than psi is of": source(
-        "cross_vocab.slrs",
-        "else draw.chance.draw(weights)", "else draw.chance.draw(weights * weights)", strings_are_lossless,
     ),
 }
 
 # These cost acceptance and nothing else: the checks of the distribution pass with them.
-HARMLESS = {
-    "a path that does not go on from the held bytes": source(
-        "cross_vocab.trees", "if not written.startswith(held):", "if False:", half_characters_are_lossless
-    ),
-    "the start token again": source(
-        "cross_vocab.text",
-        "        self._append(path, pending[:taken])\n",
-        "        self._append([(self._bridge.drafter.start[0], 0), *path], pending[:taken])\n",
-        spelled_drafts_are_lossless,
-    ),
-}
-# fmt: on
+HARMLESS = mutants_of(
+    {
+        ("cross_vocab.trees", half_characters_are_lossless): {
+            "a path that does not go on from the held bytes": (
+                "if not written.startswith(held):",
+                "if False:",
+            )
+        },
+        ("cross_vocab.text", spelled_drafts_are_lossless): {
+            "the start token again": (
+                "        self._append(path, pending[:taken])\n",
+                "        self._append([(self._bridge.drafter.start[0], 0), *path], pending[:taken])\n",
+            )
+        },
+    },
+    "vocabforge.decode.",
+)

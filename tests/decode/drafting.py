@@ -17,9 +17,9 @@ from tests.models.mtp_targets import FAMILY_KEYS, family_switches
 from tests.worlds import tiny_drafter
 from vocabforge.decode import target_side
 from vocabforge.decode.engine import Decoder
+from vocabforge.decode.interface import Commit, Plan
 from vocabforge.decode.proposers.block import BiasedHead
 from vocabforge.decode.proposers.eagle import EagleBackend
-from vocabforge.decode.proposers.interface import Commit, Plan
 from vocabforge.decode.proposers.model import ModelProposer
 from vocabforge.decode.proposers.registry import Proposer, tree_proposer
 from vocabforge.decode.request import Generation

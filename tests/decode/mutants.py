@@ -6,8 +6,9 @@ import importlib
 import inspect
 import itertools
 import pkgutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
@@ -230,236 +231,178 @@ class Mutant(NamedTuple):
     killer: Callable[[], None]
 
 
-def source(module: str, right: str, wrong: str, killer: Callable[[], None]) -> Mutant:
-    """Another snippet in the source of a module, or of the one module of a package that has it."""
-    return Mutant(lambda: mistake(module, right, wrong), killer)
+def mutants_of(
+    mistakes: Mapping[tuple[str, Callable[[], None]], Mapping[str, tuple[str, str]]], package: str = ""
+) -> dict[str, Mutant]:
+    return {
+        name: Mutant(partial(mistake, package + module, *snippets), killer)
+        for (module, killer), rows in mistakes.items()
+        for name, snippets in rows.items()
+    }
 
 
 EXITS = "vocabforge.decode.exit_states"
 DECODE = "vocabforge.decode"  # or the module, where a snippet stands in several
+MATCH, POINT, RESIDUAL = (f"{DECODE}.verify.{name}" for name in ("match", "point", "residual"))
 DRAWS = "found = draw_children(distribution, len(children), draw.chance)"
-MUTANTS = {
-    # The mistakes of METHODS section 10, and those of the issue.
-    "one uniform number for all decisions": source(
-        DECODE,
-        "self._uniform = np.random.Generator(np.random.Philox(key=seed)).random",
-        "number = np.random.Generator(np.random.Philox(key=seed)).random(); self._uniform = lambda: number",
-        fresh_numbers,
-    ),
-    "the best tokens verified as if drawn": source(
-        DECODE,
-        DRAWS,
-        "found = distribution.ids[np.argsort(-distribution.weights, kind='stable')[: len(children)]].tolist()",
-        drawn,
-    ),
-    "drawn, then only the best kept": source(
-        DECODE,
-        DRAWS,
-        "found = sorted(draw_children(distribution, len(children) + 1, draw.chance),"
-        " key=lambda token: -distribution.weights[list(distribution.ids).index(token)])[: len(children)]",
-        drawn,
-    ),
-    "drawn from a part of the distribution": source(
-        DECODE,
-        DRAWS,
-        "found = draw_children(DraftDistribution(distribution.ids[1:], distribution.weights[1:]), "
-        "len(children), draw.chance)",
-        drawn,
-    ),
-    "<= for <": source(
-        DECODE, "* total < weight", "* total <= weight", the_lowest_and_the_highest_uniform_number
-    ),
-    "a draw that takes weights of 0": source(
-        DECODE, 'side="right"', 'side="left"', the_lowest_and_the_highest_uniform_number
-    ),
-    "the residual skipped": source(DECODE + ".verify.residual", "p = rest / rest.sum()", "p = p", drawn),
-    "no residual outside the distribution's ids": source(
-        DECODE + ".verify.residual", "rest = p.copy()\n", "rest = 0 * p\n", drawn_chain
-    ),
-    "q of another order": source(
-        DECODE + ".verify.residual",
-        "q = distribution.weights / distribution.weights.sum()",
-        "q = (distribution.weights / distribution.weights.sum())[::-1]",
-        drawn,
-    ),
-    "q of before the draw": source(DECODE + ".verify.residual", "q = _without(q, place)", "q = q", drawn),
-    "drawn siblings not removed": source(
-        DECODE,
-        "weights[place] = 0 * weights[place]",
-        "weights[place] = weights[place]",
-        drawn,
-    ),
-    "siblings not removed": source(
-        DECODE + ".verify.point", "weights[token] = 0 * weight", "weights[token] = weight", any_trees
-    ),
-    "the whole mass stays 1": source(
-        DECODE + ".verify.point",
-        "happens(weight, weights.sum())",
-        "happens(weight, 3 * weights.max())",
-        any_trees,
-    ),
-    "drawn in one order, tried in another": source(
-        DECODE, DRAWS, DRAWS.replace(" = ", " = list(reversed(") + "))", drawn
-    ),
-    "the residual is the target's distribution": source(
-        DECODE + ".verify.residual", "rest = _residual(p, q, distribution)", "rest = p", drawn
-    ),
-    "the rejected distribution taken out altogether": source(
-        DECODE + ".verify.residual", "np.maximum(p[distribution.ids] - q, 0 * q)", "0 * q", drawn
-    ),
-    "q not renormalised": source(
-        DECODE + ".verify.residual", "return rest / rest.sum() if rest.any() else rest", "return rest", drawn
-    ),
-    "accepted with min(p, q) of p + q": source(
-        DECODE + ".verify.residual", "happens(min(p, q), q)", "happens(min(p, q), q + p)", drawn
-    ),
-    "accepted whatever q is": source(
-        DECODE + ".verify.residual", "happens(min(p, q), q)", "happens(p, p + 1)", drawn
-    ),
-    "p of another total": source(
-        DECODE + ".verify.residual",
-        "p = weights / weights.sum()",
-        "p = weights / weights.max() / len(weights)",
-        drawn,
-    ),
-    "a rejected sibling that stays": source(
-        DECODE + ".verify.point",
-        "weights[token] = 0 * weight  # a fraction stays a fraction",
-        "return False",
-        any_trees,
-    ),
-    "no renormalisation after a rejection": source(
-        DECODE + ".verify.point",
-        "happens(weight, weights.sum())",
-        "happens(weight, 1 + 0 * weight)",
-        any_trees,
-    ),
-    "accepted half as often": source(
-        DECODE + ".verify.point",
-        "happens(weight, weights.sum())",
-        "happens(weight / 2, weights.sum())",
-        any_trees,
-    ),
-    "penalties count the root twice": source(
-        DECODE + ".verify.point",
-        "row.history, path_tokens)",
-        "row.history, [row.tokens[0], *path_tokens])",
-        any_trees,
-    ),
-    "EOS dropped": source(
-        DECODE,
-        "            ids.append(token)\n",
-        "            ids.extend([] if token in request.stop_ids else [token])\n",
-        stops,
-    ),
-    "tokens after EOS": source(
-        DECODE,
-        "            if self.finish is not None:\n                break",
-        "            pass",
-        stops,
-    ),
-    "one token too many": source(
-        DECODE, "elif len(ids) == self.room:", "elif len(ids) == self.room + 1:", limits
-    ),
-    "token 0 lost": source(
-        DECODE + ".proposers.ngram",
-        "for token in tokens:",
-        "for token in filter(None, tokens):",
-        repeated_texts_are_drafted,
-    ),
-    "a mask without the last committed slot": source(
-        DECODE, "(behind < 0)[:, None] |", "(behind < -1)[:, None] |", any_trees
-    ),
-    "a mask that shows siblings": source(
-        DECODE, "(inside & ((behind", "((inside | ~inside) & ((behind", any_trees
-    ),
-    "positions by slot": source(
-        DECODE,
-        "positions = slots if tree.chain else self.committed[:, None] + tree.depths",
-        "positions = slots",
-        any_trees,
-    ),
-    "compaction from the slot before": source(
-        DECODE,
-        "self.committed[:, None] + path, self",
-        "self.committed[:, None] + path - 1, self",
-        any_trees,
-    ),
-    "no compaction": source(DECODE, "if not tree.chain:", "if False:", several_cycles),
-    "compaction one slot late": source(
-        DECODE,
-        "self.committed[:, None] + self._slots[: path.shape[1]]",
-        "self.committed[:, None] + self._slots[1 : path.shape[1] + 1]",
-        several_cycles,
-    ),
-    "rows that move each other's slots": source(
-        "vocabforge.models.kv_cache",
-        "cache[:, self.rows, :, destination] = cache[:, self.rows, :, source]",
-        "cache[:, self.rows, :, destination] = cache[:, self.rows.flip(0), :, source]",
-        several_cycles,
-    ),
-    "an early exit that overwrites the root": source(
-        DECODE,
-        "slots = (self.committed[:, None] + 1) + self.slots[used",
-        "slots = self.committed[:, None] + self.slots[used",
-        early_exit_is_right,
-    ),
-    "a leaf without the first layers": source(EXITS, "if not most:", "if True:", first_layers_of_drafting),
-    "drafted keys where drafting left them": source(
-        EXITS, "nodes.slots, root + places)", "nodes.slots, nodes.slots)", first_layers_of_drafting
-    ),
-    "drafted states in drafting's order": source(
-        EXITS,
-        "self.states.gather(1, places.",
-        "self.states.gather(1, places.sort(1)[0].",
-        first_layers_of_drafting,
-    ),
-    "a drafted state by its token alone": source(
-        EXITS, "found = same & (places", "found = same | (places", first_layers_of_drafting
-    ),
-    "the exit layer twice": source(
-        EXITS, "above = range(self.layers,", "above = range(self.layers - 1,", first_layers_of_drafting
-    ),
-    "one slot too few committed": source(
-        DECODE + ".target_side",
-        "self.committed.add_(counts)",
-        "self.committed.add_(counts - 1)",
-        any_trees,
-    ),
-    "dead nodes alive": source(DECODE, "if alive is None or alive[node]:", "if True:", dead_nodes),
-    "dead nodes alive, greedily": source(
-        "vocabforge.ops.tree_verify", "agrees = agrees & alive", "agrees = agrees & True", dead_nodes
-    ),
-    "greedy penalties without the path": source(
-        DECODE + ".verify.match", "row.history, path_tokens)", "row.history, [])", greedy_trees
-    ),
-    "matched, penalties without the path": source(
-        DECODE + ".verify.match", "row.history, path_tokens)", "row.history, [])", any_trees
-    ),
-    "any child a match": source(
-        DECODE + ".verify.match", "if row.tokens[child] == token", "if True", any_trees
-    ),
-    "penalties without the path": source(
-        DECODE + ".verify.point", "row.history, path_tokens)", "row.history, [])", any_trees
-    ),
-    "drawn, penalties without the path": source(
-        DECODE + ".verify.residual", "row.history, path_tokens)", "row.history, [])", drawn_with_penalties
-    ),
-    "penalties without the output": source(
-        DECODE, "one.judge.history.add(verdicts.tokens[row])", "pass", any_trees
-    ),
-    "penalties without the first token": source(DECODE, "history.add([first])", "pass", any_trees),
-    "top-p without the token that reaches it": source(
-        DECODE, "sampling.top_p * mass[-1])) + 1]", "sampling.top_p * mass[-1]))]", transform
-    ),
-    "top-k that keeps one more": source(DECODE, 'kind="stable")][:k]', 'kind="stable")][:k + 1]', transform),
-    "a repetition penalty that favours": source(
-        DECODE,
-        "touched > 0, touched / factor, touched * factor",
-        "touched > 0, touched * factor, touched / factor",
-        transform,
-    ),
-    "a frequency penalty once": source(
-        DECODE, "often.astype(np.float32)", "(often > 0).astype(np.float32)", transform
-    ),
+# Module (or package) whose source changes, and the check that notices the change: name -> right and wrong snippet.
+MISTAKES: dict[tuple[str, Callable[[], None]], dict[str, tuple[str, str]]] = {
+    (DECODE, fresh_numbers): {
+        "one uniform number for all decisions": (
+            "self._uniform = np.random.Generator(np.random.Philox(key=seed)).random",
+            "number = np.random.Generator(np.random.Philox(key=seed)).random(); self._uniform = lambda: number",
+        )
+    },
+    (DECODE, drawn): {
+        "the best tokens verified as if drawn": (
+            DRAWS,
+            "found = distribution.ids[np.argsort(-distribution.weights, kind='stable')[: len(children)]].tolist()",
+        ),
+        "drawn, then only the best kept": (
+            DRAWS,
+            "found = sorted(draw_children(distribution, len(children) + 1, draw.chance),"
+            " key=lambda token: -distribution.weights[list(distribution.ids).index(token)])[: len(children)]",
+        ),
+        "drawn from a part of the distribution": (
+            DRAWS,
+            "found = draw_children(DraftDistribution(distribution.ids[1:], distribution.weights[1:]), "
+            "len(children), draw.chance)",
+        ),
+        "drawn siblings not removed": (
+            "weights[place] = 0 * weights[place]",
+            "weights[place] = weights[place]",
+        ),
+        "drawn in one order, tried in another": (DRAWS, DRAWS.replace(" = ", " = list(reversed(") + "))"),
+    },
+    (DECODE, the_lowest_and_the_highest_uniform_number): {
+        "<= for <": ("* total < weight", "* total <= weight"),
+        "a draw that takes weights of 0": ('side="right"', 'side="left"'),
+    },
+    (RESIDUAL, drawn): {
+        "the residual skipped": ("p = rest / rest.sum()", "p = p"),
+        "q of another order": (
+            "q = distribution.weights / distribution.weights.sum()",
+            "q = (distribution.weights / distribution.weights.sum())[::-1]",
+        ),
+        "q of before the draw": ("q = _without(q, place)", "q = q"),
+        "the residual is the target's distribution": ("rest = _residual(p, q, distribution)", "rest = p"),
+        "the rejected distribution taken out altogether": (
+            "np.maximum(p[distribution.ids] - q, 0 * q)",
+            "0 * q",
+        ),
+        "q not renormalised": ("return rest / rest.sum() if rest.any() else rest", "return rest"),
+        "accepted with min(p, q) of p + q": ("happens(min(p, q), q)", "happens(min(p, q), q + p)"),
+        "accepted whatever q is": ("happens(min(p, q), q)", "happens(p, p + 1)"),
+        "p of another total": ("p = weights / weights.sum()", "p = weights / weights.max() / len(weights)"),
+    },
+    (RESIDUAL, drawn_chain): {
+        "no residual outside the distribution's ids": ("rest = p.copy()\n", "rest = 0 * p\n")
+    },
+    (POINT, any_trees): {
+        "siblings not removed": ("weights[token] = 0 * weight", "weights[token] = weight"),
+        "the whole mass stays 1": ("happens(weight, weights.sum())", "happens(weight, 3 * weights.max())"),
+        "a rejected sibling that stays": (
+            "weights[token] = 0 * weight  # keeps fractions exact",
+            "return False",
+        ),
+        "no renormalisation after a rejection": (
+            "happens(weight, weights.sum())",
+            "happens(weight, 1 + 0 * weight)",
+        ),
+        "accepted half as often": ("happens(weight, weights.sum())", "happens(weight / 2, weights.sum())"),
+        "penalties count the root twice": (
+            "row.history, path_tokens)",
+            "row.history, [row.tokens[0], *path_tokens])",
+        ),
+        "penalties without the path": ("row.history, path_tokens)", "row.history, [])"),
+    },
+    (DECODE, stops): {
+        "EOS dropped": (
+            "            ids.append(token)\n",
+            "            ids.extend([] if token in request.stop_ids else [token])\n",
+        ),
+        "tokens after EOS": (
+            "            if self.finish is not None:\n                break",
+            "            pass",
+        ),
+    },
+    (DECODE, limits): {
+        "one token too many": ("elif len(ids) == self.room:", "elif len(ids) == self.room + 1:")
+    },
+    ("vocabforge.decode.proposers.ngram", repeated_texts_are_drafted): {
+        "token 0 lost": ("for token in tokens:", "for token in filter(None, tokens):")
+    },
+    (DECODE, any_trees): {
+        "a mask without the last committed slot": ("(behind < 0)[:, None] |", "(behind < -1)[:, None] |"),
+        "a mask that shows siblings": ("(inside & ((behind", "((inside | ~inside) & ((behind"),
+        "positions by slot": (
+            "positions = slots if tree.chain else self.committed[:, None] + tree.depths",
+            "positions = slots",
+        ),
+        "compaction from the slot before": (
+            "self.committed[:, None] + path, self",
+            "self.committed[:, None] + path - 1, self",
+        ),
+        "penalties without the output": ("one.judge.history.add(verdicts.tokens[row])", "pass"),
+        "penalties without the first token": ("history.add([first])", "pass"),
+    },
+    (DECODE, several_cycles): {
+        "no compaction": ("if not tree.chain:", "if False:"),
+        "compaction one slot late": (
+            "self.committed[:, None] + self._slots[: path.shape[1]]",
+            "self.committed[:, None] + self._slots[1 : path.shape[1] + 1]",
+        ),
+    },
+    ("vocabforge.models.kv_cache", several_cycles): {
+        "rows that move each other's slots": (
+            "cache[:, self.rows, :, destination] = cache[:, self.rows, :, source]",
+            "cache[:, self.rows, :, destination] = cache[:, self.rows.flip(0), :, source]",
+        )
+    },
+    (DECODE, early_exit_is_right): {
+        "an early exit that overwrites the root": (
+            "slots = (self.committed[:, None] + 1) + self.slots[used",
+            "slots = self.committed[:, None] + self.slots[used",
+        )
+    },
+    (EXITS, first_layers_of_drafting): {
+        "a leaf without the first layers": ("if not most:", "if True:"),
+        "drafted keys where drafting left them": ("nodes.slots, root + places)", "nodes.slots, nodes.slots)"),
+        "drafted states in drafting's order": (
+            "self.states.gather(1, places.",
+            "self.states.gather(1, places.sort(1)[0].",
+        ),
+        "a drafted state by its token alone": ("found = same & (places", "found = same | (places"),
+        "the exit layer twice": ("above = range(self.layers,", "above = range(self.layers - 1,"),
+    },
+    ("vocabforge.decode.target_side", any_trees): {
+        "one slot too few committed": ("self.committed.add_(counts)", "self.committed.add_(counts - 1)")
+    },
+    (DECODE, dead_nodes): {"dead nodes alive": ("if alive is None or alive[node]:", "if True:")},
+    ("vocabforge.ops.tree_verify", dead_nodes): {
+        "dead nodes alive, greedily": ("agrees = agrees & alive", "agrees = agrees & True")
+    },
+    (MATCH, greedy_trees): {
+        "greedy penalties without the path": ("row.history, path_tokens)", "row.history, [])")
+    },
+    (MATCH, any_trees): {
+        "matched, penalties without the path": ("row.history, path_tokens)", "row.history, [])"),
+        "any child a match": ("if row.tokens[child] == token", "if True"),
+    },
+    (RESIDUAL, drawn_with_penalties): {
+        "drawn, penalties without the path": ("row.history, path_tokens)", "row.history, [])")
+    },
+    (DECODE, transform): {
+        "top-p without the token that reaches it": (
+            "sampling.top_p * mass[-1])) + 1]",
+            "sampling.top_p * mass[-1]))]",
+        ),
+        "top-k that keeps one more": ('kind="stable")][:k]', 'kind="stable")][:k + 1]'),
+        "a repetition penalty that favours": (
+            "touched > 0, touched / factor, touched * factor",
+            "touched > 0, touched * factor, touched / factor",
+        ),
+        "a frequency penalty once": ("often.astype(np.float32)", "(often > 0).astype(np.float32)"),
+    },
 }
+MUTANTS = mutants_of(MISTAKES)

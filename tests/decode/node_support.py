@@ -14,7 +14,7 @@ from tests.worlds import tiny_target
 from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.control.control import CycleFigures
 from vocabforge.decode.engine import Decoder
-from vocabforge.decode.proposers.interface import PLAIN_PLAN, DraftStep, Plan
+from vocabforge.decode.interface import PLAIN_PLAN, DraftStep, Plan
 from vocabforge.decode.proposers.model import ModelProposer
 from vocabforge.decode.proposers.registry import ProposerParts
 from vocabforge.decode.request import Request

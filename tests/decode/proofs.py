@@ -21,8 +21,8 @@ from vocabforge.decode import sampling
 from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.control.control import Control, CycleFigures
 from vocabforge.decode.engine import Decoder
+from vocabforge.decode.interface import PLAIN_PLAN, Plan
 from vocabforge.decode.proposers.hybrid import HybridProposer
-from vocabforge.decode.proposers.interface import PLAIN_PLAN, Plan
 from vocabforge.decode.proposers.registry import (
     FOREIGN,
     PROPOSERS,

@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from vocabforge.decode.accelerate.device_cycle import DeviceCycle
 from vocabforge.decode.accelerate.graphs import GraphCapture, each_tensor
+from vocabforge.decode.device_cycle import DeviceCycle
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.request import Generation, Request, SamplingParams
 from vocabforge.models.lean.model import LeanModel

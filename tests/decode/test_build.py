@@ -14,12 +14,12 @@ from typer.testing import CliRunner
 from tests.decode.build_support import grid_methods
 from tests.worlds import byte_tokenizer, tiny_drafter, tiny_target
 from vocabforge.cli.app import build_app
-from vocabforge.cli.decode.generate import generate
-from vocabforge.cli.ship.export import export
+from vocabforge.cli.export import export
+from vocabforge.cli.generate import generate
 from vocabforge.core.errors import MismatchError, UsageError
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.decode.engine import Decoder
-from vocabforge.decode.proposers.interface import Plan
+from vocabforge.decode.interface import Plan
 from vocabforge.models.drafters.io import save_drafter
 from vocabforge.models.target.fingerprint import target_fingerprint
 from vocabforge.models.target.hf import HFTarget

@@ -14,8 +14,8 @@ from tests.decode.build_support import grid_methods
 from tests.worlds import EOS, merging_tokenizer, tiny_target
 from vocabforge.core.errors import DataError, MismatchError, UsageError
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
+from vocabforge.decode.build.foreign import HIGH_OVERLAP, SHORT_TOKENS, choose_proposer
 from vocabforge.decode.build.methods import Method
-from vocabforge.decode.cross_vocab.build import HIGH_OVERLAP, SHORT_TOKENS, choose_proposer
 from vocabforge.vocab.overlap.overlap import compare, prepare, save_overlap
 from vocabforge.vocab.subset.subset import VocabSubset, save_subset
 
@@ -194,13 +194,7 @@ def test_tli_drafts_within_a_draft_vocabulary(
     assert list(both) == ["plain", "near:tli", "near:tli+v", "near:slem"]
     assert "near:slem drafts without --vocab" in capsys.readouterr().err
     with pytest.raises(UsageError, match=r"(?s)tli cannot draft so.*--dynamic"):
-        methods_of(
-            place,
-            "near",
-            vocabs=[str(tmp_path / "v")],
-            dynamic=("context",),
-            proposer=["tli"],
-        )
+        methods_of(place, "near", vocabs=[str(tmp_path / "v")], dynamic=("context",), proposer=["tli"])
     ids = [*letters, EOS]
     plain = VocabSubset.from_ranked(np.array(ids), vocab_size=17, fingerprint=tokenizer.fingerprint)
     save_subset(replace(plain, schedule=(4, 2)), tmp_path / "schedule")

@@ -15,13 +15,8 @@ from vocabforge.core.errors import UsageError
 from vocabforge.decode.control import bandit
 from vocabforge.decode.control import control as controls
 from vocabforge.decode.control.bandit import BanditControl
-from vocabforge.decode.control.control import (
-    AdaptiveControl,
-    CycleFigures,
-    FixedControl,
-    make_control,
-)
-from vocabforge.decode.proposers.interface import PLAIN_PLAN, Plan
+from vocabforge.decode.control.control import AdaptiveControl, CycleFigures, FixedControl, make_control
+from vocabforge.decode.interface import PLAIN_PLAN, Plan
 
 BOTH = pytest.mark.parametrize("make", [AdaptiveControl, BanditControl])
 

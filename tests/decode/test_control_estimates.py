@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from vocabforge.decode.control import estimates
 from vocabforge.decode.control.estimates import CostEstimates, TokenEstimates, fit_line, isotonic
-from vocabforge.decode.proposers.interface import PLAIN_PLAN, Plan
+from vocabforge.decode.interface import PLAIN_PLAN, Plan
 
 CHAINS = [PLAIN_PLAN, *(Plan(n, n + 1) for n in range(1, 5))]
 

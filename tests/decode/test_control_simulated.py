@@ -14,17 +14,17 @@ from tests.decode.control_worlds import (
     STEP,
     World,
     chain_plans,
+    expected_tokens,
     flat,
     linear_cost,
     random_pair,
     random_world,
 )
-from tests.decode.theory_formulas import expected_tokens
 from tests.shares import by_default
 from vocabforge.decode.control import control as controls
 from vocabforge.decode.control.bandit import BanditControl
 from vocabforge.decode.control.control import AdaptiveControl, Control
-from vocabforge.decode.proposers.interface import PLAIN_PLAN, Plan
+from vocabforge.decode.interface import PLAIN_PLAN, Plan
 
 BOTH = pytest.mark.parametrize("make", [AdaptiveControl, BanditControl])
 Make = Callable[[list[Plan]], Control]

@@ -91,8 +91,7 @@ class Counted:
 
         def counted(ids: Tensor, *args: Any, layers: range | None = None, **more: Any) -> Any:
             inside = {frame.function for frame in inspect.stack(0)}
-            part = next((name for name in ("prefill", "_draft", "start", "look") if name in inside), "other")
-            part = "draft" if part in ("_draft", "start") else part
+            part = next((name for name in ("prefill", "propose", "look") if name in inside), "other")
             self.work[part] += ids.numel() * len(every if layers is None else layers)
             return forward(ids, *args, layers=layers, **more)
 
@@ -119,8 +118,8 @@ def test_no_layer_runs_twice(
     assert [one.token_ids for one in results] == expected
     cycles = len(results[0].accept_lengths)
     nodes = proposer.plan.nodes * cycles * rows
-    assert set(counted.work) == {"prefill", "draft", "look"}
-    first = counted.work["draft"] + counted.work["look"] - (every - exit_at) * nodes
+    assert set(counted.work) == {"prefill", "propose", "look"}
+    first = counted.work["propose"] + counted.work["look"] - (every - exit_at) * nodes
     if shape == "dynamic":  # drafting expands nodes that are not in the tree
         dropped = exit_at * (proposer.policy.scratch + 1) * cycles * rows
         assert exit_at * nodes <= first < exit_at * nodes + dropped

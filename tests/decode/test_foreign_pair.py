@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 import torch
-from decoding_settings import PROMPTS
 
 from tests.decode.probability import holm_rejections, p_value
 from tests.models.llama2c import convert
@@ -24,7 +23,7 @@ from tests.worlds import DATA, needs_data
 from vocabforge.corpus.tokenizer.tokenizer import TextTokenizer, encode_prompt, load_tokenizer
 from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.engine import Decoder
-from vocabforge.decode.proposers.interface import Draw
+from vocabforge.decode.interface import Draw
 from vocabforge.decode.proposers.registry import ProposerParts, make_proposer
 from vocabforge.decode.request import SamplingParams
 from vocabforge.decode.sampling import SeededChance, TokenHistory
@@ -41,6 +40,12 @@ MODELS = DATA / "models"
 NAMES = ("tli", "slem", "slrs")
 TO_WORDS, TO_LETTERS = "characters draft for words", "words draft for characters"
 WAYS = (TO_WORDS, TO_LETTERS)
+PROMPTS = (
+    "Once upon a time, there was a little girl named Lily. She loved to",
+    "One day, a boy named Tom went to the park with his",
+    "The little bird was sad because it could not",
+    "Sara and Ben are friends. They like to play in the",
+)
 # Many tokens may follow: behind a word, and within one.
 TEXTS = ("Lily and Tom played with the", "One day she saw a b")
 
@@ -99,7 +104,7 @@ MEASURED = {
 @pytest.mark.parametrize("way", WAYS)
 def test_greedy_output_is_plain_decodings(way: str, ways: dict[str, Way]) -> None:
     one = ways[way]
-    prompts = [encode_prompt(one.words, text) for text in PROMPTS[:4]]
+    prompts = [encode_prompt(one.words, text) for text in PROMPTS]
     plain = Decoder(one.target)
     expected = [plain.generate(prompt, max_new_tokens=20, stop_ids=()).token_ids for prompt in prompts]
     for name in NAMES:

@@ -22,6 +22,7 @@ from tests.decode.recording import SAMPLED, TraceRecorder, outcome, requests, sa
 from tests.models.lean_support import build as build_family
 from tests.shares import by_default
 from tests.worlds import tiny_target
+from vocabforge.cli.decoding_options import wrap_for
 from vocabforge.core.errors import UsageError
 from vocabforge.core.registry import resolve
 from vocabforge.decode.accelerate.graphs import GraphCapture
@@ -29,7 +30,7 @@ from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.caches import FIRST_POSITIONS
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.proposers.registry import ProposerParts, make_proposer
-from vocabforge.decode.request import Generation, Request, SamplingParams
+from vocabforge.decode.request import Request, SamplingParams
 from vocabforge.models.heads.registry import HEADS, HeadOptions, HeadSizes, base_of, build_head
 from vocabforge.models.lean.model import LeanModel, load_target
 from vocabforge.models.target.hf import HFTarget
@@ -117,96 +118,6 @@ def test_whole_cycles_equal_eager_ones(models: Models, name: str, options: Metho
         assert any(max(one[1]) > 2 for one in found), "nothing was accepted"
 
 
-def ahead(
-    make: Callable[[], Any], asked: list[Request], cycles: list[int] | None = None, **options: Any
-) -> tuple[Any, list[tuple[Any, ...]]]:
-    """The outcome where each cycle is started before the last one is read; ``cycles``: how many were started."""
-    decoder = Decoder(*make(), wrap=traced(), ahead=True, **options)
-    cycle = decoder.device_cycle
-    assert cycle is not None
-    start, count = cycle._start, [] if cycles is None else cycles
-
-    def counted() -> Any:
-        count.append(1)
-        return start()
-
-    cycle._start = counted  # type: ignore[method-assign]
-    return cycle, outcome(decoder.generate_batch(asked))
-
-
-@pytest.mark.parametrize(("name", "options", "rows"), by_default(CAPTURED, CAPTURED[1::3].__contains__))
-def test_the_next_cycle_started_early_changes_nothing(
-    models: Models, name: str, options: MethodSpec, rows: int
-) -> None:
-    """Tokens, accepted lengths and counts; the rows' requests end in different cycles, and others take their place."""
-    make, asked = models.parts(name, options), requests(rows + 2)
-    cycle, found = ahead(make, asked, rows=rows)
-    assert cycle.ahead
-    assert found == outcome(Decoder(*make(), rows=rows).generate_batch(asked))
-
-
-@pytest.mark.parametrize(
-    ("name", "verifier"),
-    by_default(
-        itertools.product(["draft-model", None], [None, "match", "point"]),
-        [("draft-model", "point"), ("draft-model", "match"), (None, None)].__contains__,
-    ),
-)
-def test_early_cycles_draw_the_same_numbers(models: Models, name: str | None, verifier: str | None) -> None:
-    make = models.parts(name, TREE) if name else lambda: (models.target, None)
-    asked = requests(4, *SAMPLED)
-    _, found = ahead(make, asked, rows=2, verifier=verifier)
-    assert found == outcome(Decoder(*make(), rows=2, verifier=verifier).generate_batch(asked))
-
-
-def test_early_cycles_end_at_stops_and_at_the_context(models: Models) -> None:
-    """A cycle is dropped behind every end; the last one writes beyond the context's last position."""
-
-    def make() -> tuple[LeanModel, Any]:
-        """Its drafts are all right: four tokens a cycle, so that the last one ends two positions too far."""
-        return models.target, make_proposer(
-            "draft-model", ProposerParts(models.target, models.target, options=CHAIN)
-        )
-
-    prompt = requests(1)[0].prompt_ids
-    whole = Decoder(*make()).generate(prompt, max_new_tokens=40, stop_ids=()).token_ids
-    for request, context in (
-        (Request(prompt, 40, (whole[12],)), None),
-        (Request(prompt, 40, ()), len(prompt) + 14),
-        (Request(prompt, 1, ()), None),
-    ):
-        cycles: list[int] = []
-        _, found = ahead(make, [request], cycles, context=context)
-        assert found == outcome(Decoder(*make(), context=context).generate_batch([request]))
-        read = len(found[0][1])
-        assert len(cycles) == (read + 1 if read else 0)
-
-
-def test_a_stream_left_behind_leaves_no_early_cycle(models: Models) -> None:
-    make, asked = models.parts("eagle3", TREE), requests(2)
-    decoder, eager = Decoder(*make(), wrap=traced(), ahead=True), Decoder(*make())
-    penalised = requests(2, SamplingParams(0.0, repetition_penalty=1.3))
-    for left in asked:
-        stream = decoder.stream_batch([left], [Generation()])
-        next(stream), next(stream)
-        stream.close()  # type: ignore[attr-defined]
-        for given in (asked, penalised, asked):
-            assert outcome(decoder.generate_batch(given)) == outcome(eager.generate_batch(given))
-
-
-def test_a_head_that_reads_the_text_waits_for_it(models: Models) -> None:
-    """The host tells it the tokens of a cycle: the next one cannot begin before."""
-    drafter, options = models.drafters["eagle3"], HeadOptions(ranked=tuple(range(8)), context=6, ops=True)
-
-    def make() -> tuple[LeanModel, Any]:
-        head = build_head("context", base_of(drafter), None, options)
-        return models.target, make_proposer("eagle3", ProposerParts(models.target, drafter, head, TREE))
-
-    cycle, found = ahead(make, requests(3), rows=2)
-    assert not cycle.ahead
-    assert found == outcome(Decoder(*make(), rows=2).generate_batch(requests(3)))
-
-
 def test_a_line_above_a_tree(models: Models, tmp_path: Path) -> None:
     shape = tmp_path / "shape.json"
     shape.write_text("[[0], [0, 0], [0, 1], [0, 0, 0], [0, 1, 0]]")
@@ -258,7 +169,7 @@ def test_a_draft_model_with_a_short_context(models: Models, tmp_path: Path) -> N
         models.drafters["draft-model"] = kept
 
 
-@pytest.mark.parametrize("kind", ["context", "router", "ranker", "ranker in one op"])
+@pytest.mark.parametrize("kind", ["context", "router", "ranker"])
 def test_heads_that_choose_their_rows(models: Models, kind: str) -> None:
     """The tokens of the text change between replays, at one place; a router begins before the drafter's pass."""
     drafter, vocab = models.drafters["eagle3"], models.target.config.vocab_size
@@ -266,7 +177,6 @@ def test_heads_that_choose_their_rows(models: Models, kind: str) -> None:
         "context": HeadOptions(ranked=tuple(range(8)), context=6, ops=True),
         "router": HeadOptions(budgets=(4, 3), ops=True),
         "ranker": HeadOptions(shortlist=12, ops=True),
-        "ranker in one op": HeadOptions(shortlist=12, ops=True, fused=True),
     }[kind]
     kind = kind.split()[0]
     clusters = 8 if kind == "router" else None
@@ -363,3 +273,18 @@ def test_a_tree_deeper_than_a_window_is_refused(tmp_path: Path) -> None:
     Decoder(target, proposer)
     with pytest.raises(UsageError, match="too deep to be captured"):
         Decoder(target, proposer, wrap=traced())
+
+
+def test_graphs_are_left_out_where_there_is_no_cuda_device() -> None:
+    assert wrap_for(False, None, "cpu") is None
+    assert wrap_for(False, False, "cpu") is None
+
+
+@pytest.mark.parametrize(
+    ("compiled", "said", "remedy"),
+    [(False, "CUDA devices only", "--device cuda"), (True, "either compiled", "")],
+)
+def test_graphs_that_cannot_be_had_are_refused(compiled: bool, said: str, remedy: str) -> None:
+    with pytest.raises(UsageError, match=said) as told:
+        wrap_for(compiled, True, "cpu")
+    assert remedy in str(told.value)

@@ -23,8 +23,8 @@ from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.control.bandit import BanditControl
 from vocabforge.decode.control.control import CycleFigures
 from vocabforge.decode.engine import Decoder
+from vocabforge.decode.interface import PLAIN_PLAN, Plan
 from vocabforge.decode.proposers.hybrid import HybridProposer
-from vocabforge.decode.proposers.interface import PLAIN_PLAN, Plan
 from vocabforge.decode.proposers.registry import Proposer, ProposerParts, make_proposer
 from vocabforge.decode.request import Request
 from vocabforge.decode.tree import DraftTree

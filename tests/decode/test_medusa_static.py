@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vocabforge.core.errors import UsageError, VocabForgeError
 from vocabforge.decode.build.spec import MethodSpec
-from vocabforge.decode.proposers.interface import Commit, Draw, Plan
+from vocabforge.decode.interface import Commit, Draw, Plan
 from vocabforge.decode.proposers.medusa import MedusaBackend, build
 from vocabforge.decode.proposers.model import ModelProposer
 from vocabforge.decode.proposers.registry import ProposerParts
@@ -157,21 +157,6 @@ def test_a_head_that_knows_the_step_is_asked_level_by_level(drafter: MedusaDraft
     for _, state in head.asked:
         assert torch.equal(state.tokens, torch.arange(7, 10))
         assert torch.equal(state.previous, states)
-
-
-@torch.inference_mode()
-@pytest.mark.parametrize("options", [{"tree": "dynamic", "topk": 3, "total_nodes": 12}, {"tree": "chain"}])
-def test_scoring_once_is_scoring_every_node(drafter: MedusaDrafter, options: dict[str, Any]) -> None:
-    proposer = made(drafter, **options)
-    plain = ModelProposer(proposer.backend, FullHead(drafter.head_weight), proposer.policy)
-    trees = []
-    for one in (proposer, plain):
-        prepared(one, 3)
-        trees.append(proposed(one, 3))
-    assert torch.equal(trees[0].tokens, trees[1].tokens)
-    assert torch.equal(trees[0].parents, trees[1].parents)
-    assert trees[0].chain == (options["tree"] == "chain")
-    assert trees[0].tokens.shape[1] == options.get("total_nodes", HEADS + 1)
 
 
 def test_defaults_and_limits(drafter: MedusaDrafter, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from vocabforge.core.errors import UsageError
 from vocabforge.decode.build.spec import MethodSpec
-from vocabforge.decode.proposers.interface import Commit, Plan
+from vocabforge.decode.interface import Commit, Plan
 from vocabforge.decode.proposers.ngram import NgramIndex, NgramProposer, build
 from vocabforge.decode.proposers.registry import ProposerParts
 from vocabforge.decode.tree import DraftTree
@@ -188,7 +188,6 @@ def test_options() -> None:
     ("options", "named"),
     [
         ({"draft_sampling": True}, "--draft-sampling"),
-        ({"exit_layers": 2}, "--exit-layers"),
         ({"tree_file": "tree.json"}, "--tree-file"),
         ({"tree": "static"}, "--tree static"),
         ({"topk": 2}, "--topk"),

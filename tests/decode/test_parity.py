@@ -1,4 +1,4 @@
-"""The most important test: training's unroll and the decoder's drafting are the same computation."""
+"""Training's metrics predict what the decoder accepts; tests/contracts/test_drafters.py compares their logits."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.decode.drafting import advance, eagle, propose
+from tests.decode.drafting import eagle
 from tests.packing import pack
 from tests.worlds import tiny_drafter, ttt_loss
 from vocabforge.corpus.prepared.dataset import TrainingSequence
@@ -16,24 +16,6 @@ from vocabforge.models.heads.registry import FullHead, StaticHead
 from vocabforge.models.lean.model import load_target
 from vocabforge.models.target.hf import HFTarget
 from vocabforge.train.capture.online import CapturedBatch, OnlineCapture, RowBatch
-from vocabforge.train.ttt import unroll
-
-STEPS = 7
-
-
-class ScriptedHead:
-    """Proposes given tokens and keeps the logits that the real head would have used."""
-
-    context_size, by_step = 0, False
-
-    def __init__(self, weight: torch.Tensor, script: list[int]) -> None:
-        self.weight, self.script, self.size = weight, list(script), len(weight)
-        self.logits: list[torch.Tensor] = []
-
-    def topk(self, hidden: torch.Tensor, k: int, state: object = None) -> tuple[torch.Tensor, torch.Tensor]:
-        assert k == 1
-        self.logits.append(torch.nn.functional.linear(hidden, self.weight)[0])
-        return torch.zeros(1, 1), torch.tensor([[self.script.pop(0)]])
 
 
 def packed(sequences: list[list[int]], length: int) -> RowBatch:
@@ -65,68 +47,6 @@ def chain_course(hits: torch.Tensor, start: int, end: int) -> list[int]:
         course.append(accepted + 1)
         row += accepted + 1
     return course
-
-
-@pytest.mark.parametrize("restricted", [False, True])
-@torch.inference_mode()
-def test_unroll_equals_step_by_step_drafting_with_padding_and_packing(tiny_folder, restricted: bool) -> None:
-    target, lean = HFTarget.load(tiny_folder), load_target(tiny_folder)
-    ids = torch.tensor([0, 3, 5, 7, 11, 13, 20, 33, 40, 60]) if restricted else None
-    drafter = tiny_drafter(target, own_head=10 if restricted else None, target_ids=ids)
-    documents = random_documents(3, [23, 9, 17], target.vocab_size)
-    rows = packed(documents, 40)  # two rows: packed documents and padding behind them
-    assert bool((rows.document == 2).any()), "the test needs packing"
-    assert bool((rows.document == 0).any()), "the test needs padding"
-    batch = capture(target, rows)
-    steps = list(unroll(drafter, batch, STEPS))
-    compared = 0
-    for document in documents:
-        where = find(rows, document)
-        for root in range(1, len(document) - 1):  # row of the last committed position
-            horizon = min(STEPS, len(document) - root - 1)  # steps whose fed token exists
-            decoded = draft_teacher_forced(lean, drafter, document, root, horizon)
-            for k in range(horizon):
-                trained = drafter.logits(steps[k].g)[where[0], where[1] + root]
-                torch.testing.assert_close(decoded[k], trained, rtol=0, atol=1e-4)
-                compared += 1
-    assert compared > 200
-
-
-def find(rows: RowBatch, document: list[int]) -> tuple[int, int]:
-    for row, ids in enumerate(rows.input_ids.tolist()):
-        for start in range(len(ids) - len(document) + 1):
-            if ids[start : start + len(document)] == document:
-                return row, start
-    raise AssertionError("document not found in the packed rows")
-
-
-def draft_teacher_forced(lean, drafter, document: list[int], root: int, steps: int) -> list[torch.Tensor]:
-    """Logits of the real proposer at a chain of ``steps`` draft steps after committing rows 0..root."""
-    script = [*document[root + 2 :], 0][:steps] + [0] * steps
-    head = ScriptedHead(drafter.head_weight, script)
-    proposer = eagle(drafter, head, TreeSettings(topk=1, depth=steps - 1, total_nodes=steps + 1), 256)
-    ids = torch.tensor(document[: root + 1])
-    positions = torch.arange(len(ids))
-    mask = positions[None] <= positions[:, None]
-    cache = lean.new_cache(64)
-    features = lean.forward(
-        ids[None], positions[None], cache=cache, slots=positions, mask=mask, aux_layers=proposer.aux_layers
-    ).aux[0]
-    following = torch.tensor(document[1 : root + 2])
-    # Commit in two parts, the second padded, as the decode loop does.
-    cut = max(1, root - 2)
-    advance(proposer, following[:cut], features[:cut], cut)
-    rest = len(ids) - cut
-    if rest:
-        pad = 4
-        advance(
-            proposer,
-            torch.cat([following[cut:], torch.full((pad,), 5)]),
-            torch.cat([features[cut:], features[:1].expand(pad, -1)]),
-            rest,
-        )
-    propose(proposer, int(following[-1]))
-    return head.logits
 
 
 def train_on_own_text(target: HFTarget, drafter, texts: list[list[int]], steps: int = 110) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.decode.probability import all_ways
-from vocabforge.decode.proposers.interface import DraftPolicy, Draw, Frontier, Plan
+from vocabforge.decode.interface import DraftPolicy, Draw, Frontier, Plan
 from vocabforge.decode.request import SamplingParams
 from vocabforge.decode.sampling import SeededChance
 from vocabforge.decode.tree import DraftTree, TreeSettings, build_tree

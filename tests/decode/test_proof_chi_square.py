@@ -19,7 +19,7 @@ from tests.decode.probability import holm_rejections, p_value, upper_tail
 from tests.decode.proofs import OWN, TRANSFORMS, Case, proposer_for, reference_distribution
 from tests.shares import by_default
 from vocabforge.decode.engine import Decoder
-from vocabforge.decode.proposers.interface import Draw
+from vocabforge.decode.interface import Draw
 from vocabforge.decode.request import SamplingParams
 from vocabforge.decode.sampling import Chance, SeededChance, TokenHistory, target_weights
 from vocabforge.decode.tree import DraftTree, build_tree

@@ -42,7 +42,7 @@ from tests.decode.proofs import (
 )
 from tests.shares import by_default
 from vocabforge.decode.engine import Decoder
-from vocabforge.decode.proposers.interface import Plan
+from vocabforge.decode.interface import Plan
 from vocabforge.decode.proposers.registry import ProposerParts, make_proposer
 from vocabforge.models.heads.registry import HEADS
 

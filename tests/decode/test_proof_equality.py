@@ -281,7 +281,7 @@ def test_bf16_on_all_of_spec_bench(
 
 @needs_data
 def test_the_bf16_bound_sees_a_wrong_mask(pairs: dict[torch.dtype, Models]) -> None:
-    with mistake("vocabforge.decode.target_side", "(behind < 0)[:, None]", "(behind < -1)[:, None]"):
+    with mistake("vocabforge.decode.positions", "(behind < 0)[:, None]", "(behind < -1)[:, None]"):
         found = divergences(pairs[torch.bfloat16], "eagle3", prompts_for(24), LENGTH)
     assert any(margin > bound for margin, bound in found)
 

@@ -49,8 +49,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def recipe_of(place: Path, **methods: dict) -> DecodingRecipe:
     return DecodingRecipe(
-        target=place / "t",
-        methods={name: MethodSpec(**values) for name, values in methods.items()},
+        target=place / "t", methods={name: MethodSpec(**values) for name, values in methods.items()}
     )
 
 

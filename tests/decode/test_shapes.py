@@ -13,13 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vocabforge.core.errors import DataError, UsageError
-from vocabforge.decode.proposers.interface import Plan
-from vocabforge.decode.trees.shapes import (
-    FIRST_RIGHT,
-    default_shape,
-    from_paths,
-    read_shape,
-)
+from vocabforge.decode.interface import Plan
+from vocabforge.decode.trees.shapes import FIRST_RIGHT, default_shape, from_paths, read_shape
 
 
 def expected_length(paths: Iterable[tuple[int, ...]]) -> float:

@@ -19,7 +19,7 @@ from vocabforge.decode.cross_vocab.slrs import proposer as proposer_slrs
 from vocabforge.decode.cross_vocab.slrs.proposer import SlrsProposer
 from vocabforge.decode.cross_vocab.text import DraftText
 from vocabforge.decode.engine import Decoder
-from vocabforge.decode.proposers.interface import Draw, Plan
+from vocabforge.decode.interface import Draw, Plan
 from vocabforge.decode.proposers.registry import Proposer, ProposerParts, make_proposer
 from vocabforge.decode.request import Request, SamplingParams
 from vocabforge.decode.sampling import SeededChance

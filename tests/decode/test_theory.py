@@ -5,12 +5,86 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from fractions import Fraction as F
+from itertools import accumulate
+from operator import mul
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.decode import theory_formulas as theory
+from vocabforge.decode.control.estimates import expected_by_length
+
+# float or Fraction: exact in, exact out
+Number = Any
+
+
+def reach(conditional: Sequence[Number]) -> list[Number]:
+    """P(at least j draft tokens are accepted), j = 1 .. g: the products of conditional acceptances.
+
+    Args:
+        conditional: (g,) P(position j is accepted | the ones before it are).
+    """
+    return list(accumulate(conditional, mul))
+
+
+def expected_tokens(conditional: Sequence[Number]) -> Number:
+    """Expected committed tokens of a chain's cycle, the target's own token included: ``1 + sum_j reach_j``."""
+    return expected_by_length(conditional)[-1]
+
+
+def expected_tokens_alike(acceptance: Number, length: int) -> Number:
+    """The same where every position has one acceptance: Leviathan et al. 2023, equation 1, at 1 too."""
+    return sum(acceptance**j for j in range(length + 1))
+
+
+def pooled_acceptance(conditional: Sequence[Number]) -> Number:
+    """Accepted / tested draft tokens of many cycles; a token behind a rejected one is not tested."""
+    alive = [1, *reach(conditional)]
+    return sum(alive[1:]) / sum(alive[:-1])
+
+
+def drawn_acceptance(target: Sequence[Number], draft: Sequence[Number], children: int) -> Number:
+    """P(one of k children is accepted), verification B: drawn from ``draft`` without replacement.
+
+    By enumeration of the draws, ``V**(k - 1)`` of them; for one child it is ``sum_v min(p, q)``.
+
+    Args:
+        target, draft: (V,) distributions of sum 1.
+        children: k; drawing ends early where nothing is left to draw.
+    """
+    if children == 0 or not any(draft):
+        return 0
+    first = sum(map(min, target, draft))
+    if first == 1:
+        return first
+    residual = [max(p - q, 0) / (1 - first) for p, q in zip(target, draft)]
+    later = 0 * first
+    for drawn, q in enumerate(draft):
+        refused = max(q - target[drawn], 0)  # P(drawn and refused)
+        if refused > 0:
+            rest = [0 * q if v == drawn else w for v, w in enumerate(draft)]
+            left = sum(rest)
+            if left > 0:
+                rest = [w / left for w in rest]
+                later += refused * drawn_acceptance(residual, rest, children - 1)
+    return first + later
+
+
+def expected_cycles(distribution: Sequence[Number], tokens: int) -> Number:
+    """Expected cycles until at least ``tokens`` tokens are committed, cycles being independent.
+
+    Args:
+        distribution: (g + 1,) P(a cycle commits 1 .. g + 1 tokens).
+        tokens: the length limit.
+    """
+    visits: list[Number] = [1]  # P(some cycle starts with exactly this many tokens committed)
+    for place in range(1, tokens):
+        visits.append(
+            sum(distribution[j - 1] * visits[place - j] for j in range(1, min(len(distribution), place) + 1))
+        )
+    return sum(visits[:tokens])
+
 
 shares = st.integers(1, 11).map(lambda n: F(n, 12))
 chains = st.lists(shares, min_size=1, max_size=6)
@@ -31,13 +105,13 @@ def by_enumeration(conditional: Sequence[F]) -> F:
 @settings(max_examples=60, deadline=None)
 @given(chains)
 def test_expected_tokens_is_what_enumeration_gives(conditional: list[F]) -> None:
-    assert theory.expected_tokens(conditional) == by_enumeration(conditional)
-    lengths = theory.expected_by_length(conditional)
-    assert lengths == [theory.expected_tokens(conditional[:n]) for n in range(len(conditional) + 1)]
+    assert expected_tokens(conditional) == by_enumeration(conditional)
+    lengths = expected_by_length(conditional)
+    assert lengths == [expected_tokens(conditional[:n]) for n in range(len(conditional) + 1)]
 
 
 def plug_in(conditional: Sequence[F]) -> F:
-    return theory.expected_tokens_alike(theory.pooled_acceptance(conditional), len(conditional))
+    return expected_tokens_alike(pooled_acceptance(conditional), len(conditional))
 
 
 @settings(max_examples=50, deadline=None)
@@ -45,11 +119,11 @@ def plug_in(conditional: Sequence[F]) -> F:
 def test_which_way_the_pooled_acceptance_errs(conditional: list[F]) -> None:
     """Too high where acceptance rises with the position, too low where it falls."""
     rising, falling = sorted(conditional), sorted(conditional, reverse=True)
-    assert plug_in(rising) >= theory.expected_tokens(rising)
-    assert plug_in(falling) <= theory.expected_tokens(falling)
+    assert plug_in(rising) >= expected_tokens(rising)
+    assert plug_in(falling) <= expected_tokens(falling)
     if len(set(conditional)) > 1:
-        assert plug_in(rising) > theory.expected_tokens(rising)
-        assert plug_in(falling) < theory.expected_tokens(falling)
+        assert plug_in(rising) > expected_tokens(rising)
+        assert plug_in(falling) < expected_tokens(falling)
 
 
 distributions = st.lists(st.integers(0, 4), min_size=3, max_size=4).filter(any)
@@ -92,13 +166,13 @@ def test_drawn_children_against_every_draw(target: list[int], draft: list[int], 
             left -= q[token]
         if weight:
             total += weight * accepted_by_walk(p, q, draws)
-    assert theory.drawn_acceptance(p, q, children) == total
+    assert drawn_acceptance(p, q, children) == total
     if children == 1:
         assert total == sum(map(min, p, q))
 
 
 def distribution_of(conditional: Sequence[F]) -> list[F]:
-    alive = [F(1), *theory.reach(conditional), F(0)]
+    alive = [F(1), *reach(conditional), F(0)]
     return [a - b for a, b in itertools.pairwise(alive)]
 
 
@@ -126,7 +200,7 @@ def test_limits_bias_the_mean_length(tokens: int) -> None:
     assert sum(weight for weight, _ in found) == 1
     cycles = sum(weight * len(lengths) for weight, lengths in found)
     uncut = sum(weight * sum(lengths) for weight, lengths in found)
-    assert theory.expected_cycles(distribution, tokens) == cycles
+    assert expected_cycles(distribution, tokens) == cycles
     assert uncut / cycles == mean_of(distribution)
     assert tokens / cycles < mean_of(distribution)
     per_request = sum(weight * F(sum(lengths), len(lengths)) for weight, lengths in found)

@@ -11,9 +11,9 @@ from tests.decode.drafting import PROMPT, Pair, hf_greedy
 from vocabforge.core.threads import ThreadChoice
 from vocabforge.decode.accelerate.compiled import compile_passes
 from vocabforge.decode.control.control import CycleFigures, FixedControl
-from vocabforge.decode.control.threads import ThreadControl, choose_threads
 from vocabforge.decode.engine import Decoder
-from vocabforge.decode.proposers.interface import PLAIN_PLAN
+from vocabforge.decode.interface import PLAIN_PLAN
+from vocabforge.decode.threads import ThreadControl, choose_threads
 
 
 @pytest.fixture(autouse=True)

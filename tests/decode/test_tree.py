@@ -127,8 +127,7 @@ def test_a_sure_child_does_not_displace_its_parent() -> None:
 
 
 @pytest.mark.parametrize(
-    ("topk", "depth", "total"),
-    [(0, 1, 3), (1, -1, 3), (3, 2, 3), (1, 0, 3), (2, 1, 8), (10, 5, 512)],
+    ("topk", "depth", "total"), [(0, 1, 3), (1, -1, 3), (3, 2, 3), (1, 0, 3), (2, 1, 8), (10, 5, 512)]
 )
 def test_impossible_shapes_are_refused(topk: int, depth: int, total: int) -> None:
     with pytest.raises(UsageError, match="draft tree"):

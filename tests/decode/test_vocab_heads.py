@@ -11,15 +11,25 @@ import torch
 
 from tests.models.head_cases import HIDDEN, RANKED, VOCAB, make_base, make_module
 from vocabforge.core.errors import ArtifactError, MismatchError, UsageError
-from vocabforge.decode.build.heads import BuiltHead, parse_dynamic, spec_head
+from vocabforge.decode.build.heads import (
+    BuiltHead,
+    DraftVocabulary,
+    draft_vocabulary,
+    parse_dynamic,
+    spec_head,
+)
 from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.models.heads.io import HeadOwner, load_head, save_head
 from vocabforge.models.heads.registry import (
     DraftState,
     HeadBase,
+    HeadOptions,
     ScheduledHead,
     StaticHead,
+    build_head,
 )
+from vocabforge.models.heads.router import Router
+from vocabforge.models.heads.scorer import LowRankScorer
 from vocabforge.vocab.subset.subset import VocabSubset, save_subset
 
 OWNER = HeadOwner("d" * 64, "t" * 64, "k" * 64)
@@ -66,11 +76,7 @@ def test_a_vocabulary_with_a_schedule_drafts_with_it(place: Path) -> None:
     ("asked", "kind", "text"),
     [
         ({"vocab": "core"}, "StaticHead", "draft vocabulary of 20 tokens"),
-        (
-            {"vocab": "pafr"},
-            "ScheduledHead",
-            "scheduled head over 20 tokens, tokens by draft step 20 20 8",
-        ),
+        ({"vocab": "pafr"}, "ScheduledHead", "scheduled head over 20 tokens, tokens by draft step 20 20 8"),
         (
             {"head": "r", "head_rows": "shared"},
             "RankerHead",
@@ -140,3 +146,40 @@ def test_a_ranker_in_8_bits(place, fp8) -> None:
     assert ["scorer in 8 bits" in one.text for one in found] == [bool(fp8)] * 2
     with pytest.raises(UsageError, match="--ranker-fp8 has no effect here"):
         built(place, base, head="l", ranker_fp8=True)
+
+
+ROWS, WIDTH = 96, 16
+EVEN = tuple(range(0, 80, 2))
+
+
+def small_base() -> HeadBase:
+    weight = torch.randn(ROWS, WIDTH, generator=torch.Generator().manual_seed(0))
+    return HeadBase(weight, torch.arange(ROWS), weight)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "expected"),
+    [
+        ("full", HeadOptions(), ROWS),
+        ("scheduled", HeadOptions(ranked=EVEN, schedule=(40, 20, 10)), 20),  # 40, 20, 10, 10 over four steps
+        ("context", HeadOptions(ranked=EVEN, context=24), 64),
+        ("context", HeadOptions(ranked=EVEN, context=90), ROWS),  # no more than there are
+        ("hybrid", HeadOptions(ranked=EVEN, context=24), 64),
+        ("hybrid+ranker", HeadOptions(ranked=EVEN, shortlist=8), 48),
+        ("ranker", HeadOptions(shortlist=12), 12),
+        ("low-rank", HeadOptions(), ROWS),
+        ("router", HeadOptions(budgets=(4, 2)), 30),  # clusters of 12: 48, 24, 24, 24
+    ],
+)
+def test_the_tokens_scored_are_the_mean_over_the_steps(
+    kind: str, options: HeadOptions, expected: int
+) -> None:
+    modules = {
+        "ranker": lambda: LowRankScorer(WIDTH, ROWS, 4),
+        "low-rank": lambda: LowRankScorer(WIDTH, ROWS, 4),
+        "hybrid+ranker": lambda: LowRankScorer(WIDTH, ROWS, 4),
+        "router": lambda: Router(WIDTH, torch.arange(ROWS) % 8, 8),
+    }
+    name = kind.partition("+")[0]
+    head = build_head(name, small_base(), modules[kind]() if kind in modules else None, options)
+    assert draft_vocabulary(head, 4, 128) == DraftVocabulary(name, expected, 128)

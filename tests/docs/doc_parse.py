@@ -134,8 +134,7 @@ def _check_overrides(name: str, params: dict[str, Any], rest: Sequence[str]) -> 
 
 def _configuration(name: str, params: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """The class that reads a command's overrides, and the values of its recipe where that is in this project."""
-    from vocabforge.train.config import TrainConfig
-    from vocabforge.train.heads.router_config import RouterTrainConfig
+    from vocabforge.train.config import RouterTrainConfig, TrainConfig
 
     models = {"train-router": RouterTrainConfig, "train-drafter": TrainConfig, "capture": TrainConfig}
     recipe = params.get("config")

@@ -17,30 +17,26 @@ HUB_NAMES = (
 READ_NAMES = ("HuggingFaceTB/SmolLM2-135M-Instruct", "google/gemma-3-270m")
 # thing of the world -> the names that stand for it. A document's own name stands behind "FILE:".
 GIVEN: dict[str, tuple[str, ...]] = {
-    "target": ("MODEL", "TARGET", "model", "MODEL_A", "runs/bitllama/target", *HUB_NAMES),
+    "target": ("MODEL", "TARGET", "model", "MODEL_A", *HUB_NAMES),
     "other_model": ("MODEL_B", "ANY_MODEL", "docs/guides/any-drafter.md:DRAFTER"),
     "small_model": ("SMALL_MODEL",),
-    "drafter": ("run/drafter", "RUN/drafter", "runs/bitllama/run/drafter", "elsewhere/eagle3", "theirs"),
+    "drafter": ("run/drafter", "RUN/drafter", "elsewhere/eagle3", "theirs"),
     "run": ("OUTPUT", "RUN"),
     "ranker": ("run/heads/ranker", "RUN/heads/ranker"),
     "router": ("router/router", "router-run/router"),
-    "questions": (
-        *("prompts.jsonl", "QUESTIONS.jsonl", "heldout.jsonl", "run/heldout_prompts.jsonl"),
-        "runs/bitllama/run/heldout_prompts.jsonl",
-    ),
+    "questions": ("prompts.jsonl", "QUESTIONS.jsonl", "heldout.jsonl", "run/heldout_prompts.jsonl"),
     "chats": ("chats.jsonl", "chat.jsonl", "responses.jsonl"),
     "chats_parquet": ("chats.parquet",),
     "texts": ("texts", "corpus", "corpus/code"),
     "packed": ("corpus/en/**/*.jsonl.zst",),
     "text": ("held_out.txt",),
-    "stories": ("stories.txt.xz",),
     "counts": (
         *("counts", "other_counts", "held_out_counts", "counts_a"),
         "ARTEFACT",
     ),
     "more_counts": ("counts_b",),
     "domain_counts": ("docs/guides/draft-vocabulary.md:counts",),
-    "subset": ("SUBSET", "subset", "subsets/r16384", "subsets/r32768", "subsets/2048"),
+    "subset": ("SUBSET", "subset", "subsets/r8192", "subsets/r16384", "subsets/r32768", "subsets/2048"),
     "results": ("results",),
     "more_results": ("results-2",),
     "recipe": ("RECIPE.yaml",),
@@ -51,9 +47,6 @@ GIVEN: dict[str, tuple[str, ...]] = {
     "tuned": ("tuned",),
 }
 
-# A recipe of the project names these without the command's saying so.
-ALSO: dict[str, tuple[str, ...]] = {"recipes/tiny/bitllama.yaml": ("runs/bitllama/target",)}
-
 # Words of the documents that are too large here, or a machine's.
 WORDS: dict[str, str] = {
     "NAME=PATH": "stories=held_out.txt",
@@ -62,16 +55,12 @@ WORDS: dict[str, str] = {
     "4096": "16",
     "16k,32k": "64,128",
     "32k": "16",
-    "8192,32768": "48,96",
-    "8192,16384,32768": "48,64,96",
     "512,2048": "16,32",
     "decay:256:64": "decay:4:2",
     "http://HOST:8000": "{server}",
     "http://gpu1:8000": "{server}",
     "http://gpu2:8000": "{second_server}",
     "<|im_end|>:</s>": "<|end|>:</s>",
-    "$VOCABFORGE_DATA/corpus/tinystories_train_head_2MiB.txt.xz": "stories.txt.xz",
-    "data.train=[../shared/data/corpus/tinystories_train_head_2MiB.txt.xz]": "data.train=[stories.txt.xz]",
 }
 
 _TRAINING = (
@@ -134,6 +123,8 @@ KEPT: tuple[Kept, ...] = (
     ),
     Kept("docs/guides/targets.md", "vocabforge generate --target model.gguf", "tests/core/test_gguf.py"),
     Kept("README.md", "vocabforge generate --target HuggingFaceTB", "a real model; make test-smollm2"),
+    Kept("README.md", "vocabforge eval --target HuggingFaceTB", "a real model; make test-smollm2"),
+    Kept("README.md", "vocabforge train-drafter --config smollm2-135m", "a real model; make smollm2"),
     Kept(
         "docs/guides/real-model.md",
         "vocabforge eval --target HuggingFaceTB",
@@ -164,7 +155,6 @@ KEPT: tuple[Kept, ...] = (
         "vocabforge export --drafter run/drafter --format block",
         "another kind of drafter; tests/cli/test_export_cli.py",
     ),
-    Kept("docs/guides/evaluation.md", "vocabforge eval --target runs/bitllama", "development data"),
     Kept("docs/commands.md", "vocabforge demo", "tests/pipeline/test_demo.py"),
     Kept("docs/guides/add-a-draft-head.md", "vocabforge", _OF_THE_GUIDE),
     Kept("docs/guides/add-a-drafter.md", "vocabforge", _OF_THE_GUIDE),

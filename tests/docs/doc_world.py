@@ -16,13 +16,12 @@ from pathlib import Path
 from click.testing import Result
 
 from tests.cli.cli_support import in_this_process, invoke
-from tests.docs.doc_tables import ALSO, GIVEN, SMALLER
+from tests.docs.doc_tables import GIVEN, SMALLER
 from tests.models.mtp_targets import make_target as make_mtp_target
 from tests.pipeline.recipe_targets import make_chat
 from tests.worlds import ROOT, byte_tokenizer, make_target, make_vocab
 
 _STORY = "Once upon a time a small dog sat on a hill and saw the rain over the river. "
-# recipes/tiny/bitllama.yaml reads layers 1, 4 and 6.
 _LAYERS = 8
 
 
@@ -286,7 +285,7 @@ def provide(world: World, document: str, words: Sequence[str], place: Path) -> N
             old.unlink()
         elif old.is_dir():
             shutil.rmtree(old)
-    for name in [*names_in(words), *(also for word in words for also in ALSO.get(word, ()))]:
+    for name in names_in(words):
         file = name.replace("**", "a").replace("*", "part")
         # `tuned/recipe.yaml` is in `tuned`, which the world may have.
         parents = ["/".join(file.split("/")[:end]) for end in range(1, file.count("/") + 1)]

@@ -15,12 +15,21 @@ import pytest
 import torch
 
 from tests.doctor.doctor_faults import FAULTS, GATE
-from tests.export.readers_support import IDS, changed, eagle1, eagle3, make_tiny, write, write_tokenizer
+from tests.export.readers_support import (
+    IDS,
+    changed,
+    eagle1,
+    eagle1_over,
+    eagle3,
+    make_tiny,
+    write,
+    write_tokenizer,
+)
 from vocabforge.core.errors import VocabForgeError
 from vocabforge.doctor import servers
 from vocabforge.doctor.checks import CheckRow, Report
+from vocabforge.doctor.served_drafter import clearly_better
 from vocabforge.doctor.servers import ServerCheckOptions, check_servers
-from vocabforge.doctor.servers_rows import clearly_better
 from vocabforge.layouts.registry import load_drafter
 
 SGLANG, VLLM, LLAMACPP = (f"served by {name}" for name in ("SGLang", "vLLM", "llama.cpp"))
@@ -48,9 +57,9 @@ class World:
             "norm_output": (eagle3(self.tiny, norm_output=True), "sglang-eagle3", {}),
             "norm_before_fc": (eagle3(self.tiny, norm_before_fc=True), "sglang-eagle3", {}),
             "variant": (eagle3(self.tiny, **special), "speculators-eagle3", {}),
-            "eagle": (eagle1(self.tiny), "eagle", {"server": "sglang"}),
-            "eagle vllm": (eagle1(self.tiny, fc_bias=False), "eagle", {"server": "vllm"}),
-            "fr-spec": (eagle1(self.tiny, rows=IDS), "fr-spec", {}),
+            "eagle": (eagle1(self.tiny.shared), "eagle", {"server": "sglang"}),
+            "eagle vllm": (eagle1(self.tiny.shared, fc_bias=False), "eagle", {"server": "vllm"}),
+            "fr-spec": (eagle1_over(self.tiny.shared, IDS), "fr-spec", {}),
         }
         self.folders = {
             name: write(self.tiny, drafter, layout, folder / name, **fields)

@@ -11,12 +11,7 @@ from tests.worlds import byte_tokenizer, tiny_target
 from vocabforge.core.errors import DataError
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.evaluate.acceptance import ceilings as module
-from vocabforge.evaluate.acceptance.ceilings import (
-    masses,
-    measure_ceilings,
-    of_first,
-    sample_windows,
-)
+from vocabforge.evaluate.acceptance.ceilings import ceilings_of, masses, measure_masses, sample_windows
 from vocabforge.models.lean.model import load_target
 
 V = 6
@@ -34,13 +29,13 @@ def test_lemma_2_is_the_best_of_all_subsets(p):
             max(sum(float(row[v]) for v in some) for some in itertools.combinations(range(V), k)) for row in p
         ]
         for row, most in zip(p, best):
-            assert float(of_first(masses(row[None])[1], torch.tensor([k]))) == pytest.approx(most)
-        assert float(of_first(masses(p)[1], torch.tensor([k]))) == pytest.approx(sum(best))
+            assert float(masses(row[None])[1][:k].sum()) == pytest.approx(most)
+        assert float(masses(p)[1][:k].sum()) == pytest.approx(sum(best))
 
 
 def test_lemma_1_bounds_every_drafter_and_is_reached(p):
     ranked = torch.tensor([4, 1, 0])
-    static = torch.stack([of_first(masses(row[None])[0][ranked], torch.tensor([1, 3])) for row in p])
+    static = torch.stack([masses(row[None])[0][ranked].cumsum(0)[[0, 2]] for row in p])
     inside = torch.zeros(V, dtype=torch.bool)
     inside[ranked] = True
     assert static[:, 1].tolist() == pytest.approx(p[:, ranked].sum(-1).tolist())
@@ -55,7 +50,7 @@ def test_lemma_1_bounds_every_drafter_and_is_reached(p):
 
 def test_the_argmax_is_inside(p):
     ranked = torch.tensor([4, 1, 0])
-    found = of_first(masses(p)[2][ranked], torch.tensor([1, 2, 3]))
+    found = masses(p)[2][ranked].cumsum(0)
     assert found.tolist() == [sum(int(row.argmax()) in ranked[:k].tolist() for row in p) for k in (1, 2, 3)]
 
 
@@ -80,21 +75,21 @@ def test_a_target_against_transformers(tmp_path, monkeypatch, window):
     monkeypatch.setattr(module, "ROW_BUDGET", 61 * 4)  # slices of four rows
     monkeypatch.setattr(module, "_BATCH_TOKENS", 14)  # two windows at a time
     seen: list[int] = []
-    found = measure_ceilings(
-        load_target(folder), windows, {"r": ranked}, [1, 8, 61, 99], on_tokens=seen.append
-    )
+    totals, positions = measure_masses(load_target(folder), windows, on_tokens=seen.append)
+    found = ceilings_of(totals, positions, ranked, [1, 8, 61, 99])
 
     reference = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     with torch.no_grad():
         rows = torch.cat([reference(torch.tensor([ids])).logits[0] for ids in windows]).double().softmax(-1)
-    assert (found["positions"], sum(seen), len(rows)) == (16, 16, 16)
-    for k in (1, 8, 61):
-        assert found["static"]["r"][k] == pytest.approx(float(rows[:, ranked[:k]].sum(-1).mean()), abs=1e-4)
-        assert found["oracle"][k] == pytest.approx(
+    assert (positions, sum(seen), len(rows)) == (16, 16, 16)
+    assert [values[3] for values in found.values()] == [None] * 3
+    for at, k in enumerate((1, 8, 61)):
+        assert found["static"][at] == pytest.approx(float(rows[:, ranked[:k]].sum(-1).mean()), abs=1e-4)
+        assert found["oracle"][at] == pytest.approx(
             float(rows.sort(-1, descending=True)[0][:, :k].sum(-1).mean()), abs=1e-4
         )
         inside = torch.isin(rows.argmax(-1), ranked[:k]).double().mean()
-        assert found["greedy"]["r"][k] == pytest.approx(float(inside))
+        assert found["greedy"][at] == pytest.approx(float(inside))
 
 
 def test_sampled_windows(tmp_path):

@@ -1,15 +1,14 @@
-"""The figures of a coverage study and the page that shows them."""
+"""The figures of a coverage study, its plot and its tables."""
 
 from __future__ import annotations
-
-import re
 
 import numpy as np
 import pytest
 
 from tests.vocab.table_factory import make_table
 from vocabforge.core.errors import DataError, MismatchError, UsageError
-from vocabforge.evaluate.reports.coverage import render_coverage, summary_lines
+from vocabforge.evaluate.reports import coverage
+from vocabforge.evaluate.reports.coverage import ceiling_table, render_coverage, summary_lines
 from vocabforge.evaluate.reports.coverage_data import measure_coverage
 from vocabforge.vocab.counts.mixtures import TablePart
 from vocabforge.vocab.subset.coverage import knee
@@ -26,10 +25,6 @@ def study(**changes):
     subset = make_subset(table.counts, 4, [0], fingerprint="f", schedule=(4, 4, 2))
     settings = {"heldout": [TablePart("test", heldout)], "vocabs": {"r4": subset}, **changes}
     return measure_coverage(TablePart("counts", table), settings["heldout"], settings["vocabs"])
-
-
-def page_of(results):
-    return render_coverage({**results, "command": "vocabforge coverage", "facts": {}})
 
 
 def test_figures_by_hand():
@@ -49,14 +44,8 @@ def test_figures_by_hand():
     assert vocab["by_step"]["all counted"] == pytest.approx([0.9, 0.9, 0.5])
 
 
-def test_page():
-    text = page_of(study())
-    assert "&lt;b&gt;" in text
-    assert "<b>" not in text
-    assert not re.search(r'(?:src|href)="(?!data:|#)', text)
-    ids = re.findall(r'\bid="([^"]+)"', text)
-    assert len(ids) == len(set(ids))
-    assert text.count("<svg") == 1
+def test_plot() -> None:
+    assert render_coverage(study()).startswith(b"\x89PNG")
 
 
 def test_knee_by_hand():
@@ -68,33 +57,30 @@ def test_knee_by_hand():
 
 
 def test_knee_and_chosen_sizes_are_marked_on_the_held_out_curve(monkeypatch):
-    asked = {}
-
-    def draw(name, labels, traces, **more):
-        asked.update(more)
-        return "<svg></svg>"
-
-    monkeypatch.setattr("vocabforge.evaluate.reports.page.trace_lines", draw)
+    panels = []
+    monkeypatch.setattr(coverage, "render_png", lambda title, drawn: panels.extend(drawn))
     table, heldout = make_table(COUNTS), make_table([0, 5, 1, 0, 0, 0, 0, 0, 4, 0])
     subset = make_subset(table.counts, 4, [0], fingerprint="f")
     parts = TablePart("counts", table), [TablePart("test", heldout)], {"r4": subset}
     results = measure_coverage(*parts, sizes=(3, 9))
-    page = page_of(
-        results
-    )  # ids 0, 1, 2 ... 9 in this order: 0, 50, 60, 60, ... 60, 100, 100% of the test inside
-    assert asked["points"] == [(2, 50.0, "D"), (3, 60.0, "o"), (9, 100.0, "o"), (4, 60.0, "s")]
-    assert (
-        "On the curve of test: ◆ knee 2, 50.00%; ● chosen 3, 60.00%; ● chosen 9, 100.00%; ■ r4 (4), 60.00%"
-        in page
-    )
-    assert "log s / log V" in page
+    render_coverage(results)
+    # ids 0, 1, 2 ... 9 in this order: 0, 50, 60, 60, ... 60, 100, 100% of the test inside
+    assert panels[0].marks == [
+        (2, "knee 2: 50.00%"),
+        (3, "chosen 3: 60.00%"),
+        (9, "chosen 9: 100.00%"),
+        (4, "r4 (4): 60.00%"),
+    ]
+    assert [trace.dashed for trace in panels[0].traces] == [False, True]
+    assert any("log s / log V" in line for line in summary_lines(results))
     for text in results["texts"]:
         del text["knee"]
     del results["chosen_sizes"]
-    assert "knee" not in page_of(results), "a file of an earlier version"
+    render_coverage(results)
+    assert panels[1].marks == [(4, "r4 (4): 60.00%")], "a file of an earlier version"
 
 
-def test_page_with_ceilings():
+def test_ceilings():
     results = study()
     curve = [0.5] * len(results["sizes"])
     domain = {
@@ -107,9 +93,7 @@ def test_page_with_ceilings():
     results["ceilings"] = {
         "target": "toy", "rows": 12, "padded_rows": 2, "sizes": results["sizes"], "domains": {"en": domain},
     }  # fmt: skip
-    text = page_of(results)
-    assert "25.00 / 50.00 / 12.50" in text
-    assert "2 of them padding" in text
+    assert ceiling_table(results).rows[-1] == ["r4 (4)", "25.00 / 50.00 / 12.50"]
     assert any("2 padded rows" in line for line in summary_lines(results))
 
 

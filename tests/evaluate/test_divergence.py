@@ -25,9 +25,7 @@ from tests.evaluate.divergence_support import (
 from tests.evaluate.eval_fakes import EOS, make_tokenizer
 from vocabforge.corpus.tokenizer.tokenizer import TextTokenizer
 from vocabforge.decode.request import Generation
-from vocabforge.evaluate.identity import divergence
 from vocabforge.evaluate.identity.divergence import TOLERANCE
-from vocabforge.evaluate.identity.rounding import Evidence
 
 
 @pytest.fixture(scope="module")
@@ -138,23 +136,6 @@ def test_a_decoder_that_accepts_wrong_drafts_is_found_out(tokenizer: TextTokeniz
     assert row.judgement == "fault"
     assert row.gap > 100 * row.noise
     assert row.expected_logit > row.got_logit
-
-
-def test_weighing() -> None:
-    """Both tokens must lie within four noises of the largest logit."""
-    evidence = Evidence(np.array([9.0, 8.7, 8.3, 8.65, -np.inf], np.float32), 0.1, True)
-
-    def weigh(expected: float | None, got: float | None) -> tuple[str, float | None]:
-        found = divergence._weigh(expected, got, evidence)
-        return found["judgement"], found["gap"]
-
-    assert weigh(9.0, 8.7) == ("near-tied", pytest.approx(0.3))
-    assert weigh(8.7, 9.0) == ("near-tied", pytest.approx(0.3))
-    assert weigh(8.7, 8.65) == ("near-tied", pytest.approx(0.05))
-    assert weigh(9.0, 8.3) == weigh(8.3, 9.0) == ("fault", pytest.approx(0.7))
-    assert weigh(8.7, 8.3) == weigh(8.3, 8.7) == ("fault", pytest.approx(0.4))  # near each other, not the top
-    assert weigh(9.0, -np.inf) == ("fault", None)
-    assert weigh(9.0, None) == weigh(None, 9.0) == ("fault", None)
 
 
 # ---- outputs that end ----

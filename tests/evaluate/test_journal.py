@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -20,8 +15,7 @@ from tests.evaluate.eval_fakes import (
     plain_and_tree,
     run_fakes,
 )
-from tests.worlds import ROOT
-from vocabforge.core.errors import DataError, UsageError
+from vocabforge.core.errors import UsageError
 from vocabforge.decode.request import SamplingParams
 from vocabforge.evaluate.run.journal import EvaluationJournal, Kept, Key
 
@@ -101,46 +95,6 @@ def test_what_is_kept_is_not_asked_again(tmp_path: Path, whole: Path, capsys) ->
     assert "damaged" not in capsys.readouterr().err
 
 
-# It answers a few questions and then waits for its end.
-CHILD = """
-import sys, time
-from pathlib import Path
-from tests.evaluate.eval_fakes import plain_and_tree, run_fakes
-asked = []
-def wait(prompt):
-    asked.append(prompt)
-    time.sleep(0.002 if len(asked) < 20 else 100)
-run_fakes(Path(sys.argv[1]), plain_and_tree(before=wait), repeats=20)
-"""
-
-
-def test_a_killed_process_leaves_what_it_measured(tmp_path: Path) -> None:
-    rows = tmp_path / "out.partial" / ROWS_FILE
-    child = subprocess.Popen(
-        [sys.executable, "-c", CHILD, str(tmp_path)], cwd=ROOT, stderr=subprocess.DEVNULL
-    )
-    try:
-        while not rows.is_file() or rows.read_bytes().count(b"\n") < 6:
-            assert child.poll() is None
-            time.sleep(0.01)
-        with pytest.raises(UsageError, match="another process is working"):
-            run_fakes(tmp_path, plain_and_tree(), repeats=20)
-    finally:
-        os.kill(child.pid, signal.SIGKILL)
-        child.wait()
-    assert child.returncode == -signal.SIGKILL
-    kept = rows.read_bytes()
-    kept = kept[: kept.rfind(b"\n") + 1]
-    outcome = run_fakes(tmp_path, plain_and_tree(), repeats=20)
-    assert (outcome.failures, outcome.resumed) == ([], 1)
-    assert rows.read_bytes().startswith(kept)
-    run_fakes(tmp_path / "whole", plain_and_tree())
-    assert tokens(tmp_path)["run_20/tree.jsonl", 9] == tokens(tmp_path / "whole")["tree.jsonl", 9]
-    answers = told(tmp_path, "answers")
-    for row in map(json.loads, kept.splitlines()[1:]):
-        assert answers[f"run_{row['run']}/{row['method']}.jsonl", row["question_id"]] == row["answer"]
-
-
 def test_another_runs_journal_is_refused_with_every_difference(tmp_path: Path, whole: Path) -> None:
     data = (whole / "out.partial" / ROWS_FILE).read_bytes()
     leave(tmp_path, whole, data)
@@ -211,22 +165,6 @@ def test_a_journal_without_rows_serves_any_run(tmp_path: Path) -> None:
     (tmp_path / "out.partial" / ROWS_FILE).write_text('{"started": 1.0}\n')
     assert run_fakes(tmp_path, plain_and_tree()).resumed == 0
     assert run_fakes(tmp_path, plain_and_tree()).resumed == 1
-
-
-def test_what_is_no_journal_is_neither_used_nor_removed(tmp_path: Path) -> None:
-    folder = tmp_path / "out.partial"
-    folder.mkdir()
-    (folder / "thesis.tex").write_text("years")
-    (folder / HEADER).write_text("{}")
-    for fresh in (False, True):
-        with pytest.raises(UsageError, match=r"holds something else[^$]*thesis.tex"):
-            run_fakes(tmp_path, plain_and_tree(), fresh=fresh)
-    assert sorted(path.name for path in folder.iterdir()) == sorted([HEADER, "thesis.tex"])
-    (folder / "thesis.tex").unlink()
-    (folder / HEADER).write_text("{")
-    with pytest.raises(DataError):
-        run_fakes(tmp_path, plain_and_tree())
-    assert run_fakes(tmp_path, plain_and_tree(), fresh=True).failures == []
 
 
 @pytest.mark.parametrize(

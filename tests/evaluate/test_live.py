@@ -70,7 +70,8 @@ def make_drafter(kind: str, place: Path, target: HFTarget, ids: list[int] | None
 
 def spoken(live: LiveAcceptance) -> list[int]:
     """The ids that the target says most on the prompts."""
-    counted = Counter(token for one in live.meter.plain() for token in one.token_ids)
+    live.meter.compare(live.meter.decoder(None), len(live.prompts.prompts) - 1)
+    counted = Counter(token for made in live.meter.plain for token in made.token_ids)
     return sorted(token for token, _ in counted.most_common(6))
 
 
@@ -186,7 +187,7 @@ def test_a_divergence_is_reported(place: Path, target: HFTarget, capsys: pytest.
     assert live is not None
     drafter = make_drafter("eagle3", place, target)
     live(drafter)
-    second = live.meter.plain()[1].token_ids
+    second = live.meter.plain[1].token_ids
     second[4] = (second[4] + 1) % 200
     figures = live(drafter, step=70)
     live(drafter, step=80)
@@ -195,6 +196,21 @@ def test_a_divergence_is_reported(place: Path, target: HFTarget, capsys: pytest.
     assert said.count("NOT lossless") == 1
     assert "step 70: the draft tree" in said
     assert "prompt 2, token 5" in said
+
+
+def test_a_budget_decodes_the_same_few_prompts_each_time(
+    place: Path, target: HFTarget, capsys: pytest.CaptureFixture[str]
+) -> None:
+    live = open_live(place, target)
+    assert live is not None
+    drafter = make_drafter("eagle3", place, target, spoken(live))
+    few = live(drafter, budget_s=0.0)
+    assert few["prompts"] == 1  # never none
+    assert live(drafter, budget_s=1e9) == few  # comparable from one evaluation to the next
+    assert capsys.readouterr().err.count("decodes 1 of 3 prompts") == 1
+    every = live(drafter)
+    assert every["prompts"] == 3
+    assert every["judged_length"] == few["accepted_length"]
 
 
 def test_prompts_are_spread_and_long_ones_left_out(place: Path) -> None:

@@ -6,11 +6,15 @@ import re
 from xml.etree import ElementTree
 
 from vocabforge.evaluate.reports.plots import (
+    INK,
     Bar,
+    Panel,
     Trace,
     bar_rows,
+    line_svg,
+    method_colour,
+    render_png,
     stacked_rows,
-    trace_lines,
 )
 
 
@@ -25,12 +29,12 @@ def test_bars_are_as_long_as_their_values() -> None:
     )
     lengths = {}
     for colour in (0, 1):
-        (path,) = re.findall(rf'<path d="([^"]*)"[^>]*style="fill: var\(--m{colour}\)', svg)
+        (path,) = re.findall(rf'<path d="([^"]*)"[^>]*style="fill: {method_colour(colour)}', svg)
         x = [float(value) for value in re.findall(r"[ML] ([-\d.]+) ", path)]
         lengths[colour] = max(x) - min(x)
     assert abs(lengths[1] / lengths[0] - 3) < 1e-3
     assert {"plain", "10", "fast", "30", "tokens per second"} <= set(texts(svg))
-    assert "var(--ink)" in svg, "no whisker"
+    assert INK in svg, "no whisker"
 
 
 def test_shares_are_written_where_they_fit() -> None:
@@ -43,16 +47,19 @@ def test_shares_are_written_where_they_fit() -> None:
 
 
 def test_lines_and_points_with_values_missing() -> None:
-    svg = trace_lines("r", ("run", "%"), [Trace(0, [1, 2, 3], [99.0, None, 101.0])])
+    svg = line_svg("r", Panel("", ("run", "%"), [Trace(0, [1, 2, 3], [99.0, None, 101.0])]))
     assert {"1", "2", "3", "run"} <= set(texts(svg))
     assert "nan" not in svg
-    alone = trace_lines("r", ("run", "%"), [Trace(8, [1], [50.0])], bottom=0, top=102)
+    alone = line_svg("r", Panel("", ("run", "%"), [Trace(8, [1], [50.0])], bottom=0, top=102))
     assert {"1", "100"} <= set(texts(alone))
-    points = [
-        Trace(1, [128_256.0], [40.0]),
-        Trace(2, [1024.0], [50.0]),
-        Trace(3, [64.0], [None]),
-    ]
-    shown = trace_lines("v", ("size", "tokens per second"), points, log_x=True)
+    points = [Trace(1, [128_256.0], [40.0]), Trace(2, [1024.0], [50.0]), Trace(3, [64.0], [None])]
+    shown = line_svg("v", Panel("", ("size", "tokens per second"), points, log_x=True))
     assert {"64", "1k"} <= set(texts(shown))
     assert "nan" not in shown
+
+
+def test_a_png_of_what_has_a_value() -> None:
+    panels = [Panel("a", ("x", "y"), [Trace(0, [1], [2.0], "$one")], marks=[(1, "here")]),
+              Panel("b", ("x", "y"), [Trace(0, [], [])])]  # fmt: skip
+    assert render_png("title", panels).startswith(b"\x89PNG")
+    assert render_png("nothing", panels[1:]).startswith(b"\x89PNG")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ from tests.evaluate.results_sample import sample_results
 from tests.evaluate.test_report import Page
 from vocabforge.evaluate.benchmarks import Question
 from vocabforge.evaluate.reports.answers import SHOWN, answer_blocks
-from vocabforge.evaluate.reports.page import STEP_COLOURS, PageSection, ReportPage, render_report_page
+from vocabforge.evaluate.reports.page import PageSection, ReportPage, render_report_page
 from vocabforge.evaluate.results.answers import write_rows
 from vocabforge.evaluate.results.schema import Results
 
@@ -104,20 +103,3 @@ def test_without_single_cycles_there_is_no_section(
     results: Results, tmp_path: Path, answer: tuple[bytes, Sequence[int] | None]
 ) -> None:
     assert "Answers" not in page_of(results, tmp_path, {"qa": answer})
-
-
-def test_colours_need_no_hue_and_carry_their_text() -> None:
-    """Neighbouring steps differ in lightness (CIE L*), and text has the contrast that WCAG 2 wants."""
-    grounds, inks = ([_luminance(pair[side]) for pair in STEP_COLOURS] for side in (0, 1))
-    lightness = [116 * value ** (1 / 3) - 16 for value in grounds]
-    assert all(one - other >= 9 for one, other in itertools.pairwise(lightness))
-    for ground, ink in zip(grounds, inks):
-        assert (max(ground, ink) + 0.05) / (min(ground, ink) + 0.05) >= 4.5
-
-
-def _luminance(colour: str) -> float:
-    """Relative, of ``#rgb`` or ``#rrggbb``."""
-    digits = colour[1:] if len(colour) == 7 else "".join(2 * digit for digit in colour[1:])
-    parts = (int(digits[at : at + 2], 16) / 255 for at in (0, 2, 4))
-    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
-    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear))

@@ -22,9 +22,9 @@ from tests.evaluate.eval_fakes import (
     run_fakes,
 )
 from vocabforge.core.errors import DataError, UsageError, VocabForgeError
+from vocabforge.core.journal import read_jsonl_log
 from vocabforge.decode.request import SamplingParams
 from vocabforge.evaluate.benchmarks import Question
-from vocabforge.evaluate.results.answers import read_answers, read_details
 from vocabforge.evaluate.run import request as asking
 from vocabforge.evaluate.run.request import Asking, TurnFailed, turn_seed, until_stop
 from vocabforge.evaluate.run.settings import Run, RunSettings
@@ -37,7 +37,7 @@ def words(*numbers: int) -> list[int]:
 
 
 def ids_of(folder: Path, file: str) -> dict[int, list[list[int]]]:
-    rows = read_details(folder / "work" / "details" / file)
+    rows = read_jsonl_log(folder / "work" / "details" / file)
     return {row["question_id"]: row["choices"][0]["token_ids"] for row in rows}
 
 
@@ -59,7 +59,7 @@ def test_chat_turns_see_the_models_own_earlier_answer(tmp_path: Path) -> None:
             answer[2] = FIRST_WORD + (answer[2] - FIRST_WORD + 1) % 40
         second = [BOS, USER, *words(4, 5), ASSISTANT, *answer, EOS, USER, *words(6), ASSISTANT]
         assert method.generator.prompts == [first, second]
-    (row,) = read_answers(tmp_path / "work" / "answers" / "plain.jsonl")
+    (row,) = read_jsonl_log(tmp_path / "work" / "answers" / "plain.jsonl")
     assert row["choices"][0]["turns"][0] == " ".join(
         f"w{token - FIRST_WORD}" for token in continuation(first, 7)
     )
@@ -78,8 +78,8 @@ def test_rows_of_all_methods_sorted_by_id_with_counts_per_turn(tmp_path: Path) -
     outcome = run_fakes(tmp_path, plain_and_tree())
     assert (outcome.failures, outcome.resumed) == ([], 0)
     for name in ("plain", "tree"):
-        answers = read_answers(tmp_path / "work" / "answers" / f"{name}.jsonl")
-        details = read_details(tmp_path / "work" / "details" / f"{name}.jsonl")
+        answers = read_jsonl_log(tmp_path / "work" / "answers" / f"{name}.jsonl")
+        details = read_jsonl_log(tmp_path / "work" / "details" / f"{name}.jsonl")
         assert [row["question_id"] for row in answers] == [3, 4, 5, 9]
         assert [row["question_id"] for row in details] == [3, 4, 5, 9]
     choice = answers[0]["choices"][0]
@@ -146,7 +146,7 @@ def test_the_clock_covers_the_generator_alone_with_the_device_waited_for(tmp_pat
     whole, *turns = generator.reserved
     assert turns == [first + 32, second + 32]
     assert max(turns) <= whole <= second + 2 * 32
-    (row,) = read_answers(tmp_path / "work" / "answers" / "plain.jsonl")
+    (row,) = read_jsonl_log(tmp_path / "work" / "answers" / "plain.jsonl")
     assert row["choices"][0]["wall_time"] == [1.0, 1.0]
 
 
@@ -166,7 +166,7 @@ def test_a_turn_in_which_passes_were_captured_is_asked_again(tmp_path: Path, mon
     first, *again, second = generator.prompts
     assert again == [first, first]
     assert second != first
-    (row,) = read_answers(tmp_path / "work" / "answers" / "plain.jsonl")
+    (row,) = read_jsonl_log(tmp_path / "work" / "answers" / "plain.jsonl")
     assert row["choices"][0]["wall_time"] == [1.0, 1.0]
 
 
@@ -186,7 +186,7 @@ def test_a_prompt_that_does_not_fit_is_recorded_and_the_run_goes_on(tmp_path: Pa
     assert (failure.run, failure.turn, failure.kind) == (1, 1, "DataError")
     assert "does not fit" in failure.reason
     for file in ("run_1/plain.jsonl", "run_2/tree.jsonl", "run_1/last.jsonl"):
-        answers = read_answers(tmp_path / "work" / "answers" / file)
+        answers = read_jsonl_log(tmp_path / "work" / "answers" / file)
         assert [row["question_id"] for row in answers] == [3, 4, 9]
     # The third question begins with the first method; the last one is not asked in vain: 2 x 4 turns alone.
     assert len(methods[2].generator.prompts) == 2 * 4

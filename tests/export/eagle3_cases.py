@@ -31,6 +31,23 @@ ROPES = (
     RopeSettings(1.5e5, "yarn", 32.0, original_positions=4096, beta_fast=32.0, beta_slow=1.0, truncate=False),
     RopeSettings(1e4, "yarn", 40.0, original_positions=4096, attention_factor=1.0),
 )
+H, V, ROWS, D, HEADS, KV, INNER = 16, 31, 9, 6, 4, 2, 20  # sizes of `config_of`
+# Tensors of such a drafter in the published form, without a head of its own.
+SHAPES = {
+    "fc.weight": (H, 3 * H),
+    "midlayer.self_attn.q_proj.weight": (HEADS * D, 2 * H),
+    "midlayer.self_attn.k_proj.weight": (KV * D, 2 * H),
+    "midlayer.self_attn.v_proj.weight": (KV * D, 2 * H),
+    "midlayer.self_attn.o_proj.weight": (H, HEADS * D),
+    "midlayer.mlp.gate_proj.weight": (INNER, H),
+    "midlayer.mlp.up_proj.weight": (INNER, H),
+    "midlayer.mlp.down_proj.weight": (H, INNER),
+    "midlayer.hidden_norm.weight": (H,),
+    "midlayer.input_layernorm.weight": (H,),
+    "midlayer.post_attention_layernorm.weight": (H,),
+    "norm.weight": (H,),
+}
+OWN_HEAD = {"lm_head.weight": (ROWS, H), "d2t": (ROWS,), "t2d": (V,)}
 VARIANTS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output", "qk_norm")
 
 
@@ -52,13 +69,13 @@ def drafter_of(config: Eagle3Config, seed: int = 0) -> Eagle3Drafter:
 def config_of(**changes: Any) -> Eagle3Config:
     """A drafter's sizes, small and all different."""
     sizes: dict[str, Any] = {
-        "hidden_size": 16,
-        "intermediate_size": 20,
-        "num_heads": 4,
-        "num_kv_heads": 2,
-        "head_dim": 6,
-        "vocab_size": 31,
-        "draft_vocab_size": 9,
+        "hidden_size": H,
+        "intermediate_size": INNER,
+        "num_heads": HEADS,
+        "num_kv_heads": KV,
+        "head_dim": D,
+        "vocab_size": V,
+        "draft_vocab_size": ROWS,
         "aux_layers": (1, 5, 8),
         "max_position_embeddings": 64,
         "rms_norm_eps": 3e-6,
@@ -106,6 +123,10 @@ def write(
     target = {**TARGET, **fields.pop("target", {})}
     layout.write(path, Export(drafter, target, shared_of(drafter), "org/target", dtype, **fields))
     return json.loads((path / "config.json").read_text()), load_file(path / "model.safetensors")
+
+
+def shapes_of(tensors: dict[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
 
 
 def put(path: Path, body: dict[str, Any], tensors: dict[str, torch.Tensor]) -> Path:

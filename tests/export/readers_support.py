@@ -5,18 +5,18 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from tests.folders import edit_folder
 from tests.worlds import tiny_target
+from vocabforge.doctor.served_drafter import ProbedText, probe
 from vocabforge.doctor.target import TargetFacts
-from vocabforge.evaluate.acceptance.probe import ProbedText, probe
 from vocabforge.export.servers.types import ServedTarget
 from vocabforge.layouts.interface import Export
 from vocabforge.layouts.layer_ids import LAYER_IDS
@@ -24,6 +24,7 @@ from vocabforge.layouts.registry import layout_of
 from vocabforge.models.drafters.eagle1 import Eagle1Config, Eagle1Drafter
 from vocabforge.models.drafters.eagle3 import Eagle3Config, Eagle3Drafter
 from vocabforge.models.drafters.io import TargetTensors
+from vocabforge.models.drafters.revocab import with_head
 from vocabforge.models.lean.model import LeanModel, load_target
 from vocabforge.models.target.hf import read_target_config
 
@@ -113,27 +114,36 @@ def _fit(tiny: Tiny, layers: tuple[int, ...]) -> Tensor:
     return torch.linalg.solve(gram, x.T @ y).T.float()
 
 
-def eagle1(tiny: Tiny, *, fc_bias: bool = True, rows: Tensor | None = None) -> Any:
-    """A random EAGLE-1 drafter; with ``rows``, a head of the target's rows of these ids."""
-    torch.manual_seed(4)
-    config = Eagle1Config(
-        hidden_size=32,
-        intermediate_size=40,
-        num_heads=4,
-        num_kv_heads=2,
-        head_dim=8,
-        vocab_size=V,
-        draft_vocab_size=None if rows is None else len(rows),
-        max_position_embeddings=256,
-        fc_bias=fc_bias,
-    )
-    drafter = Eagle1Drafter(config, tiny.shared.embedding, tiny.shared.head, rows)
+def eagle1(
+    shared: TargetTensors, *, own: int | None = None, ids: Tensor | None = None, **changes: Any
+) -> Eagle1Drafter:
+    """A random EAGLE-1 drafter over a target of 61 tokens, norms and bias away from their start.
+
+    Args:
+        own: rows of its own head. ids: their target ids.
+    """
+    torch.manual_seed(3)
+    sizes: dict[str, Any] = {
+        "hidden_size": 32,
+        "intermediate_size": 40,
+        "num_heads": 4,
+        "num_kv_heads": 2,
+        "head_dim": 8,
+        "vocab_size": V,
+        "draft_vocab_size": own,
+        "max_position_embeddings": 256,
+        "fc_bias": True,
+    }
+    drafter = Eagle1Drafter(Eagle1Config(**sizes | changes), shared.embedding, shared.head, ids)
     with torch.no_grad():
-        for name, parameter in drafter.named_parameters():
-            parameter.uniform_(0.5, 1.5) if "norm" in name else parameter.normal_(0.0, 0.3)
-        if rows is not None:
-            drafter.lm_head.weight.copy_(tiny.shared.head[rows])
-    return drafter.eval()
+        for name, p in drafter.named_parameters():
+            p.uniform_(0.5, 1.5) if "norm" in name else p.normal_(0.0, 0.3)
+    return drafter.eval().requires_grad_(False)
+
+
+def eagle1_over(shared: TargetTensors, rows: Tensor) -> Any:
+    """One whose head has the target's rows of these ids."""
+    return with_head(eagle1(shared), rows, shared.head[rows])
 
 
 def write(
@@ -173,26 +183,10 @@ def write_tokenizer(folder: Path, pieces: str = QWEN2) -> Path:
     return folder
 
 
-def changed(
-    good: Path,
-    folder: Path,
-    *,
-    config: Callable[[dict[str, Any]], object] | None = None,
-    tensors: Callable[[dict[str, Tensor]], object] | None = None,
-) -> Path:
-    """A copy of a folder with one thing changed in place."""
+def changed(good: Path, folder: Path, **changes: Any) -> Path:
+    """A copy of a folder with one thing changed; see ``edit_folder``."""
     shutil.copytree(good, folder)
-    if config is not None:
-        file = folder / "config.json"
-        body = json.loads(file.read_text("utf-8"))
-        config(body)
-        file.write_text(json.dumps(body), "utf-8")
-    if tensors is not None:
-        file = folder / "model.safetensors"
-        stored = load_file(file)
-        tensors(stored)
-        save_file({name: tensor.contiguous() for name, tensor in stored.items()}, file)
-    return folder
+    return edit_folder(folder, **changes)
 
 
 def _inner(body: Mapping[str, Any]) -> Any:

@@ -16,7 +16,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from tests.export.test_speculators_block import LAYERS, MASK, edited, export_of
+from tests.export.test_speculators_block import LAYERS, MASK, export_of
+from tests.folders import edit_folder
 from tests.worlds import tiny_target
 from vocabforge.core.artifact import MANIFEST
 from vocabforge.core.errors import ArtifactError, DataError, MismatchError, VocabForgeError
@@ -312,7 +313,7 @@ def test_what_is_not_computed_here_is_refused(
     """One error, which names the key."""
     others_folder(tmp_path, markov=markov)
     ServedBlock.read(tmp_path, shared, LAYERS)
-    edited(tmp_path, change)
+    edit_folder(tmp_path, config=change)
     with pytest.raises(DataError) as raised:
         ServedBlock.read(tmp_path, shared, LAYERS)
     assert named in str(raised.value.got)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
 from tests.decode.drafting import make_drafter
 from tests.export.test_eagle_layout import eagle1, export_of, subset
+from tests.folders import edit_folder
 from tests.worlds import tiny_drafter
 from vocabforge.core.artifact import open_artifact
 from vocabforge.core.errors import ArtifactError, UsageError, VocabForgeError
@@ -76,20 +75,11 @@ def broken(layout: Any, spoil: Any) -> Any:
 
 
 def tensors_changed(change: Any) -> Any:
-    def spoil(path: Path) -> None:
-        tensors = load_file(path / "model.safetensors")
-        change(tensors)
-        save_file({name: one.contiguous() for name, one in tensors.items()}, path / "model.safetensors")
-
-    return spoil
+    return lambda path: edit_folder(path, change)
 
 
 def config_changed(**fields: Any) -> Any:
-    def spoil(path: Path) -> None:
-        body = json.loads((path / "config.json").read_text())
-        (path / "config.json").write_text(json.dumps(body | fields))
-
-    return spoil
+    return lambda path: edit_folder(path, **fields)
 
 
 def swap(tensors: dict[str, torch.Tensor]) -> None:

@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
+from tests.export.readers_support import eagle1
+from tests.folders import edit_folder
 from vocabforge.core.artifact import MANIFEST, open_artifact
 from vocabforge.core.errors import ArtifactError, DataError, MismatchError, VocabForgeError
 from vocabforge.decode.build.methods import kind_of
@@ -18,7 +20,6 @@ from vocabforge.decode.build.models import is_draft_model
 from vocabforge.layouts.eagle1 import Eagle, FrSpec, ranked_ids
 from vocabforge.layouts.interface import Export
 from vocabforge.layouts.registry import load_drafter
-from vocabforge.models.drafters.eagle1 import Eagle1Config, Eagle1Drafter
 from vocabforge.models.drafters.io import TargetTensors
 from vocabforge.models.drafters.revocab import prune_head, with_head
 from vocabforge.models.rope import RopeSettings
@@ -39,29 +40,6 @@ NAMES = {
     "layers.0.mlp.down_proj.weight": (32, 40),
     "layers.0.post_attention_layernorm.weight": (32,),
 }
-
-
-def eagle1(
-    shared: TargetTensors, *, own: int | None = None, ids: Any = None, **changes: Any
-) -> Eagle1Drafter:
-    """A random drafter, norms and bias away from their start."""
-    sizes: dict[str, Any] = {
-        "hidden_size": 32,
-        "intermediate_size": 40,
-        "num_heads": 4,
-        "num_kv_heads": 2,
-        "head_dim": 8,
-        "vocab_size": 61,
-        "max_position_embeddings": 256,
-        "fc_bias": True,
-    }
-    torch.manual_seed(3)
-    config = Eagle1Config(**{**sizes, "draft_vocab_size": own, **changes})
-    drafter = Eagle1Drafter(config, shared.embedding, shared.head, ids)
-    with torch.no_grad():
-        for name, p in drafter.named_parameters():
-            p.uniform_(0.5, 1.5) if "norm" in name else p.normal_(0.0, 0.3)
-    return drafter.eval().requires_grad_(False)
 
 
 def subset(ranked: tuple[int, ...] = RANKED) -> VocabSubset:
@@ -219,25 +197,8 @@ def test_an_own_head_of_the_targets_rows_is_the_targets(
 def foreign(folder: Path, shared: TargetTensors, tmp_path: Path) -> Path:
     """As EAGLE's own repository has them: a Llama of one layer whose weights have ``fc``, and no manifest."""
     Eagle.write(tmp_path / "x", export_of(eagle1(shared), folder, shared))
-    path = tmp_path / "x"
-    (path / MANIFEST).unlink()
-    body = json.loads((path / "config.json").read_text("utf-8"))
-    body["architectures"] = ["LlamaForCausalLM"]
-    (path / "config.json").write_text(json.dumps(body), "utf-8")
-    return path
-
-
-def edit(path: Path, change: Any) -> None:
-    """Change the tensors of a folder."""
-    tensors = load_file(path / "model.safetensors")
-    change(tensors)
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path / "model.safetensors")
-
-
-def configure(path: Path, **fields: Any) -> None:
-    body = json.loads((path / "config.json").read_text("utf-8"))
-    body.update(fields)
-    (path / "config.json").write_text(json.dumps(body), "utf-8")
+    (tmp_path / "x" / MANIFEST).unlink()
+    return edit_folder(tmp_path / "x", architectures=["LlamaForCausalLM"])
 
 
 def test_a_published_folder_is_a_drafter_and_no_language_model(
@@ -247,10 +208,10 @@ def test_a_published_folder_is_a_drafter_and_no_language_model(
     assert kind_of(foreign) == "eagle1"
     assert is_draft_model(folder)
     same(eagle1(shared), load_drafter(foreign, shared, folder)[0])
-    configure(foreign, bias=True)
+    edit_folder(foreign, bias=True)
     same(eagle1(shared), load_drafter(foreign, shared, folder)[0])
-    edit(foreign, lambda tensors: [tensors.pop(name) for name in ("fc.bias", "embed_tokens.weight")])
-    configure(foreign, bias=False)
+    gone = "fc.bias", "embed_tokens.weight"
+    edit_folder(foreign, lambda tensors: [tensors.pop(name) for name in gone], bias=False)
     loaded, _ = load_drafter(foreign, shared, folder)
     assert loaded.config.fc_bias is False
 
@@ -284,8 +245,6 @@ def rename(old: str, new: str) -> Any:
 def test_what_is_wrong_with_a_folder_is_said(
     change: Any, fields: Any, kind: type, words: str, foreign: Path, folder: Path, shared: TargetTensors
 ) -> None:
-    configure(foreign, architectures=["LlamaForCausalLMEagle"])
-    edit(foreign, change)
-    configure(foreign, **fields)
+    edit_folder(foreign, change, architectures=["LlamaForCausalLMEagle"], **fields)
     with pytest.raises(kind, match=words):
         load_drafter(foreign, shared, folder)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.export.readers_support import IDS, Tiny, changed, eagle1, eagle3, make_tiny, write
+from tests.export.readers_support import IDS, Tiny, changed, eagle1, eagle1_over, eagle3, make_tiny, write
 from vocabforge.core.errors import VocabForgeError
 from vocabforge.export.servers.registry import READERS, open_folder, read_as, reader_of
 from vocabforge.layouts.registry import load_drafter
@@ -45,8 +45,8 @@ def good(tiny: Tiny) -> dict[str, Path]:
     return {
         "sglang": write(tiny, drafter, "sglang-eagle3", folder / "sglang"),
         "speculators": write(tiny, drafter, "speculators-eagle3", folder / "speculators"),
-        "eagle": write(tiny, eagle1(tiny), "eagle", folder / "eagle"),
-        "fr-spec": write(tiny, eagle1(tiny, rows=IDS), "fr-spec", folder / "fr-spec"),
+        "eagle": write(tiny, eagle1(tiny.shared), "eagle", folder / "eagle"),
+        "fr-spec": write(tiny, eagle1_over(tiny.shared, IDS), "fr-spec", folder / "fr-spec"),
     }
 
 

@@ -16,7 +16,7 @@ from tests.export.readers_support import (
     LAYERS,
     Tiny,
     changed,
-    eagle1,
+    eagle1_over,
     eagle3,
     make_tiny,
     sglang_captures,
@@ -143,7 +143,9 @@ def test_d2t_is_added_to_the_row(tiny: Tiny, good: Path) -> None:
 
 
 def test_a_token_map_keeps_its_order(tiny: Tiny, tmp_path: Path) -> None:
-    path = write(tiny, eagle1(tiny, rows=IDS), "fr-spec", tmp_path / "x", ranked=tuple(IDS.flip(0).tolist()))
+    path = write(
+        tiny, eagle1_over(tiny.shared, IDS), "fr-spec", tmp_path / "x", ranked=tuple(IDS.flip(0).tolist())
+    )
     served = read(tiny, "sglang", path)
     assert served.drafter is not None
     assert served.target_ids is not None

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from tests.export.readers_support import Tiny, changed, eagle3, make_tiny, write
-from vocabforge.evaluate.acceptance.probe import ProbedText
+from vocabforge.doctor.served_drafter import ProbedText
 from vocabforge.export.servers.forward import Past
 from vocabforge.export.servers.registry import open_folder, reader_of
 from vocabforge.layouts.registry import load_drafter

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.export import eagle3_cases as cases
-from tests.export.eagle3_cases import ROPES, config_of, drafter_of
+from tests.export.eagle3_cases import OWN_HEAD, ROPES, SHAPES, config_of, drafter_of, shapes_of
 from tests.worlds import tiny_drafter, tiny_target
 from vocabforge.core.artifact import MANIFEST
 from vocabforge.core.errors import MismatchError
@@ -30,21 +30,7 @@ from vocabforge.models.target.fingerprint import target_fingerprint
 from vocabforge.models.target.hf import HFTarget
 
 IDS = torch.tensor([0, 1, 2, 3, 9, 17, 20, 41, 58, 60])
-H, V, R, D, HEADS, KV, INNER = 32, 61, 10, 8, 4, 2, 40
-SHAPES = {
-    "fc.weight": (H, 3 * H),
-    "midlayer.self_attn.q_proj.weight": (HEADS * D, 2 * H),
-    "midlayer.self_attn.k_proj.weight": (KV * D, 2 * H),
-    "midlayer.self_attn.v_proj.weight": (KV * D, 2 * H),
-    "midlayer.self_attn.o_proj.weight": (H, HEADS * D),
-    "midlayer.mlp.gate_proj.weight": (INNER, H),
-    "midlayer.mlp.up_proj.weight": (INNER, H),
-    "midlayer.mlp.down_proj.weight": (H, INNER),
-    "midlayer.hidden_norm.weight": (H,),
-    "midlayer.input_layernorm.weight": (H,),
-    "midlayer.post_attention_layernorm.weight": (H,),
-    "norm.weight": (H,),
-}
+H, R = 32, len(IDS)
 
 
 def make(target: HFTarget, reduced: bool) -> Eagle3Drafter:
@@ -112,20 +98,17 @@ def test_the_whole_configuration(tmp_path: Path) -> None:
             "norm_before_fc": True,
         },
     }
-    assert set(tensors) == {*SHAPES, "lm_head.weight", "d2t", "t2d", "input_norm.weight"}
-    assert tensors["input_norm.weight"].shape == (3 * 16,)
+    assert shapes_of(tensors) == SHAPES | OWN_HEAD | {"input_norm.weight": (3 * 16,)}
     body, tensors = cases.write(SglangEagle3, tmp_path / "n", drafter_of(config_of(fc_norm=True)))
     assert (body["fc_norm"], body["torch_dtype"], body["rope_scaling"]) == (True, "float32", None)
     norms = {f"fc_norm.{number}.weight": (16,) for number in range(3)}
-    assert {
-        name: tuple(tensors[name].shape) for name in set(tensors) - set(SHAPES) if "norm" in name
-    } == norms
+    assert shapes_of(tensors) == SHAPES | OWN_HEAD | norms
 
 
 def test_a_shared_head_is_null_and_eagle3s_own_layers_are_listed_too(tmp_path: Path) -> None:
     body, tensors = cases.write(SglangEagle3, tmp_path / "e", drafter_of(config_of(draft_vocab_size=None)))
     assert body["draft_vocab_size"] is None
-    assert set(tensors) == set(SHAPES)
+    assert shapes_of(tensors) == SHAPES
     assert read_layers({}, cases.LAYERS).layers == (1, 5, 8)
     assert body["eagle_config"]["eagle_aux_hidden_state_layer_ids"] == [1, 5, 8]
 

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from tests.decode.drafting import make_drafter
+from tests.folders import edit_folder
 from tests.train.ttt_reference import capture, documents, pack
 from tests.worlds import tiny_target
 from vocabforge.core.artifact import MANIFEST
@@ -81,12 +82,6 @@ def test_what_it_cannot_express_is_refused(
     assert not (tmp_path / "out").exists()
 
 
-def edited(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    body = json.loads((path / "config.json").read_text("utf-8"))
-    change(body)
-    (path / "config.json").write_text(json.dumps(body), "utf-8")
-
-
 @pytest.mark.parametrize(
     ("kind", "change"),
     [
@@ -106,7 +101,7 @@ def test_what_is_not_computed_here_is_refused(
 ) -> None:
     export = export_of(folder, kind)
     SpeculatorsBlock.write(tmp_path / "out", export)
-    edited(tmp_path / "out", change)
+    edit_folder(tmp_path / "out", config=change)
     with pytest.raises(DataError):
         SpeculatorsBlock.read(tmp_path / "out", export.shared, LAYERS)
 
@@ -114,13 +109,14 @@ def test_what_is_not_computed_here_is_refused(
 def test_a_missing_and_an_unknown_tensor_are_refused(folder: Path, tmp_path: Path) -> None:
     export = export_of(folder, "dspark")
     SpeculatorsBlock.write(tmp_path / "out", export)
-    path = tmp_path / "out" / "model.safetensors"
-    whole = load_file(path)
-    for change in ({"colour": torch.zeros(2)}, {"hidden_norm.weight": None}):
-        tensors = {name: one for name, one in (whole | change).items() if one is not None}
-        save_file(tensors, path)
-        with pytest.raises(ArtifactError):
-            SpeculatorsBlock.read(tmp_path / "out", export.shared, LAYERS)
+    edit_folder(tmp_path / "out", lambda tensors: tensors.update(colour=torch.zeros(2)))
+    with pytest.raises(ArtifactError):
+        SpeculatorsBlock.read(tmp_path / "out", export.shared, LAYERS)
+    edit_folder(
+        tmp_path / "out", lambda tensors: [tensors.pop(one) for one in ("colour", "hidden_norm.weight")]
+    )
+    with pytest.raises(ArtifactError):
+        SpeculatorsBlock.read(tmp_path / "out", export.shared, LAYERS)
 
 
 needs_library = pytest.mark.skipif(
@@ -247,10 +243,11 @@ def test_a_fault_shows(folder: Path, tmp_path: Path) -> None:
     export = export_of(folder, "dflash")
     SpeculatorsBlock.write(tmp_path / "out", export)
     right, _ = their_blocks(their_model("dflash", tmp_path / "out"), world(folder), 6)
-    path = tmp_path / "out" / "model.safetensors"
-    tensors = load_file(path)
-    size = tensors["fc.weight"].shape[0]
-    tensors["fc.weight"] = torch.cat(tensors["fc.weight"].split(size, 1)[::-1], 1).contiguous()
-    save_file(tensors, path)
+
+    def reverse(tensors: dict[str, Tensor]) -> None:
+        parts = tensors["fc.weight"].split(len(tensors["fc.weight"]), 1)
+        tensors["fc.weight"] = torch.cat(parts[::-1], 1)
+
+    edit_folder(tmp_path / "out", reverse)
     wrong, _ = their_blocks(their_model("dflash", tmp_path / "out"), world(folder), 6)
     assert float((right - wrong).abs().max()) > 0.05

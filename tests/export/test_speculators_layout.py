@@ -8,31 +8,23 @@ from typing import Any
 import pytest
 import torch
 
-from tests.export.eagle3_cases import LAYERS, ROPES, assert_same, config_of, drafter_of, put, shared_of, write
+from tests.export.eagle3_cases import (
+    LAYERS,
+    OWN_HEAD,
+    ROPES,
+    SHAPES,
+    assert_same,
+    config_of,
+    drafter_of,
+    put,
+    shapes_of,
+    shared_of,
+    write,
+)
 from vocabforge.core.errors import DataError, MismatchError
 from vocabforge.layouts.layer_ids import speculators_layers
 from vocabforge.layouts.speculators import SpeculatorsEagle3
 from vocabforge.models.drafters.eagle3 import Eagle3Drafter
-
-H, V, R, D, HEADS, KV, INNER = 16, 31, 9, 6, 4, 2, 20
-SHAPES = {
-    "fc.weight": (H, 3 * H),
-    "layers.0.self_attn.q_proj.weight": (HEADS * D, 2 * H),
-    "layers.0.self_attn.k_proj.weight": (KV * D, 2 * H),
-    "layers.0.self_attn.v_proj.weight": (KV * D, 2 * H),
-    "layers.0.self_attn.o_proj.weight": (H, HEADS * D),
-    "layers.0.mlp.gate_proj.weight": (INNER, H),
-    "layers.0.mlp.up_proj.weight": (INNER, H),
-    "layers.0.mlp.down_proj.weight": (H, INNER),
-    "layers.0.hidden_norm.weight": (H,),
-    "layers.0.input_layernorm.weight": (H,),
-    "layers.0.post_attention_layernorm.weight": (H,),
-    "norm.weight": (H,),
-    "embed_tokens.weight": (V, H),
-    "lm_head.weight": (R, H),
-    "d2t": (R,),
-    "t2d": (V,),
-}
 
 
 def read(path: Path, drafter: Eagle3Drafter) -> Eagle3Drafter:
@@ -42,7 +34,11 @@ def read(path: Path, drafter: Eagle3Drafter) -> Eagle3Drafter:
 def test_the_whole_configuration(tmp_path: Path) -> None:
     """Literally, for a drafter with norms of q and k."""
     drafter = drafter_of(config_of(qk_norm=True, norm_before_residual=True, fc_norm=True, rope=ROPES[2]))
-    body, _ = write(SpeculatorsEagle3, tmp_path / "e", drafter, torch.bfloat16, speculative_tokens=4)
+    body, tensors = write(SpeculatorsEagle3, tmp_path / "e", drafter, torch.bfloat16, speculative_tokens=4)
+    added = {f"layers.0.self_attn.{name}_norm.weight": (6,) for name in "qk"}
+    added |= {f"fc_norm.{number}.weight": (16,) for number in range(3)}
+    plain_names = {name.replace("midlayer.", "layers.0."): shape for name, shape in SHAPES.items()}
+    assert shapes_of(tensors) == plain_names | OWN_HEAD | added | {"embed_tokens.weight": (31, 16)}
     rope = {"rope_type": "linear", "factor": 3.0}
     assert body == {
         "architectures": ["Eagle3Speculator"],
@@ -95,7 +91,7 @@ def test_the_whole_configuration(tmp_path: Path) -> None:
         },
     }
     plain, _ = write(SpeculatorsEagle3, tmp_path / "p", drafter_of(config_of(draft_vocab_size=None)))
-    assert plain["draft_vocab_size"] == V, "a number, as its reader wants it"
+    assert plain["draft_vocab_size"] == 31, "a number, as its reader wants it"
     assert plain["transformer_layer_config"]["model_type"] == "llama"
     assert [plain[name] for name in ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")] == [
         False

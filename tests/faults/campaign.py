@@ -1,4 +1,4 @@
-"""The fault campaign: strikes every command in every way, and prints what became of it.
+"""The fault campaign: strike every command in every way, run it again, and print what became of it.
 
 ``python -m tests.faults.campaign`` (``make test-faults``) strikes each command at random operations; ``--short`` is the
 part of ``make test``. The exit code is 1 if anything went wrong.
@@ -7,45 +7,40 @@ part of ``make test``. The exit code is 1 if anything went wrong.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import importlib
 import json
 import os
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
+from typing import NamedTuple
 
 os.environ |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
 
-from tests.faults import trials
-from tests.faults.faults_world import JOBS, make_fault_world
-from tests.faults.forking import isolated, load_modules
-from tests.faults.forms import FORMS, make_forms_world
-from tests.faults.injection import Strike
-from tests.faults.judging import Bench, Trial, Wrong
-from tests.faults.servers import serving
-from tests.faults.writers import WRITERS, make_writers_world
+from tests.faults.jobs import FORMS, JOBS, WRITERS, Job, check_whole, make_world, serving
+from tests.faults.process import Child, Conditions, Ended, run
 from vocabforge.core.console import markdown_table, say
+from vocabforge.core.errors import VocabForgeError
 from vocabforge.core.progress import ProgressBar
 
-# Loaded once, in front of every fork; what else commands need is found by their undisturbed runs.
-SLOW = (
-    "vocabforge.train.capture.run",
-    "vocabforge.train.monitoring.live",
-    "transformers.models.llama.modeling_llama",
-)
-LAUNCHED = ("capture", "train-drafter")
+# Loaded in front of every fork; what else commands need is found by their undisturbed runs.
+SLOW = ("vocabforge.train.capture.run", "vocabforge.train.loop", "transformers.models.llama.modeling_llama")
 KILL, FAILING, QUOTA, RIVALS, CLOCK = "kill -9", "failing write", "file quota", "two writers", "clock back"
-RANKS = "one rank of two"
-FURTHER = {KILL: 25}  # for commands in further forms
-FULL = {KILL: 20, FAILING: 8, QUOTA: 4, RIVALS: 3, CLOCK: 3}
-SMALL = {KILL: 2, FAILING: 2, RIVALS: 2}  # for the commands that make their output in one go
+COUNTS = (
+    (JOBS, {KILL: 20, FAILING: 8, QUOTA: 4, RIVALS: 3, CLOCK: 3}),
+    (WRITERS, {KILL: 2, FAILING: 2, RIVALS: 2}),
+    (FORMS, {KILL: 25}),
+)
 SHORT = {
     "count-freq": {KILL: 1, FAILING: 1, RIVALS: 1},
     "capture": {KILL: 1, QUOTA: 1, CLOCK: 1},
@@ -53,160 +48,266 @@ SHORT = {
     "export": {KILL: 1, FAILING: 1},
     "eval": {KILL: 1},
 }
+NEIGHBOURS = {"neighbour/notes.txt": "keep", "out.notes": "keep", ".out.tmp-notes": "keep"}
+MARKS = (".tmp-", ".old-", ".lock", ".partial")
+DAYS = 3 * 86_400.0
+BESIDE_S = 20.0
+IDENTICAL, CLEAR, WRONG = "identical", "clear error", "WRONG"
 
 
-@dataclass(frozen=True)
-class Task:
+class Wrong(Exception):
+    """What must never happen."""
+
+
+class Trial(NamedTuple):
+    """What became of a fault; ``phase``: it struck ``before`` anything was written, in the ``middle`` or ``after``."""
+
+    command: str
+    fault: str
+    where: str
+    phase: str
+    verdict: str
+    note: str = ""
+    seconds: float = 0.0
+
+
+@dataclass
+class Bench:
+    """Where trials of one command run, and what they are compared with: an undisturbed run."""
+
+    name: str
+    job: Job
+    world: Path
+    base: Path
+    reference: Mapping[str, str]
+    operations: tuple[str, ...] = ()
+    largest: int = 0
+
+    def measure(self) -> Ended:
+        with self.place("reference") as work:
+            ended = self.run(work)
+            if ended.code:
+                raise Wrong(f"{self.name} fails undisturbed:\n{ended.text[-3000:]}")
+            self.reference, self.operations = self.job.result(work), ended.operations
+            self.largest = max(file.stat().st_size for file in work.rglob("*") if file.is_file())
+        return ended
+
+    @contextlib.contextmanager
+    def place(self, name: str) -> Iterator[Path]:
+        """A new folder to work in, with other people's files in it; removed if all was well."""
+        work = self.base / f"{self.name.replace(' ', '')}-{name}" / "work"
+        for file, text in NEIGHBOURS.items():
+            (work / file).parent.mkdir(parents=True, exist_ok=True)
+            (work / file).write_text(text)
+        with serving(self.job, self.world, work):
+            yield work
+        shutil.rmtree(work.parent, ignore_errors=True)
+
+    def run(self, work: Path, conditions: Conditions | None = None) -> Ended:
+        return run(self.job.words(self.world, work), work, conditions)
+
+    def draw(self, chance: random.Random) -> int:
+        """Draw an operation; each stretch of equal operations is as likely."""
+        starts = [at for at, name in enumerate(self.operations) if not at or self.operations[at - 1] != name]
+        pick = chance.randrange(len(starts))
+        end = starts[pick + 1] if pick + 1 < len(starts) else len(self.operations)
+        return chance.randrange(starts[pick], end) + 1
+
+    def same(self, work: Path) -> bool:
+        """Whether the finished result is that of the undisturbed run."""
+        try:
+            return self.job.result(work) == self.reference
+        except (VocabForgeError, OSError, ValueError):
+            return False
+
+    def phase(self, work: Path) -> str:
+        found = {str(path.relative_to(work)) for path in work.rglob("*") if path.is_file()}
+        return "before" if found <= set(NEIGHBOURS) else "after" if self.same(work) else "middle"
+
+    def check_remains(self, work: Path) -> None:
+        """Whatever stands under a final name is whole, and nothing else was destroyed."""
+        for name, text in NEIGHBOURS.items():
+            if not (work / name).is_file() or (work / name).read_text() != text:
+                raise Wrong(f"destroyed {name}")
+        try:
+            check_whole(self.job, work)
+        except VocabForgeError as error:
+            raise Wrong(f"half-written under a final name: {error}") from error
+
+    def check_end(self, work: Path) -> None:
+        """The result is identical, and nothing is left beside it."""
+        if not self.same(work):
+            raise Wrong("ends in another result")
+        names = [str(path.relative_to(work)) for path in work.rglob("*")]
+        left = [name for name in names if any(mark in name for mark in MARKS) and name not in NEIGHBOURS]
+        if left:
+            raise Wrong(f"leaves {left}")
+
+    def judge(self, work: Path, again: Ended, phase: str) -> str:
+        """What the run after a fault came to."""
+        self.check_remains(work)
+        if again.code == 0:
+            self.check_end(work)
+            return IDENTICAL
+        check_error(again)
+        if phase != "after" or "exists already" not in again.text:
+            raise Wrong(f"does not go on:\n{again.text[-2500:]}")
+        if not self.same(work):
+            raise Wrong("the finished result was changed")
+        return CLEAR
+
+    def killed(self, work: Path, at: int) -> str:
+        """Die at an operation (a run can end before so many); returns the phase."""
+        ended = self.run(work, Conditions(at))
+        if ended.code != -signal.SIGKILL and not (ended.code == 0 and len(ended.operations) < at):
+            raise Wrong(f"was not killed (code {ended.code}):\n{ended.text[-1500:]}")
+        self.check_remains(work)
+        return self.phase(work)
+
+
+def check_error(ended: Ended) -> None:
+    """One clear error: an exit code, one message, no traceback."""
+    if ended.code not in (1, 2) or "Traceback" in ended.text or ended.text.count("Error: ") != 1:
+        raise Wrong(f"no clear error (code {ended.code}):\n{ended.text[-2500:]}")
+
+
+def kill(bench: Bench, work: Path, at: int, number: int) -> tuple[str, str]:
+    """Die at an operation, and every fourth time at another one of the run after that."""
+    phase = bench.killed(work, at)
+    if number % 4 == 3 and phase != "after":
+        phase = bench.killed(work, max(1, at // 2))
+    return phase, bench.judge(work, bench.run(work), phase)
+
+
+def fail(bench: Bench, work: Path, at: int, number: int) -> tuple[str, str]:
+    """One operation fails with an error of the operating system."""
+    error = ("EIO", "ENOSPC", "EDQUOT")[number % 3]
+    return _after_error(bench, work, bench.run(work, Conditions(at, error)))
+
+
+def quota(bench: Bench, work: Path, at: int, number: int) -> tuple[str, str]:
+    """No file may grow beyond a share of the largest one; safetensors' own writes meet it, too."""
+    limit = max(1, int((0.3, 0.6, 0.9, 0.05)[number % 4] * bench.largest))
+    return _after_error(bench, work, bench.run(work, Conditions(file_bytes=limit)))
+
+
+def _after_error(bench: Bench, work: Path, ended: Ended) -> tuple[str, str]:
+    bench.check_remains(work)
+    if ended.code == 0:  # it could do without what failed
+        if not bench.same(work):
+            raise Wrong("exit code 0, and another result")
+        return "after", IDENTICAL
+    check_error(ended)
+    phase = bench.phase(work)
+    bench.judge(work, bench.run(work), phase)
+    return phase, CLEAR
+
+
+def two_writers(bench: Bench, work: Path, at: int, number: int) -> tuple[str, str]:
+    """The first stands still before an operation while the second runs; then the first goes on."""
+    words = bench.job.words(bench.world, work)
+    first = Child(words, work, Conditions(at, "stop"))
+    stood = first.stopped()
+    second = Child(words, work)
+    waits = stood and not second.over(BESIDE_S)  # it may wait for the first one's lock
+    if stood:
+        os.kill(first.pid, signal.SIGCONT)
+    ends = [first.ended(), second.ended()]
+    refused = [ended for ended in ends if ended.code]
+    for ended in refused:
+        check_error(ended)
+    if len(refused) == 2:
+        raise Wrong("neither writer finishes:\n" + "\n".join(ended.text[-1200:] for ended in ends))
+    bench.check_remains(work)
+    bench.check_end(work)
+    return "waited" if waits else "beside", CLEAR if refused else IDENTICAL
+
+
+def clock(bench: Bench, work: Path, at: int, number: int) -> tuple[str, str]:
+    """The wall clock goes back at every look, or by days between a kill and the next start."""
+    if number == 0:
+        return "after", bench.judge(work, bench.run(work, Conditions(backwards=7.0)), "middle")
+    phase = bench.killed(work, at)
+    now = time.time()
+    for age, path in enumerate(sorted(work.rglob("*"))):  # the former files are of the future, youngest first
+        os.utime(path, (now - age * 60, now - age * 60), follow_symlinks=False)
+    return phase, bench.judge(work, bench.run(work, Conditions(clock=-DAYS)), phase)
+
+
+FAULTS = {KILL: kill, FAILING: fail, QUOTA: quota, RIVALS: two_writers, CLOCK: clock}
+
+
+class Task(NamedTuple):
     """A fault that is to be tried."""
 
     bench: Bench
     fault: str
-    where: str
-    act: Callable[[Path], tuple[str, str]]
+    at: int
+    number: int
+
+    def attempt(self) -> Trial:
+        """Try it; what goes wrong is the trial's verdict."""
+        began, bench = time.monotonic(), self.bench
+        phase, verdict, note = "", WRONG, ""
+        try:
+            with bench.place(f"{self.fault.replace(' ', '')}-{self.number}") as work:
+                phase, verdict = FAULTS[self.fault](bench, work, self.at, self.number)
+        except Wrong as wrong:
+            note = str(wrong)
+        except Exception:  # noqa: BLE001 (it is the verdict)
+            note = traceback.format_exc()
+        where = f"operation {self.at} of {len(bench.operations)} ({bench.operations[self.at - 1]}), trial {self.number}"
+        return Trial(bench.name, self.fault, where, phase, verdict, note, time.monotonic() - began)
 
 
-def tasks_of(bench: Bench, counts: dict[str, int], seed: int) -> Iterator[Task]:
+def plan(counts: Mapping[str, Mapping[str, int]], seed: int, world: Path, base: Path) -> Iterator[Task]:
     """So many strikes of each fault, at random operations: the same ones on every machine."""
-    for fault, count in counts.items():
-        chance = random.Random(f"{seed} {fault} {bench.job.name}")
-        for number in range(count):
-            at = bench.draw(chance)
-            where = bench.named(at)
-            if fault == KILL:
-                again = bench.draw(chance) if number % 4 == 3 else None
-                act = partial(trials.kill_at, bench, at=at, then=again)
-                where += f", then {again}" if again else ""
-            elif fault == FAILING:
-                error = ("EIO", "ENOSPC", "EDQUOT")[number % 3]
-                act, where = partial(trials.fail_at, bench, at=at, error=error), f"{error} at {where}"
-            elif fault == QUOTA:
-                share = (0.3, 0.6, 0.9, 0.05)[number]
-                act, where = partial(trials.quota, bench, share=share), f"room for {share:.0%}"
-            elif fault == RIVALS:
-                act = partial(trials.two_writers, bench, at=at)
-            else:
-                way = "between" if number else "running"
-                act = partial(trials.clock, bench, at=at, way=way)
-                where = f"3 days, after a kill at {where}" if number else "while running"
-            yield Task(bench, fault, where, act)
+    for name, faults in counts.items():
+        bench = Bench(name, (JOBS | WRITERS | FORMS)[name], world, base, {})
+        load_modules(bench.measure().modules)
+        for fault, count in faults.items():
+            chance = random.Random(f"{seed} {fault} {name}")
+            yield from (Task(bench, fault, bench.draw(chance), number) for number in range(count))
 
 
-def rank_tasks(bench: Bench, count: int, seed: int) -> Iterator[Task]:
-    """Rank 0 dies at a write, rank 1 (which writes nothing in training) at a step or a write."""
-    chance = random.Random(f"{seed} ranks {bench.job.name}")
-    for number in range(count):
-        victim = number % 2
-        steps = bench.job.name == "train-drafter" and victim == 1
-        at = chance.randrange(1, 7) if steps else bench.draw(chance)
-        act = partial(trials.one_rank, bench, victim=victim, strike=Strike(at, steps=steps))
-        yield Task(bench, RANKS, f"rank {victim} at {'step' if steps else 'operation'} {at}", act)
+def load_modules(names: Sequence[str]) -> None:
+    """Load what commands load, so that the next ones start quickly."""
+    for name in names:
+        if name not in sys.modules and name != "__main__":
+            with contextlib.suppress(Exception):
+                importlib.import_module(name)
 
 
-def attempt(task: Task, name: str) -> Trial:
-    """Try one; what goes wrong is the trial's verdict."""
-    began = time.monotonic()
-    phase, verdict, note = "", "WRONG", ""
-    try:
-        with task.bench.place(name) as work:
-            phase, verdict = task.act(work)
-    except Wrong as wrong:
-        note = str(wrong)
-    except Exception:  # noqa: BLE001 (it is the verdict)
-        note = traceback.format_exc()
-    seconds = time.monotonic() - began
-    return Trial(task.bench.job.name, task.fault, task.where, phase, verdict, note, seconds)
-
-
-def perform(tasks: Sequence[Task], base: Path, jobs: int) -> list[Trial]:
-    """Try all, ``jobs`` at once, each in a process of its own."""
-    found: dict[int, Trial] = {}
-    running: dict[int, int] = {}
-    queue = list(enumerate(tasks))
-    with ProgressBar("faults", len(tasks), "trials") as bar:
-        while queue or running:
-            while queue and len(running) < jobs:
-                number, task = queue.pop(0)
-                running[_spawn(task, number, base)] = number
-            pid, _ = os.wait()
-            number = running.pop(pid)
-            task = tasks[number]
-            record = base / f"trial-{number}.json"
-            trial = Trial(
-                task.bench.job.name, task.fault, task.where, "", "WRONG", "the trial itself was lost"
-            )
-            if record.is_file():
-                trial = Trial(**json.loads(record.read_text()))
-            found[number] = trial
-            if trial.verdict == "WRONG":
+def perform(tasks: Sequence[Task], jobs: int) -> list[Trial]:
+    """Try all, ``jobs`` at once, in forked processes without threads."""
+    global _tasks
+    _tasks, found = tasks, []
+    with get_context("fork").Pool(jobs) as pool, ProgressBar("faults", len(tasks), "trials") as bar:
+        for trial in pool.imap(_attempt, range(len(tasks))):
+            found.append(trial)
+            if trial.verdict == WRONG:
                 say(f"WRONG: {trial.command}, {trial.fault}, {trial.where}:\n{trial.note}")
             bar.update(1, note=f"{trial.command}, {trial.fault}")
-    return [found[number] for number in range(len(tasks))]
+    return found
 
 
-def _spawn(task: Task, number: int, base: Path) -> int:
-    sys.stdout.flush()
-    sys.stderr.flush()
-    pid = os.fork()
-    if pid:
-        return pid
-    try:
-        trial = attempt(task, str(number))
-        (base / f"trial-{number}.json").write_text(json.dumps(asdict(trial)))
-    finally:
-        os._exit(0)
+_tasks: Sequence[Task] = ()
 
 
-def measured(names: Sequence[str], world: Path, base: Path) -> dict[str, Bench]:
-    """Undisturbed runs; what they loaded is loaded here, so that their successors start quickly."""
-    benches = {name: Bench((JOBS | WRITERS | FORMS)[name], world, base) for name in names}
-    for bench in benches.values():
-        load_modules(bench.measure().modules)
-    return benches
-
-
-def launched(bench: Bench) -> Bench:
-    """The same for two processes: their last bits may differ from those of one."""
-    with bench.place("launched") as work:
-        ends = [child.ended() for child in trials.launch(bench, work)]
-        if any(ended.code for ended in ends):
-            raise Wrong("two ranks fail undisturbed:\n" + "\n".join(ended.text[-2000:] for ended in ends))
-        reference, operations = dict(bench.job.result(work)), min((e.operations for e in ends), key=len)
-    if bench.job.name == "train-drafter":
-        operations = ends[0].operations
-    return Bench(bench.job, bench.world, bench.base, reference, operations)
-
-
-def plan(options: argparse.Namespace, world: Path, base: Path) -> list[Task]:
-    """All faults that are to be tried."""
-    benches = measured([name for name in options.only or JOBS if name in JOBS], world, base)
-    counts = SHORT if options.short else dict.fromkeys(benches, FULL)
-    tasks = [task for name, bench in benches.items() for task in tasks_of(bench, counts[name], options.seed)]
-    if not options.short:
-        for name in set(LAUNCHED) & set(benches):
-            tasks += rank_tasks(launched(benches[name]), 4, options.seed)
-    if not options.short and not options.only:
-        isolated(partial(make_writers_world, world))
-        for bench in measured(list(WRITERS), world, base).values():
-            tasks += tasks_of(bench, SMALL, options.seed)
-    forms = [name for name in options.only or FORMS if name in FORMS]
-    if forms and not options.short:
-        isolated(partial(make_forms_world, world))
-        for bench in measured(forms, world, base).values():
-            tasks += tasks_of(bench, FURTHER, options.seed)
-    return tasks
+def _attempt(number: int) -> Trial:
+    return _tasks[number].attempt()
 
 
 def table(found: Sequence[Trial]) -> str:
     """Rows of fault and command: trials, when they struck, how they ended; Markdown."""
-    columns = ["before", "middle", "after", "identical", "clear error", "WRONG"]
-    counts = Counter(
-        (trial.fault, trial.command, fact)
-        for trial in found
-        for fact in ("trials", trial.phase, trial.verdict)
-    )
-    keys = dict.fromkeys((trial.fault, trial.command) for trial in found)
-    rows = [[*key, *(str(counts[(*key, name)]) for name in ("trials", *columns))] for key in keys]
-    return "\n".join(markdown_table(["fault", "command", "trials", *columns], rows, text=2))
+    columns = ("trials", "before", "middle", "after", IDENTICAL, CLEAR, WRONG)
+    counts: Counter[tuple[str, ...]] = Counter()
+    for trial in found:
+        for command in (trial.command, "**all**"):
+            counts.update((trial.fault, command, fact) for fact in ("trials", trial.phase, trial.verdict))
+    keys = sorted({key[:2] for key in counts})
+    rows = [[*key, *(str(counts[(*key, name)]) for name in columns)] for key in keys]
+    return "\n".join(markdown_table(["fault", "command", *columns], rows, text=2))
 
 
 def main() -> int:
@@ -214,24 +315,31 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2, help="trials at once (default: 2)")
     parser.add_argument("--short", action="store_true", help="a few faults of each kind")
-    parser.add_argument("--only", nargs="+", choices=[*JOBS, *FORMS], help="these commands")
+    parser.add_argument("--only", nargs="+", choices=[*JOBS, *WRITERS, *FORMS], help="these commands")
     parser.add_argument("--json", type=Path, metavar="OUT", help="also write every trial")
     options = parser.parse_args()
+    counts = SHORT if options.short else {name: faults for jobs, faults in COUNTS for name in jobs}
+    counts = {name: faults for name, faults in counts.items() if name in (options.only or counts)}
     base = Path(tempfile.mkdtemp(prefix="vocabforge-faults-"))
     try:
-        world = base / "world"
-        world.mkdir()
         say("Making the inputs and measuring undisturbed runs")
         load_modules(SLOW)
-        isolated(partial(make_fault_world, world))
-        with serving(world):
-            found = perform(plan(options, world, base), base, options.jobs)
+        (base / "world").mkdir()
+        # In a child, so that this process stays without threads and models.
+        maker = get_context("fork").Process(
+            target=make_world, args=(base / "world",), kwargs={"short": options.short}
+        )
+        maker.start()
+        maker.join()
+        if maker.exitcode:
+            raise RuntimeError("the inputs cannot be made; see above")
+        found = perform(list(plan(counts, options.seed, base / "world", base)), options.jobs)
     finally:
         shutil.rmtree(base, ignore_errors=True)
     print(table(found))
     if options.json:
-        options.json.write_text(json.dumps([asdict(trial) for trial in found], indent=1))
-    return int(not found or any(trial.verdict == "WRONG" for trial in found))
+        options.json.write_text(json.dumps([trial._asdict() for trial in found], indent=1))
+    return int(not found or any(trial.verdict == WRONG for trial in found))
 
 
 if __name__ == "__main__":

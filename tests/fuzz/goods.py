@@ -1,4 +1,4 @@
-"""A good example of everything that is read, in one folder; what is tried starts from a copy of one of them."""
+"""A good example of everything that is read, in one folder; what is spoilt is a copy of one of them."""
 
 from __future__ import annotations
 
@@ -10,137 +10,151 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
 
-from tests.cli.every_kind import make_every_kind
+from tests.capture.hidden_server import HiddenServer
+from tests.cli.every_kind import EXPORTS, make_every_kind
+from tests.decode.drafting import make_drafter
 from tests.evaluate.comparison_support import Made, write_run
-from tests.fuzz.goods_drafters import make_drafters
-from tests.fuzz.goods_servers import make_answers
+from tests.evaluate.served_fakes import Served
+from tests.models.mtp_targets import make_target as make_mtp_target
 from tests.worlds import ROOT
 from vocabforge.core.artifact import MANIFEST, content_hash, record_hash
 from vocabforge.core.files import sha256_file
 from vocabforge.core.journal import MetricsLog
+from vocabforge.corpus.prepared.packing import PackedRows
 from vocabforge.corpus.regenerate.log import AnswerLog
 from vocabforge.corpus.regenerate.rows import ChatCompletion
 from vocabforge.evaluate.run.journal import EvaluationJournal, Kept, Key
+from vocabforge.layouts.interface import Export
+from vocabforge.layouts.registry import layout_of, load_drafter
+from vocabforge.models.drafters.io import load_target_tensors, save_drafter
+from vocabforge.models.target.hf import HFTarget, read_target_config
 from vocabforge.tune.measure import TurnRow, TurnStore
 
-CHATS: list[dict[str, Any]] = [
-    {"messages": [{"role": "system", "content": "Be short."}, {"role": "user", "content": "Who?"},
-                  {"role": "assistant", "content": "", "tool_calls": [
-                      {"type": "function", "function": {"name": "find", "arguments": '{"a": 1}'}}]},
-                  {"role": "tool", "content": "3"}, {"role": "assistant", "content": "Three."}],
-     "tools": [{"type": "function", "function": {"name": "find", "parameters": {"type": "object"}}}]},
-    {"conversations": [{"from": "human", "value": "Hello"}, {"from": "gpt", "value": "Good day"}]},
-    {"instruction": "Add", "input": "1 and 2", "output": "3"},
-    {"prompt": "why", "response": "because"},
-    {"messages": [{"role": "user", "content": [{"type": "text", "text": "parts"}]},
-                  {"role": "assistant", "content": "yes", "reasoning_content": "hm", "loss_weight": 0}]},
-]  # fmt: skip
-QUESTIONS = [
-    {"question_id": 1, "category": "qa", "turns": ["Who?", "And then?"], "reference": ["Nobody", ""]},
-    {"question_id": 2, "category": "math", "turns": ["1 + 1"]},
-]
-TASKS = [
-    {"task_id": "HumanEval/0", "prompt": "def f():\n", "entry_point": "f", "test": "def check(c):\n    pass\n",
-     "canonical_solution": "    return 1\n"},
-    {"task_id": "HumanEval/1", "prompt": "def g():\n", "entry_point": "g", "test": "def check(c):\n    pass\n"},
-]  # fmt: skip
-SUMS = [{"question": "2 and 2?", "answer": "It is 4.\n#### 4"}, {"question": "3?", "answer": "#### 3"}]
-REPLY = {
-    "choices": [
-        {
-            "index": 0,
-            "finish_reason": "tool_calls",
-            "message": {
-                "role": "assistant",
-                "content": "yes",
-                "reasoning_content": "hm",
-                "tool_calls": [{"type": "function", "function": {"name": "find", "arguments": "{}"}}],
-            },
-        }
+FIND = {"name": "find", "arguments": '{"a": 1}'}
+ROWS: dict[str, list[dict[str, Any]]] = {
+    "chats": [
+        {"messages": [{"role": "system", "content": "Be short."}, {"role": "user", "content": "Who?"},
+                      {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": FIND}]},
+                      {"role": "tool", "content": "3"}, {"role": "assistant", "content": "Three."}],
+         "tools": [{"type": "function", "function": {"name": "find", "parameters": {"type": "object"}}}]},
+        {"conversations": [{"from": "human", "value": "Hello"}, {"from": "gpt", "value": "Good day"}]},
+        {"instruction": "Add", "input": "1 and 2", "output": "3"},
+        {"prompt": "why", "response": "because"},
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "parts"}]},
+                      {"role": "assistant", "content": "yes", "reasoning_content": "hm", "loss_weight": 0}]},
     ],
+    "questions": [
+        {"question_id": 1, "category": "qa", "turns": ["Who?", "And then?"], "reference": ["Nobody", ""]},
+        {"question_id": 2, "category": "math", "turns": ["1 + 1"]},
+    ],
+    "tasks": [
+        {"task_id": f"HumanEval/{number}", "prompt": "def f():\n", "entry_point": "f",
+         "test": "def check(c):\n    pass\n", "canonical_solution": "    return 1\n"} for number in range(2)
+    ],
+    "sums": [{"question": "2 and 2?", "answer": "It is 4.\n#### 4"}, {"question": "3?", "answer": "#### 3"}],
+    "asked": [{"question_id": number, "category": "qa", "turns": [f"Who is {number}?"]} for number in (1, 2)],
+}  # fmt: skip
+REPLY = {
+    "choices": [{"index": 0, "finish_reason": "tool_calls", "message": {
+        "role": "assistant", "content": "yes", "reasoning_content": "hm",
+        "tool_calls": [{"type": "function", "function": FIND}]}}],
     "usage": {"prompt_tokens": 3, "completion_tokens": 4},
+}  # fmt: skip
+RECIPES = {
+    "train.yaml": "target: t\noutput: o\ndata:\n  train: [a.txt]\n  separator: <|endoftext|>\ndrafter:\n  head: own\n"
+    "  aux_layers: [1, 4, 6]\nheads:\n  ranker: {rank: 32, shortlist: 64}\n  low_rank: {rank: 32}\noptim:\n"
+    "  steps: 800\n  lr: 2.0e-3\n  betas: [0.9, 0.95]\nrun: {eval_every: 800}\ncapture: {memory_gb: 5.0}\n",
+    "router.yaml": "target: t\ndrafter: d\nclusters: c\noutput: o\ndata:\n  train: [a.jsonl]\nrouter:\n  depth: 2\n"
+    "optim: {steps: 10, lr: 0.001}\nrun: {seed: 3}\n",
+    "decoding.yaml": "target: t\ndtype: float32\nmethods:\n  a: {drafter: d, depth: 3, topk: 4, total_nodes: 20}\n"
+    "  b: {proposer: ngram, ngram: 3}\n  c: {drafter: d, head: h, shortlist: 64}\n",
 }
 KEY = "ab" * 32
+BLOCKS = ("dflash", "dspark", "peagle")
+MTP_FAMILIES = ("glm4_moe", "deepseek_v3", "qwen3_next")
+NO_META = {"target_fingerprint": None, "tokenizer_fingerprint": None}
+DOCUMENT = (256, 3, 1, 4, 1, 5, 9, 2, 6)
+STATES_FILE = "cmpl-x-0-abcd.safetensors"
+ANSWER_TOKENS = 32
 
 
 def make_goods(folder: Path, kinds: Path | None = None) -> Path:
-    """Everything under its name; about a megabyte. ``kinds``: artefacts that are copied, not made again."""
+    """Make every example under its name; ``kinds``: artefacts of every kind that are copied, not made again."""
     if kinds is None:
         make_every_kind(folder)
     else:
         shutil.copytree(kinds, folder, dirs_exist_ok=True)
-    _models(folder)
-    _recipes(folder)
-    _rows(folder)
+    (folder / "model" / "generation_config.json").write_text('{"eos_token_id": [257], "bos_token_id": 256}')
+    model = HFTarget.load(folder / "model")
+    model.model.save_pretrained(folder / "sharded", max_shard_size="50KB")
+    _drafters(folder, model)
+    _texts(folder)
     _runs(folder)
-    make_drafters(folder)
-    make_answers(folder)
+    for name in ("vllm", "raw", "plain", "sglang"):
+        served = Served("sglang" if name == "sglang" else "vllm", speculates=name != "plain")
+        _answers(folder / f"server-{name}", served, chat=name != "raw")
+    states = folder / "server-states"
+    with HiddenServer(states, model) as server:
+        asked = {"prompt": list(DOCUMENT), "request_id": "x", "max_tokens": 1, "temperature": 0}
+        _json(states / "reply.json", server.complete({**asked, "model": "tiny"})[1])
+    _json(states / "models.json", {"object": "list", "data": [{"id": "tiny"}]})
     return folder
 
 
-def _models(folder: Path) -> None:
-    """A checkpoint in shards, drafters in the layouts of others, maps and lists of tokens."""
+def _drafters(folder: Path, target: HFTarget) -> None:
+    """Make a drafter of every kind, and of every layout as other programs leave it: without a manifest."""
     model = folder / "model"
-    (model / "generation_config.json").write_text('{"eos_token_id": [257], "bos_token_id": 256}', "utf-8")
-    shutil.copytree(model, folder / "sharded")
-    tensors = load_file(folder / "sharded" / "model.safetensors")
-    (folder / "sharded" / "model.safetensors").unlink()
-    names = sorted(tensors)
-    table = {}
-    for number, part in enumerate((names[::2], names[1::2])):
-        file = f"model-{number}.safetensors"
-        save_file({name: tensors[name] for name in part}, folder / "sharded" / file)
-        table |= dict.fromkeys(part, file)
-    index = {"metadata": {"total_size": 1}, "weight_map": table}
-    (folder / "sharded" / "model.safetensors.index.json").write_text(json.dumps(index), "utf-8")
-    for name in ("sglang-eagle3", "speculators-eagle3", "eagle", "fr-spec"):
-        shutil.copytree(folder / f"export-{name}", folder / name)
+    for name in EXPORTS:
+        shutil.copytree(folder / f"export-{name}", folder / f"other-{name}", dirs_exist_ok=True)
+        (folder / f"other-{name}" / MANIFEST).unlink()
+
+    def written(name: str, layout: str, kind: str, **sizes: Any) -> Any:
+        drafter = make_drafter(kind, model, target, "reduced", num_layers=1, block_size=3, **sizes)
+        config, tensors = read_target_config(model), load_target_tensors(model)
+        export = Export(drafter, config, tensors, "tiny", torch.float32, target_path=model)
+        layout_of(layout).write(folder / name, export)
         (folder / name / MANIFEST).unlink()
-    torch.save(list(range(64)), folder / "map.pt")
-    (folder / "counts.txt").write_text("".join(f"{n % 7}\n" for n in range(261)), "ascii")
-    (folder / "tree.json").write_text("[[0], [1], [0, 0], [0, 1], [0, 0, 0]]", "utf-8")
+        return drafter
+
+    for kind in BLOCKS:
+        drafter = written(f"speculators-{kind}", "speculators-block", kind, mask_token_id=2)
+        save_drafter(folder / f"native-{kind}", drafter, NO_META)
+    written("block-dflash", "block", "dflash", mask_token_id=None)  # a mask row in a file
+    written("block-dspark", "block", "dspark", mask_token_id=2)
+    for family in MTP_FAMILIES:
+        make_mtp_target(folder / f"mtp-{family}", family, fused=family == "qwen3_next", vocab_size=264)
+    own = folder / "mtp-glm4_moe"
+    module, _ = load_drafter(own, load_target_tensors(own), own)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.mul_(1.25)
+    save_drafter(folder / "native-mtp", module, NO_META)
 
 
-def _recipes(folder: Path) -> None:
-    recipes = ROOT / "recipes"
-    for name, source in (
-        ("train.yaml", "tiny/demo.yaml"),
-        ("heads.yaml", "tiny/heads.yaml"),
-        ("deepspeed.json", "deepspeed/zero2.json"),
-    ):
-        shutil.copy(recipes / source, folder / name)
-    (folder / "router.yaml").write_text(
-        "target: t\ndrafter: d\nclusters: c\noutput: o\ndata:\n  train: [a.jsonl]\nrouter:\n  depth: 2\n"
-        "optim: {steps: 10, lr: 0.001}\nrun: {seed: 3}\n",
-        "utf-8",
-    )
-    (folder / "decoding.yaml").write_text(
-        "target: t\ndtype: float32\nmethods:\n  a: {drafter: d, depth: 3, topk: 4, total_nodes: 20}\n"
-        "  b: {proposer: ngram, ngram: 3}\n  c: {drafter: d, head: h, shortlist: 64}\n",
-        "utf-8",
-    )
-
-
-def _rows(folder: Path) -> None:
+def _texts(folder: Path) -> None:
+    """Recipes, rows of every format, lists of tokens."""
     import zstandard
     from pyarrow import Table, parquet
 
-    lines = {"chats": CHATS, "questions": QUESTIONS, "tasks": TASKS, "sums": SUMS}
-    for name, rows in lines.items():
-        text = "".join(json.dumps(row) + "\n" for row in rows)
-        (folder / f"{name}.jsonl").write_text(text, "utf-8")
-        (folder / f"{name}.json").write_text(json.dumps(rows), "utf-8")
-    packed = (folder / "questions.jsonl").read_bytes()
-    (folder / "questions.jsonl.gz").write_bytes(gzip.compress(packed))
-    (folder / "questions.jsonl.xz").write_bytes(lzma.compress(packed))
-    (folder / "questions.jsonl.zst").write_bytes(zstandard.compress(packed))
-    parquet.write_table(Table.from_pylist(CHATS[1:2] * 3), folder / "chats.parquet")
-    parquet.write_table(Table.from_pylist(SUMS), folder / "sums.parquet")
-    (folder / "text.txt").write_text("once upon a time\n\nthere was\n", "utf-8")
-    (folder / "reply.json").write_text(json.dumps(REPLY), "utf-8")
+    shutil.copy(ROOT / "recipes" / "deepspeed" / "zero2.json", folder / "deepspeed.json")
+    for name, text in RECIPES.items():
+        (folder / name).write_text(text)
+    for name, rows in ROWS.items():
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+        _json(folder / f"{name}.json", rows)
+    plain = (folder / "questions.jsonl").read_bytes()
+    for suffix, library in (("gz", gzip), ("xz", lzma), ("zst", zstandard)):
+        (folder / f"questions.jsonl.{suffix}").write_bytes(library.compress(plain))
+    parquet.write_table(Table.from_pylist(ROWS["chats"][1:2] * 3), folder / "chats.parquet")
+    parquet.write_table(Table.from_pylist(ROWS["sums"]), folder / "sums.parquet")
+    (folder / "text.txt").write_text("once upon a time\n\nthere was\n")
+    _json(folder / "reply.json", REPLY)
+    torch.save(list(range(64)), folder / "map.pt")
+    (folder / "counts.txt").write_text("".join(f"{n % 7}\n" for n in range(261)))
+    _json(folder / "tree.json", [[0], [1], [0, 0], [0, 1], [0, 0, 0]])
 
 
 def _runs(folder: Path) -> None:
@@ -154,9 +168,7 @@ def _runs(folder: Path) -> None:
                   heads={"full": {"loss": 1.0, "accuracy": 0.5}})  # fmt: skip
     log.write(kind="heldout", step=3, loss=[1.0, 1.5], accuracy=[0.5, 0.25])
     log.write(kind="live", step=3, accepted_length=2.0)
-    (run / "config.json").write_text(
-        json.dumps({"optim": {"steps": 3}, "target": "t", "drafter": {}}), "utf-8"
-    )
+    _json(run / "config.json", {"optim": {"steps": 3}, "target": "t", "drafter": {}})
     journal = EvaluationJournal(folder / "journal", {"a": 1})
     journal.add(Key(0, 1, "plain"), Kept({"choices": [{"turns": ["x"]}]}, {"choices": [{"index": 0}]}))
     journal.close()
@@ -170,8 +182,46 @@ def _runs(folder: Path) -> None:
     (folder / "d").symlink_to(folder / "drafter")
 
 
+def document_rows() -> PackedRows:
+    """One row with one document, of which ``server-states`` has hidden states."""
+    ids = np.array([DOCUMENT], dtype=np.int32)
+    ones = np.ones_like(ids)
+    place = np.arange(len(DOCUMENT), dtype=np.int32)[None]
+    return PackedRows(ids, ones.astype(np.bool_), ones, place, len(DOCUMENT))
+
+
+def _answers(folder: Path, served: Served, *, chat: bool) -> None:
+    """What a server answers to each path that an evaluation asks for."""
+    folder.mkdir()
+    vllm, asked = served.kind == "vllm", {"messages": [{"role": "user", "content": "Who?"}]}
+    entry = {"id": "tiny", "object": "model", "owned_by": served.kind, "max_model_len": 512}
+    _json(folder / "models.json", {"object": "list", "data": [entry]})
+    _json(
+        folder / ("version.json" if vllm else "server_info.json"), {"version": "0.32.0" if vllm else "0.5.23"}
+    )
+    before = served.metrics()
+    wished = dict.fromkeys(
+        ("return_token_ids", "return_spec_tokens_details", "return_output_ids_in_sglext"), True
+    )
+    body = {
+        **(asked if chat else {"prompt": "Who?"}),
+        "max_tokens": ANSWER_TOKENS,
+        "temperature": 0,
+        **wished,
+    }
+    text = "".join(f"data: {json.dumps(event)}\n\n" for event in served.events(body))
+    (folder / "answer.events").write_text(text + "data: [DONE]\n\n")
+    if vllm:
+        (folder / "before.metrics").write_text(before)
+        (folder / "after.metrics").write_text(served.metrics())
+
+
+def _json(file: Path, value: Any) -> None:
+    file.write_text(json.dumps(value), "utf-8")
+
+
 def copy_good(good: Path, place: Path) -> Path:
-    """A copy of a file or folder under ``place``; large files are links, which :func:`replace` parts."""
+    """Copy a file or folder under ``place``; large files are links, which :func:`replace` parts."""
     copy = place / good.name
     if good.is_dir():
         shutil.copytree(good, copy, copy_function=_link_large)
@@ -186,7 +236,6 @@ def _link_large(source: str, to: str) -> object:
 
 
 def replace(file: Path, data: bytes) -> None:
-    """Other bytes in a copy's file, without touching the good one."""
     file.unlink()
     file.write_bytes(data)
 

@@ -1,289 +1,333 @@
-"""Every reader of the package, with the good example that it is tried on."""
+"""Every reader of foreign input, with the good example that it is tried on."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
-from collections.abc import Mapping
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+from unittest import mock
 
-from tests.fuzz.goods import KEY
-from tests.fuzz.reader import Read, Reader, command
-from tests.fuzz.readers_drafters import DRAFTERS
-from tests.fuzz.readers_servers import SERVERS
-from vocabforge.cli.inspect import VIEWS
+from tests.cli.cli_support import invoke
+from tests.cli.every_kind import EXPORTS, kinds_of_the_package
+from tests.fuzz.goods import ANSWER_TOKENS, BLOCKS, KEY, MTP_FAMILIES, STATES_FILE, document_rows
+from vocabforge.core.artifact import open_artifact
+from vocabforge.core.config import load_config
+from vocabforge.core.errors import DataError, VocabForgeError
+from vocabforge.corpus.prepared.artifact import load_prepared
+from vocabforge.corpus.regenerate import server as client
+from vocabforge.corpus.regenerate.log import AnswerLog
+from vocabforge.corpus.sources.bytes import Problems
+from vocabforge.corpus.sources.sources import SourceOptions, iter_documents
+from vocabforge.corpus.tokenizer.tokenizer import encode_prompt, load_tokenizer
+from vocabforge.decode.build.recipe import read_recipe
+from vocabforge.decode.trees.shapes import read_shape
+from vocabforge.evaluate.benchmarks import rows as benchmark_rows
+from vocabforge.evaluate.benchmarks.load import load_benchmark
+from vocabforge.evaluate.benchmarks.registry import read_format
+from vocabforge.evaluate.reports import plots
+from vocabforge.evaluate.results.schema import read_results
+from vocabforge.evaluate.run.journal import EvaluationJournal
+from vocabforge.evaluate.servers import generator
+from vocabforge.export.servers import registry as servers
+from vocabforge.export.servers.types import ServedTarget
+from vocabforge.layouts.registry import load_drafter
+from vocabforge.models.drafters.io import load_target_tensors
+from vocabforge.models.heads.io import load_head
+from vocabforge.models.lean.model import load_target
+from vocabforge.models.target.fingerprint import target_fingerprint
+from vocabforge.models.target.head_rows import open_head
+from vocabforge.models.target.hf import HFTarget, read_target_config
+from vocabforge.train.capture import server as capture_server
+from vocabforge.train.capture.cache import CachedCapture
+from vocabforge.train.capture.config import ServerConfig
+from vocabforge.train.capture.online import to_tensors
+from vocabforge.train.checkpoint import load_latest
+from vocabforge.train.config import RouterTrainConfig, TrainConfig
+from vocabforge.train.parallel.deepspeed import deepspeed_config
+from vocabforge.tune.measure import TurnStore
+from vocabforge.vocab.subset.maps import read_counts_text, read_fr_spec, subset_from_list
+
+Read = Callable[[Path, Path], Any]
+"""Reads a spoilt copy; the second path is the folder of all good examples."""
 
 
-def _config(module: str, name: str) -> Read:
-    def read(path: Path, _: Path) -> Any:
-        from vocabforge.core.config import load_config
-        from vocabforge.core.registry import load_attribute
+class Reader(NamedTuple):
+    """What reads something.
 
-        return load_config(load_attribute(f"{module}:{name}"), path)
+    Attributes:
+        good: the example, under the folder of good ones.
+        files: which of a folder's files are spoilt (patterns); empty for a file.
+        sealed: an artefact: its manifest is mostly made to fit what was spoilt.
+    """
+
+    good: str
+    read: Read
+    files: tuple[str, ...] = ()
+    sealed: bool = False
+
+
+def files_of(reader: Reader, path: Path) -> list[Path]:
+    """Return the files of a copy that may be spoilt, in a fixed order."""
+    found = {file for pattern in reader.files for file in path.glob(pattern) if file.is_file()}
+    return sorted(file for file in found if file.suffix != ".html") or [path]
+
+
+def command(*words: object) -> None:
+    """Run a command of the program; what it tells its user as an error is raised as one.
+
+    Raises:
+        VocabForgeError: it ended with another code than 0 and said why.
+    """
+    done = invoke(str(words[0]), *words[1:])
+    if done.exit_code == 0:
+        return
+    if isinstance(done.exception, SystemExit) and "Traceback" not in done.output and done.stderr.strip():
+        raise VocabForgeError(done.output)
+    raise done.exception or AssertionError(f"exit code {done.exit_code} and no word: {done.output!r}")
+
+
+def _deepspeed(path: Path, goods: Path) -> Any:
+    os.environ["ACCELERATE_DEEPSPEED_CONFIG_FILE"] = str(path)
+    return deepspeed_config(load_config(TrainConfig, goods / "train.yaml"), 1)
+
+
+def _tokenizer(path: Path, goods: Path) -> Any:
+    tokenizer = load_tokenizer(path)
+    messages = [{"role": "user", "content": "Who?"}]
+    return encode_prompt(tokenizer, "once"), tokenizer.decode([0, 1]), encode_prompt(tokenizer, messages)
+
+
+def _facts(path: Path, goods: Path) -> Any:
+    return target_fingerprint(path), open_head(path).rows(0, 8)
+
+
+target_tensors = functools.lru_cache(maxsize=2)(load_target_tensors)
+
+
+def drafter(target: str, *, own: bool = False) -> Read:
+    """A drafter for a good target; ``own``: the spoilt target drafts for itself, with its MTP module."""
+    return lambda path, goods: load_drafter(
+        path, target_tensors(goods / target), path if own else goods / target
+    )
+
+
+def as_servers(target: str) -> Read:
+    """The folder as servers read it: what they break on is a finding, never an exception."""
+
+    def read(path: Path, goods: Path) -> Any:
+        shared = target_tensors(goods / target)
+        side = ServedTarget(read_target_config(goods / target), 5, shared.embedding, shared.head)
+        folder = servers.open_folder(path)
+        names = [name for name in servers.READERS if servers.reader_of(name).matches(folder)]
+        return [servers.read_as(name, folder, side) for name in names]
 
     return read
 
 
-def _deepspeed(path: Path, goods: Path) -> Any:
-    from vocabforge.core.config import load_config
-    from vocabforge.train.config import TrainConfig
-    from vocabforge.train.parallel.deepspeed import deepspeed_config
-
-    config = load_config(TrainConfig, goods / "heads.yaml")
-    os.environ["ACCELERATE_DEEPSPEED_CONFIG_FILE"] = str(path)
-    return deepspeed_config(config, 1)
+def _written_back(path: Path, goods: Path) -> None:
+    """An MTP module written into a spoilt checkpoint, with the target."""
+    words = ("--drafter", goods / "native-mtp", "--target", path, "--format", "mtp", "--with-target")
+    command("export", *words, "--output", path.parent / "out")
 
 
-def _tokenizer(path: Path, _: Path) -> Any:
-    from vocabforge.corpus.tokenizer.tokenizer import encode_prompt, load_tokenizer
-
-    loaded = load_tokenizer(path)
-    messages = [{"role": "user", "content": "Who?"}]
-    return (encode_prompt(loaded, "once"), loaded.decode([0, 1]), encode_prompt(loaded, messages))
-
-
-def _lean_target(path: Path, _: Path) -> Any:
-    from vocabforge.models.lean.model import load_target
-
-    return load_target(path)
-
-
-def _hf_target(path: Path, _: Path) -> Any:
-    from vocabforge.models.target.hf import HFTarget
-
-    return HFTarget.load(path)
-
-
-def _target_facts(path: Path, _: Path) -> Any:
-    from vocabforge.models.target.fingerprint import target_fingerprint
-    from vocabforge.models.target.head_rows import open_head
-
-    return target_fingerprint(path), open_head(path).rows(0, 8)
-
-
-@functools.lru_cache(maxsize=1)
-def _shared(model: Path) -> Any:
-    from vocabforge.models.drafters.io import load_target_tensors
-
-    return load_target_tensors(model)
-
-
-def _drafter(path: Path, goods: Path) -> Any:
-    from vocabforge.layouts.registry import load_drafter
-
-    return load_drafter(path, _shared(goods / "model"), goods / "model")
-
-
-def _served(path: Path, goods: Path) -> Any:
-    """The folder as servers read it: what they break on is a finding, never an exception."""
-    from vocabforge.export.servers.registry import READERS, open_folder, read_as, reader_of
-    from vocabforge.export.servers.types import ServedTarget
-    from vocabforge.models.target.hf import read_target_config
-
-    shared = _shared(goods / "model")
-    side = ServedTarget(read_target_config(goods / "model"), 5, shared.embedding, shared.head)
-    folder = open_folder(path)
-    return [read_as(name, folder, side) for name in READERS if reader_of(name).matches(folder)]
-
-
-def _inspect(path: Path, _: Path) -> None:
+def _inspect(path: Path, goods: Path) -> None:
     command("inspect", path, "--json")
     command("inspect", path)
 
 
-def _loaded(target: str) -> Read:
-    """``module:function`` called with the path."""
-
-    def read(path: Path, _: Path) -> Any:
-        from vocabforge.core.registry import load_attribute
-
-        return load_attribute(target)(path)
-
-    return read
-
-
-def _checkpoint(path: Path, _: Path) -> Any:
-    from vocabforge.train.checkpoint import load_latest
-
-    return load_latest(path.parent, {"seed": 5, "optim": {"lr": 0.25}})
-
-
-def _capture(path: Path, _: Path) -> Any:
-    from vocabforge.train.capture.cache import CachedCapture
-
+def _capture(path: Path, goods: Path) -> Any:
     cache = CachedCapture(path)
-    for shards in cache._shards.values():
-        for shard in shards:
-            cache._opened(shard)
+    return [cache._opened(shard) for shards in cache._shards.values() for shard in shards]
 
 
 def _corpus(path: Path, goods: Path) -> Any:
     """Rows are skipped and counted, unless nothing but good ones will do."""
-    from vocabforge.corpus.sources.bytes import Problems
-    from vocabforge.corpus.sources.sources import SourceOptions, iter_documents
-
     for _ in iter_documents([path], SourceOptions(), problems=Problems(shown=0)):
         pass
     return list(iter_documents([path], SourceOptions(strict=True)))
 
 
-def _benchmark(path: Path, _: Path) -> Any:
-    from vocabforge.evaluate.benchmarks import rows
-    from vocabforge.evaluate.benchmarks.load import load_benchmark
-
-    rows.MAX_BYTES = 8 << 20  # this child's alone: a bomb of 256 MiB takes seconds to unpack
+def _benchmark(path: Path, goods: Path) -> Any:
+    benchmark_rows.MAX_BYTES = 8 << 20  # this child's alone: a bomb of 256 MiB takes seconds to unpack
     return load_benchmark(str(path), offline=True)
 
 
-def _format(name: str) -> Read:
-    def read(path: Path, _: Path) -> Any:
-        from vocabforge.evaluate.benchmarks.registry import read_format
-
-        return read_format(name, path)
-
-    return read
-
-
-def _counts_text(path: Path, goods: Path) -> Any:
-    from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
-    from vocabforge.vocab.subset.maps import read_counts_text
-
-    return read_counts_text(path, load_tokenizer(goods / "tokenizer"))
+def questions(name: str) -> Read:
+    return lambda path, goods: read_format(name, path)
 
 
 def _map(path: Path, goods: Path) -> Any:
-    from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
-    from vocabforge.vocab.subset.maps import read_fr_spec, subset_from_list
-
     return subset_from_list(read_fr_spec(path), load_tokenizer(goods / "tokenizer"), source=path)
 
 
-def _journal(path: Path, _: Path) -> Any:
-    from vocabforge.evaluate.run.journal import EvaluationJournal
-
+def _journal(path: Path, goods: Path) -> Any:
     with EvaluationJournal(path, {"a": 1}) as journal:
         return [journal.get(key) for key in list(journal.places)]
 
 
-def _answers_log(path: Path, _: Path) -> Any:
-    from vocabforge.corpus.regenerate.log import AnswerLog
-
+def _answers_log(path: Path, goods: Path) -> Any:
     with AnswerLog(path, {"a": 1}) as answers:
         return answers.get(KEY)
 
 
-def _speeds(path: Path, _: Path) -> Any:
-    from vocabforge.tune.measure import TurnStore
-
-    return TurnStore(path).read(KEY)
-
-
-def _reply(path: Path, _: Path) -> Any:
-    """A server's answer; what is no answer asks it again."""
-    from vocabforge.core.errors import DataError
-    from vocabforge.corpus.regenerate.server import read_answer
-
+def _reply(path: Path, goods: Path) -> Any:
     try:
         value = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:  # as ChatServer.complete
         raise DataError("its answer is not JSON", got=error) from error
-    return read_answer(value, 3)
+    return client.read_answer(value, 3)
 
 
-def _compare(path: Path, goods: Path) -> None:
-    command("report", path, goods / "eval-b")
+@contextlib.contextmanager
+def answering(reply: Callable[[str, str, str], bytes | None]) -> Iterator[None]:
+    """Inside, requests get what ``reply`` gives for host, method and path; None is a 404. No socket is opened."""
+    http = client.http_library()
+
+    def respond(request: Any) -> Any:
+        content = reply(request.url.host, request.method, request.url.path)
+        return http.Response(404 if content is None else 200, content=content or b"")
+
+    def new_client(*, headers: Any, **_: Any) -> Any:
+        return http.Client(headers=headers, transport=http.MockTransport(respond))
+
+    library = SimpleNamespace(**{**vars(http), "Client": new_client})
+    with mock.patch.object(client, "http_library", return_value=library):
+        yield
 
 
-def _training(path: Path, _: Path) -> None:
-    command("report-training", path)
+def evaluated(*options: str) -> Read:
+    """A whole evaluation of the spoilt server and a good plain one, without its charts, which take seconds."""
+
+    def read(path: Path, goods: Path) -> None:
+        asked: set[str] = set()
+
+        def reply(host: str, method: str, place: str) -> bytes | None:
+            name = place.rpartition("/")[2]
+            file = f"{name}.json"
+            if method == "POST":
+                asked.add(host)
+                file = "answer.events"
+            elif name == "metrics":
+                file = "after.metrics" if host in asked else "before.metrics"
+            found = (goods / "server-plain" if host == "plain" else path) / file
+            return found.read_bytes() if found.is_file() else None
+
+        clock = SimpleNamespace(
+            perf_counter=time.perf_counter, monotonic=time.monotonic, sleep=lambda seconds: None
+        )
+        with (
+            answering(reply),
+            mock.patch.multiple(generator, _LATE_S=0.0, _ATTEMPTS=2, time=clock),
+            mock.patch.object(plots, "render_chart", return_value="<svg></svg>"),
+            tempfile.TemporaryDirectory() as place,  # what an evaluation that stops keeps is not looked at
+        ):
+            words = ("--server", "eagle3=http://fast", "--server", "plain=http://plain", "--warmup", 0)
+            asking = ("--benchmark", goods / "asked.jsonl", "--max-new-tokens", ANSWER_TOKENS)
+            command("eval", *words, *asking, *options, "--output", Path(place) / "out")
+
+    return read
 
 
-_HF = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json")
-_WEIGHTS = ("*.safetensors", "*.index.json")
+def _hidden_states(path: Path, goods: Path) -> Any:
+    """States of one document through a capture source."""
+    model, rows = goods / "model", {"train": document_rows()}
+    target = HFTarget.load(model)
+    with tempfile.TemporaryDirectory() as shared:
+
+        def reply(host: str, method: str, where: str) -> bytes | None:
+            if method == "POST":
+                shutil.copy(path / STATES_FILE, shared)
+                return (path / "reply.json").read_bytes()
+            return (path / "models.json").read_bytes()
+
+        settings = ServerConfig(url="http://states", folder=Path(shared), retries=0, timeout_s=5.0)
+        with answering(reply), mock.patch.multiple(capture_server, _FILE_S=0.02, _LAST_FILES_S=0.0):
+            open_source = capture_server.server_capture
+            source = open_source(settings, target, model, target_fingerprint(model), rows, "owner")
+            with contextlib.closing(source):
+                return source(to_tensors(rows["train"], [0], target.device), [("train", 0)])
+
+
+_FOLDER = ("config.json", "*.safetensors", "*.pt", "*.gguf")
+_WEIGHTS = ("config.json", "*.safetensors", "*.index.json")
+_WORDS = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json")
+_ALL = ("*",)
+KINDS = sorted(kinds_of_the_package())
+# Folders as other programs leave them -> the target that they draft for.
+_DRAFTERS = {
+    **{f"other-{name}": "known" if name == "gguf" else "model" for name in EXPORTS if name != "mtp"},
+    **{f"speculators-{kind}": "model" for kind in BLOCKS},
+    **dict.fromkeys(("block-dflash", "block-dspark"), "model"),
+}
+_ARTEFACTS: dict[str, Read] = {
+    "draft-head": lambda path, goods: load_head(path),
+    "prepared-data": lambda path, goods: load_prepared(path),
+    "step-00000007": lambda path, goods: load_latest(path.parent, {"seed": 5, "optim": {"lr": 0.25}}),
+    "capture": _capture,
+    "drafter": drafter("model"),
+    **{f"native-{kind}": drafter("model") for kind in BLOCKS},
+    "native-mtp": drafter("mtp-glm4_moe"),
+}
 
 READERS: dict[str, Reader] = {
-    "recipe of train-drafter": Reader("heads.yaml", _config("vocabforge.train.config", "TrainConfig")),
-    "recipe of train-router": Reader(
-        "router.yaml", _config("vocabforge.train.heads.router_config", "RouterTrainConfig")
-    ),
-    "recipe of decoding": Reader("decoding.yaml", _loaded("vocabforge.decode.build.recipe:read_recipe")),
+    "recipe of train-drafter": Reader("train.yaml", lambda path, goods: load_config(TrainConfig, path)),
+    "recipe of train-router": Reader("router.yaml", lambda path, goods: load_config(RouterTrainConfig, path)),
+    "recipe of decoding": Reader("decoding.yaml", lambda path, goods: read_recipe(path)),
     "DeepSpeed configuration": Reader("deepspeed.json", _deepspeed),
-    "tokenizer": Reader("model", _tokenizer, _HF),
-    "lean target": Reader("model", _lean_target, ("config.json", *_WEIGHTS)),
-    "target in shards": Reader("sharded", _lean_target, ("config.json", *_WEIGHTS)),
-    "Hugging Face target": Reader("model", _hf_target, ("config.json", *_WEIGHTS)),
-    "facts of a target": Reader("sharded", _target_facts, ("config.json", *_WEIGHTS)),
-    "facts of one file": Reader("model", _target_facts, ("config.json", *_WEIGHTS)),
-    "drafter native": Reader("drafter", _drafter, ("*.json", "*.safetensors"), sealed=True),
+    "tokenizer": Reader("model", _tokenizer, _WORDS),
+    "lean target": Reader("model", lambda path, goods: load_target(path), _WEIGHTS),
+    "target in shards": Reader("sharded", lambda path, goods: load_target(path), _WEIGHTS),
+    "Hugging Face target": Reader("model", lambda path, goods: HFTarget.load(path), _WEIGHTS),
+    "facts of a target": Reader("sharded", _facts, _WEIGHTS),
+    "facts of one file": Reader("model", _facts, _WEIGHTS),
+    **{f"drafter {name}": Reader(name, drafter(target), _FOLDER) for name, target in _DRAFTERS.items()},
+    **{f"{name} as servers": Reader(name, as_servers(target), _FOLDER) for name, target in _DRAFTERS.items()},
     **{
-        f"drafter {name}": Reader(name, _drafter, ("config.json", "*.safetensors", "*.pt"))
-        for name in ("sglang-eagle3", "speculators-eagle3", "eagle", "fr-spec")
+        f"MTP module of {family}": Reader(f"mtp-{family}", drafter(f"mtp-{family}", own=True), _WEIGHTS)
+        for family in MTP_FAMILIES
     },
-    **{
-        f"{name} as servers": Reader(name, _served, ("config.json", "*.safetensors", "*.pt"))
-        for name in ("sglang-eagle3", "speculators-eagle3", "eagle", "fr-spec")
-    },
-    **{f"inspect {kind}": Reader(kind, _inspect, ("*",), sealed=True) for kind in VIEWS},
-    "counts": Reader("counts", _loaded("vocabforge.vocab.counts.table:load_counts"), ("*",), sealed=True),
-    "subset": Reader("subset", _loaded("vocabforge.vocab.subset.subset:load_subset"), ("*",), sealed=True),
-    "clusters": Reader(
-        "clusters", _loaded("vocabforge.vocab.clusters.clusters:load_clusters"), ("*",), sealed=True
-    ),
-    "overlap": Reader(
-        "overlap", _loaded("vocabforge.vocab.overlap.overlap:load_overlap"), ("*",), sealed=True
-    ),
-    "draft head": Reader("draft-head", _loaded("vocabforge.models.heads.io:load_head"), ("*",), sealed=True),
-    "prepared data": Reader(
-        "prepared-data", _loaded("vocabforge.corpus.prepared.artifact:load_prepared"), ("*",), sealed=True
-    ),
-    "checkpoint": Reader("step-00000007", _checkpoint, ("*",), sealed=True),
-    "captured states": Reader("capture", _capture, ("*",), sealed=True),
-    "manifest": Reader("subset", _loaded("vocabforge.core.artifact:open_artifact"), ("manifest.json",)),
+    "MTP module written back": Reader("mtp-glm4_moe", _written_back, _WEIGHTS),
+    **{name: Reader(name, read, _ALL, sealed=True) for name, read in _ARTEFACTS.items()},
+    **{f"inspect {kind}": Reader(kind, _inspect, _ALL, sealed=True) for kind in KINDS},
+    "manifest": Reader("subset", lambda path, goods: open_artifact(path), ("manifest.json",)),
     "conversations": Reader("chats.jsonl", _corpus),
     "conversations in a list": Reader("chats.json", _corpus),
     "texts": Reader("text.txt", _corpus),
-    "packed rows .gz": Reader("questions.jsonl.gz", _benchmark),
-    "packed rows .xz": Reader("questions.jsonl.xz", _benchmark),
-    "packed rows .zst": Reader("questions.jsonl.zst", _benchmark),
     "Parquet": Reader("chats.parquet", _corpus),
-    "questions spec-bench": Reader("questions.jsonl", _format("spec-bench")),
-    "questions human-eval": Reader("tasks.jsonl", _format("human-eval")),
-    "questions gsm8k": Reader("sums.json", _format("gsm8k")),
-    "questions chat": Reader("chats.json", _format("chat")),
+    **{
+        f"packed rows .{suffix}": Reader(f"questions.jsonl.{suffix}", _benchmark)
+        for suffix in ("gz", "xz", "zst")
+    },
+    "questions spec-bench": Reader("questions.jsonl", questions("spec-bench")),
+    "questions human-eval": Reader("tasks.jsonl", questions("human-eval")),
+    "questions gsm8k": Reader("sums.json", questions("gsm8k")),
+    "questions chat": Reader("chats.json", questions("chat")),
     "questions in Parquet": Reader("sums.parquet", _benchmark),
-    "questions of a format to be told": Reader("questions.jsonl", _benchmark),
+    "questions of any format": Reader("questions.jsonl", _benchmark),
     "FR-Spec list": Reader("map.pt", _map),
-    "counts as text": Reader("counts.txt", _counts_text),
-    "tree": Reader("tree.json", _loaded("vocabforge.decode.trees.shapes:read_shape")),
-    "results": Reader(
-        "eval-a", _loaded("vocabforge.evaluate.results.schema:read_results"), ("results.json",)
+    "counts as text": Reader(
+        "counts.txt", lambda path, goods: read_counts_text(path, load_tokenizer(goods / "tokenizer"))
     ),
-    "comparison of evaluations": Reader("eval-a", _compare, ("*.json", "*/*.jsonl"), sealed=True),
-    "training run": Reader("training", _training, ("*",)),
-    "journal": Reader("journal", _journal, ("*",)),
-    "answers of regenerate": Reader("answers-log", _answers_log, ("*",)),
-    "measured speeds": Reader("speeds", _speeds, ("*",)),
+    "tree": Reader("tree.json", lambda path, goods: read_shape(path)),
+    "results": Reader("eval-a", lambda path, goods: read_results(path), ("results.json",)),
+    "comparison of evaluations": Reader(
+        "eval-a", lambda path, goods: command("report", path, goods / "eval-b"), ("*.json", "*/*.jsonl"), True
+    ),
+    "training run": Reader("training", lambda path, goods: command("report-training", path), _ALL),
+    "journal": Reader("journal", _journal, _ALL),
+    "answers of regenerate": Reader("answers-log", _answers_log, _ALL),
+    "measured speeds": Reader("speeds", lambda path, goods: TurnStore(path).read(KEY), _ALL),
     "reply of a server": Reader("reply.json", _reply),
-    **DRAFTERS,
-    **SERVERS,
+    "evaluation of vLLM": Reader("server-vllm", evaluated(), _ALL),
+    "evaluation of vLLM, completions": Reader("server-raw", evaluated("--prompt-format", "raw"), _ALL),
+    "evaluation of SGLang": Reader("server-sglang", evaluated(), _ALL),
+    "hidden states of a server": Reader("server-states", _hidden_states, _ALL),
 }
-
-FORMS: Mapping[str, str] = {
-    ".json": "json", ".jsonl": "jsonl", ".yaml": "yaml", ".safetensors": "safetensors", ".gguf": "gguf",
-    ".events": "events", ".metrics": "metrics",
-}  # fmt: skip
-
-
-def form_of(file: Path) -> str:
-    """How a file is spoilt."""
-    return FORMS.get(file.suffix, "bytes")
-
-
-def files_of(reader: Reader, path: Path) -> list[Path]:
-    """The files of a copy that may be spoilt, in a fixed order."""
-    if not reader.files:
-        return [path]
-    found = {file for pattern in reader.files for file in path.glob(pattern) if file.is_file()}
-    return sorted(file for file in found if file.suffix != ".html")

@@ -271,7 +271,7 @@ def make_drafters() -> None:
     router = (
         *("train-router", "--target", "target", "--drafter", "drafters/eagle3", "--clusters", "clusters"),
         *("--input", "texts.jsonl", "data.heldout_documents=3", "data.sequence_length=64", "router.steps=3"),
-        *("optim.batch_size=2", "run.device=cpu", "run.budgets=[2,4]"),
+        *("optim.batch_size=2", "run.device=cpu"),
     )
     vocabforge(*router, "optim.steps=40", "--output", "runs/router")
     shutil.copytree("runs/router/router", "heads/router")
@@ -416,8 +416,7 @@ def make_tuned() -> None:
         *("--max-new-tokens", 8, "--seconds", 40, "--device", "cpu", "--prompt-format", "raw"),
         *("--output", "tuned"),
     )
-    for name in ("report.html", "tune.json"):
-        Path("tuned", name).unlink()
+    Path("tuned", "tune.json").unlink()
     shutil.rmtree("tuned/speeds")
     recipe = Path("tuned/recipe.yaml")
     recipe.write_text(recipe.read_text("utf-8").replace(f"{Path.cwd()}/", ""), "utf-8")

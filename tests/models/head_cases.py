@@ -116,6 +116,23 @@ def make_context(requests: int, *, size: int = 25, seed: int = 0) -> torch.Tenso
     return context
 
 
+def plain_topk(row: list[float], k: int) -> list[int]:
+    """Highest first, equal values (0.0 and -0.0 are equal) by lower index, in plain Python."""
+    return sorted(range(len(row)), key=lambda i: (-row[i], i))[:k]
+
+
+def check_topk(case: Case, shortlists: list[set[int]], k: int) -> None:
+    """Top-k of each row against a softmax over its shortlist of target ids, row by row, ties to the lower id."""
+    logprobs, tokens = case.head.topk(case.hidden, k, case.state)
+    for row, shortlist in enumerate(shortlists):
+        exact = {int(i): float(w @ case.hidden[row]) for i, w in zip(case.base.target_ids, case.base.weight)}
+        ids = sorted(shortlist, key=lambda i: (-exact[i], i))
+        total = torch.tensor([exact[i] for i in ids]).logsumexp(0)
+        assert tokens[row].tolist() == ids[:k]
+        expected = torch.stack([exact[i] - total for i in ids[:k]])
+        torch.testing.assert_close(logprobs[row], expected, rtol=0, atol=1e-4)
+
+
 def of_request(case: Case, index: int) -> tuple[torch.Tensor, DraftState]:
     """The rows of one request, as if there were no other."""
     each = len(case.hidden) // case.state.requests

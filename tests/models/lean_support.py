@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import random
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -214,13 +212,6 @@ def build_from_config(config: Any, folder: Path, **save: Any) -> torch.nn.Module
                 parameter.normal_(mean=0.0 if name.endswith("bias") else 1.0, std=0.3)
     model.save_pretrained(folder, **save)
     return model
-
-
-def rewrite_config(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    file = folder / "config.json"
-    values = json.loads(file.read_text())
-    change(values)
-    file.write_text(json.dumps(values))
 
 
 def window_mask(model: LeanModel, q_positions: Tensor, key_positions: Tensor) -> Tensor | None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -27,45 +26,24 @@ def _halves(matrix: np.ndarray, head_dim: int) -> np.ndarray:
 
 
 SIZES = (
-    "hidden_size",
-    "intermediate_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "vocab_size",
+    *("hidden_size", "intermediate_size", "num_hidden_layers"),
+    *("num_attention_heads", "num_key_value_heads", "vocab_size"),
 )
 
 
-def _header(binary: Path, config: Path) -> list[int]:
-    """The seven numbers at the beginning, which must be those of the configuration."""
-    header: list[int] = np.fromfile(binary, "<i4", 7).tolist()
-    if len(header) < 7:
-        raise ValueError(f"{binary} is too short for a llama2.c checkpoint")
-    if header[5] <= 0:
-        raise ValueError("untied llama2.c checkpoints are not handled here")
-    wanted = json.loads(config.read_text("utf-8"))
-    for name, found in zip(SIZES, header):
-        if wanted[name] != found:
-            raise ValueError(f"{name} is {found} in {binary} and {wanted[name]} in {config}")
-    return header
-
-
 def convert(binary: Path, config: Path, folder: Path) -> None:
-    """Write ``folder`` with the ``config.json`` given and the binary's weights as model.safetensors.
-
-    Raises:
-        ValueError: a file of another size than its header says, another model than the configuration's, or an
-            output matrix of its own.
-    """
-    dim, inner, layers, heads, kv_heads, vocab, seq_len = _header(binary, config)
+    """Write ``folder`` with the ``config.json`` given and the binary's weights as model.safetensors."""
+    header: list[int] = np.fromfile(binary, "<i4", 7).tolist()
+    dim, inner, layers, heads, kv_heads, vocab, seq_len = header
+    values = json.loads(config.read_text("utf-8"))
+    assert vocab > 0, "an output matrix of its own"
+    assert [dim, inner, layers, heads, kv_heads, vocab] == [values[name] for name in SIZES]
     data = np.fromfile(binary, "<f4", offset=28)
     head_dim, used = dim // heads, 0
 
     def take(*shape: int) -> np.ndarray:
         nonlocal used
         start, used = used, used + int(np.prod(shape))
-        if used > data.size:
-            raise ValueError(f"{binary} holds {data.size} numbers, its header promises more")
         return data[start:used].reshape(shape)
 
     tensors = {"model.embed_tokens.weight": take(vocab, dim)}
@@ -83,8 +61,7 @@ def convert(binary: Path, config: Path, folder: Path) -> None:
     }
     tensors["model.norm.weight"] = take(dim)
     take(2, seq_len, head_dim // 2)  # rotary tables, recomputed by whoever reads
-    if used != data.size:
-        raise ValueError(f"{binary} holds {data.size} numbers, its header promises {used}")
+    assert used == data.size, f"{binary} holds {data.size} numbers, its header promises {used}"
     for name, stack in stacks.items():
         rotary = name.endswith(("q_proj", "k_proj"))
         for index, matrix in enumerate(stack):
@@ -95,20 +72,7 @@ def convert(binary: Path, config: Path, folder: Path) -> None:
     save_file({name: torch.from_numpy(t.copy()) for name, t in tensors.items()}, folder / "model.safetensors")
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Convert, and put the tokenizer beside the weights."""
-    if len(arguments) != 4:
-        print("usage: llama2c.py MODEL.bin CONFIG.json TOKENIZER.json FOLDER", file=sys.stderr)
-        return 2
-    binary, config, tokenizer, folder = map(Path, arguments)
-    try:
-        convert(binary, config, folder)
-        shutil.copyfile(tokenizer, folder / "tokenizer.json")
-    except (OSError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    *source, tokenizer, target = map(Path, sys.argv[1:])
+    convert(*source, target)
+    shutil.copyfile(tokenizer, target / "tokenizer.json")

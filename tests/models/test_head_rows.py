@@ -46,9 +46,6 @@ def test_rows_are_those_of_transformers(tmp_path, tied, dtype):
     np.testing.assert_array_equal(head.rows(0, 61), expected)
     np.testing.assert_array_equal(head.rows(7, 13), expected[7:13])
     assert head.rows(7, 13).dtype == np.float32
-    ids = np.array([5, 6, 7, 60, 0, 0, 9, 8])
-    np.testing.assert_array_equal(head.at(ids), expected[ids])
-    assert head.at(ids[:0]).shape == (0, 32)
 
 
 def test_shards_are_found_through_the_index(tmp_path):

@@ -7,25 +7,13 @@ import dataclasses
 import pytest
 import torch
 
-from tests.models.head_cases import OPTIONS, RANKED, VOCAB, make_base, make_case, make_module
+from tests.models.head_cases import OPTIONS, RANKED, VOCAB, check_topk, make_base, make_case, make_module
 from vocabforge.core.errors import MismatchError, UsageError
 from vocabforge.models.heads.context import text_tail
 from vocabforge.models.heads.registry import HeadBase, HeadOptions, build_head
 
 REDUCED = torch.arange(1, VOCAB, 3)
 CORE = set(RANKED)
-
-
-def check(case, shortlists: list[set[int]], k: int) -> None:
-    """Top-k of each row against a softmax over its shortlist, ties to the lower id."""
-    logprobs, tokens = case.head.topk(case.hidden, k, case.state)
-    for row, shortlist in enumerate(shortlists):
-        exact = {int(i): float(w @ case.hidden[row]) for i, w in zip(case.base.target_ids, case.base.weight)}
-        ids = sorted(shortlist, key=lambda i: (-exact[i], i))
-        total = torch.tensor([exact[i] for i in ids]).logsumexp(0)
-        assert tokens[row].tolist() == ids[:k]
-        expected = torch.stack([exact[i] - total for i in ids[:k]])
-        torch.testing.assert_close(logprobs[row], expected, rtol=0, atol=1e-4)
 
 
 def texts(case) -> list[set[int]]:
@@ -45,7 +33,7 @@ def test_the_core_and_the_requests_own_text(ids, requests: int, kind: str) -> No
     found = texts(case)
     assert any(text & CORE for text in found), "the test needs tokens that are in both"
     assert any(text - known for text in found) == (ids is not None), "and tokens without a row"
-    check(case, [(CORE | text) & known for text in found], 5)
+    check_topk(case, [(CORE | text) & known for text in found], 5)
     assert case.head.context_size == 25
     assert case.head.core_size == len(CORE & known)
 
@@ -54,16 +42,16 @@ def test_ids_that_are_none_are_not_looked_up() -> None:
     case = make_case("context")
     context = torch.tensor([[-1, VOCAB, 10**6, 3, -1]])
     case = dataclasses.replace(case, state=dataclasses.replace(case.state, context=context))
-    check(case, [CORE | {3}] * len(case.hidden), 6)
+    check_topk(case, [CORE | {3}] * len(case.hidden), 6)
 
 
 def test_a_core_is_widened_by_the_lowest_ids_where_the_text_is_short() -> None:
     case = make_case("context")
     context = torch.full((1, 30), -1)
     case = dataclasses.replace(case, state=dataclasses.replace(case.state, context=context))
-    check(case, [CORE] * 7, len(CORE))
+    check_topk(case, [CORE] * 7, len(CORE))
     more = [i for i in range(VOCAB) if i not in CORE][:3]
-    check(case, [CORE | set(more)] * 7, len(CORE) + 3)
+    check_topk(case, [CORE | set(more)] * 7, len(CORE) + 3)
 
 
 def ranker_logs(case) -> torch.Tensor:
@@ -86,7 +74,7 @@ def test_the_core_and_each_rows_own_tail(ids, k: int) -> None:
     core = CORE & known
     tails = [best_outside(row, known, max(6, k - len(core))) for row in ranker_logs(case).tolist()]
     assert tails[0] != tails[1], "the test needs rows that differ"
-    check(case, [core | tail for tail in tails], k)
+    check_topk(case, [core | tail for tail in tails], k)
 
 
 @pytest.mark.parametrize("requests", [1, 2])
@@ -96,7 +84,7 @@ def test_rows_of_a_request_may_share_a_tail(requests: int) -> None:
     case = make_case("hybrid", rows=8, requests=requests, options=options)
     logs = ranker_logs(case).view(requests, 8 // requests, VOCAB).amax(1).tolist()
     tails = [best_outside(row, set(range(VOCAB)), 6) for row in logs for _ in range(8 // requests)]
-    check(case, [CORE | tail for tail in tails], 5)
+    check_topk(case, [CORE | tail for tail in tails], 5)
     alone = make_case("hybrid", rows=8, options=dataclasses.replace(options, rows="own"))
     torch.testing.assert_close(
         case.head.log_probs(case.hidden, case.state), alone.head.log_probs(case.hidden, case.state)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-from tests.models.head_cases import HIDDEN, OPTIONS, VOCAB, Case, make_case, make_context
+from tests.models.head_cases import HIDDEN, OPTIONS, VOCAB, Case, make_case, make_context, plain_topk
 from vocabforge.models.heads import on_ops as head_ops
 from vocabforge.models.heads.interface import PreparesSteps
 from vocabforge.models.heads.registry import HEADS, DraftState, FullHead, HeadOptions, StaticHead, build_head
@@ -228,11 +228,6 @@ VALUES = st.one_of(
     st.floats(width=32, allow_nan=False, allow_infinity=False),
     st.integers(-3, 3).map(float),
 )
-
-
-def plain_topk(row: list[float], k: int) -> list[int]:
-    """Highest first, equal values (0.0 and -0.0 are equal) by lower index."""
-    return sorted(range(len(row)), key=lambda i: (-row[i], i))[:k]
 
 
 @settings(max_examples=50, deadline=None)

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from tests.models.lean_support import VOCAB, build, rewrite_config, run_full
+from tests.folders import edit_folder
+from tests.models.lean_support import VOCAB, build, run_full
 from vocabforge.core.errors import DataError, MismatchError, VocabForgeError
 from vocabforge.models.lean.model import load_target
 
@@ -25,13 +26,6 @@ def _hugging_face(folder: Path, **options: object) -> torch.Tensor:
     model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", **options)
     with torch.no_grad():
         return model(IDS).logits
-
-
-def _edit(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
-    file = folder / "model.safetensors"
-    tensors = load_file(file)
-    change(tensors)
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, file, {"format": "pt"})
 
 
 def _assert_like_hugging_face(folder: Path) -> None:
@@ -64,7 +58,7 @@ def test_tied_checkpoints(stored: str, tmp_path: Path) -> None:
         "head only": lambda tensors: tensors.update({HEAD: tensors.pop(EMBEDDING)}),
     }
     assert HEAD not in load_file(tmp_path / "model.safetensors")
-    _edit(tmp_path, changes[stored])
+    edit_folder(tmp_path, changes[stored])
     lean = load_target(tmp_path)
     shared = lean.lm_head_weight.data_ptr() == lean.embedding.data_ptr()
     assert shared == (stored != "another head")
@@ -75,7 +69,7 @@ def test_tied_checkpoints(stored: str, tmp_path: Path) -> None:
 def test_dtype_is_converted_while_loading(tmp_path: Path) -> None:
     build("qwen3", tmp_path)
     exact, _ = run_full(load_target(tmp_path), IDS)
-    _edit(tmp_path, lambda tensors: tensors.update({name: t.bfloat16() for name, t in tensors.items()}))
+    edit_folder(tmp_path, lambda tensors: tensors.update({name: t.bfloat16() for name, t in tensors.items()}))
     widened = load_target(tmp_path)
     assert {parameter.dtype for parameter in widened.parameters()} == {torch.float32}
     logits, _ = run_full(widened, IDS)
@@ -99,7 +93,7 @@ def test_bfloat16_is_as_near_to_fp32_as_hugging_face_is(case: str, tmp_path: Pat
 def test_rotary_buffers_of_old_checkpoints_are_ignored(tmp_path: Path) -> None:
     build("llama", tmp_path)
     extra = {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.full((4,), 3.0)}
-    _edit(tmp_path, lambda tensors: tensors.update(extra))
+    edit_folder(tmp_path, lambda tensors: tensors.update(extra))
     _assert_like_hugging_face(tmp_path)
 
 
@@ -120,7 +114,7 @@ def test_missing_unexpected_and_wrong_shapes_come_in_one_error(tmp_path: Path) -
         tensors["model.layers.0.self_attn.q_norm.weight"] = torch.ones(8)
         tensors["model.layers.2.self_attn.k_proj.weight"] = torch.ones(15, 32)
 
-    _edit(tmp_path, spoil)
+    edit_folder(tmp_path, spoil)
     _refused(
         tmp_path,
         MismatchError,
@@ -157,8 +151,7 @@ def test_other_tensors_are_refused(
     tmp_path: Path,
 ) -> None:
     build("llama", tmp_path)
-    _edit(tmp_path, change or (lambda tensors: None))
-    rewrite_config(tmp_path, lambda values: values.update(config))
+    edit_folder(tmp_path, change, **config)
     _refused(tmp_path, kind, *words)
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from tests.folders import edit_folder
 from tests.models.lean_support import (
     CASES,
     LINEAR,
@@ -17,7 +18,6 @@ from tests.models.lean_support import (
     YARN,
     build,
     build_from_config,
-    rewrite_config,
     run_chunks,
     run_full,
 )
@@ -104,7 +104,7 @@ def test_both_spellings_of_rope_agree(rope: dict[str, object], key: str, tmp_pat
         scaling[key] = scaling.pop("rope_type")
         values["rope_scaling"] = scaling
 
-    rewrite_config(tmp_path, older)
+    edit_folder(tmp_path, config=older)
     assert LeanConfig.from_hf_config(tmp_path) == new
     assert new.rope.kind == rope["rope_type"]
     reference = AutoModelForCausalLM.from_pretrained(tmp_path)
@@ -123,7 +123,7 @@ def test_gemma_3_is_read_as_the_hub_has_it(tmp_path: Path) -> None:
         values["rope_scaling"] = {"rope_type": "linear", "factor": 8.0}
         values["sliding_window_pattern"] = 3
 
-    rewrite_config(tmp_path, older)
+    edit_folder(tmp_path, config=older)
     lean = load_target(tmp_path)
     assert lean.config.sliding_layers == (True, True, False) * 2 + (True,)
     assert (lean.config.rope.kind, lean.config.rope.theta, lean.config.near_rope.theta) == (
@@ -268,9 +268,7 @@ def test_sliding_layers_follow_the_configuration(tmp_path: Path) -> None:
 @pytest.mark.parametrize("first", [0, 1, 2, 3])
 def test_max_window_layers_decides_where_no_layer_types_are_given(first: int, tmp_path: Path) -> None:
     build("qwen2-window", tmp_path)
-    rewrite_config(
-        tmp_path, lambda values: (values.pop("layer_types"), values.update(max_window_layers=first))
-    )
+    edit_folder(tmp_path, config=lambda values: values.pop("layer_types"), max_window_layers=first)
     reference = AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="eager")
     lean = load_target(tmp_path)
     assert lean.config.sliding_layers == tuple(index >= first for index in range(3))

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.models.head_cases import CLUSTERS, HIDDEN, VOCAB, make_base, make_case, make_module
+from tests.models.head_cases import CLUSTERS, HIDDEN, VOCAB, check_topk, make_base, make_case, make_module
 from vocabforge.core.errors import ConfigError, MismatchError, UsageError
 from vocabforge.models.heads.registry import (
     HeadBase,
@@ -20,34 +20,9 @@ from vocabforge.models.heads.registry import (
 )
 from vocabforge.models.heads.router import Router, default_budgets, top_clusters
 from vocabforge.models.heads.scorer import LowRankScorer, factor_head
-from vocabforge.models.target.logits import IDENTITY, LogitTransform
-from vocabforge.ops import ranker_topk
+from vocabforge.models.target.logits import IDENTITY
 
 REDUCED = torch.arange(2, VOCAB, 4)
-
-
-def masked_topk(logits: dict[int, float], shortlist: set[int], k: int) -> tuple[list[float], list[int]]:
-    """Softmax over a shortlist of target ids, best first, ties to the lower id."""
-    ids = sorted(shortlist, key=lambda i: (-logits[i], i))
-    total = torch.tensor([logits[i] for i in ids]).logsumexp(0)
-    return [float(logits[i] - total) for i in ids[:k]], ids[:k]
-
-
-def exact(case) -> list[dict[int, float]]:
-    """Exact logits of every row by target id."""
-    rows = []
-    for h in case.hidden:
-        scores = {int(i): float(w @ h) for i, w in zip(case.base.target_ids, case.base.weight)}
-        rows.append(scores)
-    return rows
-
-
-def check(case, shortlists: list[set[int]], k: int) -> None:
-    logprobs, tokens = case.head.topk(case.hidden, k, case.state)
-    for row, (logits, shortlist) in enumerate(zip(exact(case), shortlists)):
-        values, ids = masked_topk(logits, shortlist, k)
-        assert tokens[row].tolist() == ids
-        torch.testing.assert_close(logprobs[row], torch.tensor(values), rtol=0, atol=1e-4)
 
 
 def ranker_candidates(case, n: int) -> list[set[int]]:
@@ -67,41 +42,12 @@ def test_ranker(ids, rows) -> None:
     own = ranker_candidates(case, 8)
     union = set().union(*own)
     assert 8 < len(union) < len(case.base.target_ids), "the test needs rows that differ"
-    check(case, own if rows == "own" else [union] * len(own), 5)
+    check_topk(case, own if rows == "own" else [union] * len(own), 5)
 
 
 def test_ranker_takes_k_candidates_where_its_shortlist_is_shorter() -> None:
     case = make_case("ranker", options=HeadOptions(shortlist=2))
-    check(case, ranker_candidates(case, 6), 6)
-
-
-@pytest.mark.parametrize("ids", [None, REDUCED], ids=["whole", "reduced"])
-@pytest.mark.parametrize("fp8", [None, True])
-def test_a_ranker_in_one_op_takes_the_border_s_bin_whole(ids, fp8) -> None:
-    options = HeadOptions(shortlist=8, ops=True, fused=True, fp8=fp8)
-    case = make_case("ranker", ids=ids, options=options, rows=30)
-    scores = case.head._selector.scores(case.head.scorer.project(case.hidden))  # of a rank that is padded
-    listed = [set(case.base.target_ids[row].tolist()) for row in ranker_topk.shortlist(scores, 8)]
-    usual = make_case("ranker", ids=ids, options=replace(options, fused=None)).head  # the same weights
-    exact = [set(case.base.target_ids[row].tolist()) for row in usual.candidates(case.hidden)]
-    assert all(one <= more for one, more in zip(exact, listed))
-    assert any(one < more for one, more in zip(exact, listed)), "the test needs further candidates"
-    check(case, listed, 5)
-    # A row without further candidates answers the same.
-    ours, theirs = case.head.topk(case.hidden, 5), usual.topk(case.hidden, 5)
-    same = [row for row, (one, more) in enumerate(zip(exact, listed)) if one == more]
-    assert torch.equal(ours[1][same], theirs[1][same])
-    torch.testing.assert_close(ours[0][same], theirs[0][same], rtol=0, atol=1e-4)
-
-
-def test_what_one_op_does_not_take_is_answered_by_several() -> None:
-    options = HeadOptions(shortlist=8, ops=True, fused=True)
-    assert not make_case("ranker", options=HeadOptions(shortlist=8, ops=True)).head.fused
-    capped = {"transform": LogitTransform(softcap=5.0)}
-    for other, k, rest in ((replace(options, rows="shared"), 5, {}), (options, 33, {}), (options, 5, capped)):
-        asked = [make_case("ranker", options=one, **rest) for one in (other, replace(other, fused=None))]
-        ours, theirs = (case.head.topk(case.hidden, k, case.state) for case in asked)
-        assert all(torch.equal(*both) for both in zip(ours, theirs))
+    check_topk(case, ranker_candidates(case, 6), 6)
 
 
 def test_a_ranker_with_every_token_is_the_full_head() -> None:
@@ -157,7 +103,7 @@ def test_router(ids, rows, step) -> None:
     case = make_case("router", ids=ids, step=step, options=HeadOptions(budgets=budgets, rows=rows))
     own = opened_tokens(case, budgets[min(step, 1)], 4)
     union = set().union(*own)
-    check(case, own if rows == "own" else [union] * len(own), 4)
+    check_topk(case, own if rows == "own" else [union] * len(own), 4)
 
 
 def test_a_router_says_whether_its_answer_depends_on_the_step() -> None:
@@ -189,7 +135,7 @@ def test_a_router_opens_further_clusters_until_there_are_k_tokens() -> None:
     own = opened_tokens(case, 1, k)
     assert all(len(tokens) >= k for tokens in own)
     assert min(len(tokens) for tokens in opened_tokens(case, 1, 1)) < k, "the test needs to widen"
-    check(case, own, k)
+    check_topk(case, own, k)
 
 
 def test_padded_rows_of_the_lm_head_are_never_proposed() -> None:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
+from tests.folders import edit_folder
 from tests.models.architectures import ARCHITECTURES, make_architecture
-from tests.worlds import tiny_target
 from vocabforge.core.errors import DataError, MismatchError
 from vocabforge.models.target.documents import document_mask
-from vocabforge.models.target.fingerprint import target_fingerprint
 from vocabforge.models.target.hf import HFTarget, check_tokenizer_fits, default_aux_layers
 
 
@@ -135,9 +132,7 @@ def test_unloadable_folders_are_refused(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no model here"):
         HFTarget.load(tmp_path)
     shutil.copytree(folder, tmp_path / "cut")
-    weights = load_file(tmp_path / "cut" / "model.safetensors")
-    del weights["model.layers.3.mlp.up_proj.weight"]
-    save_file(weights, tmp_path / "cut" / "model.safetensors", metadata={"format": "pt"})
+    edit_folder(tmp_path / "cut", lambda weights: weights.pop("model.layers.3.mlp.up_proj.weight"))
     with pytest.raises(DataError, match="lacks weights") as error:
         HFTarget.load(tmp_path / "cut")
     assert "up_proj" in str(error.value)
@@ -150,64 +145,3 @@ def test_tokenizers_may_be_smaller_but_not_larger_than_the_head() -> None:
     check_tokenizer_fits(60, 64, tokenizer="t", target="m")
     with pytest.raises(MismatchError, match="does not match the target"):
         check_tokenizer_fits(65, 64, tokenizer="t", target="m")
-
-
-def resharded(folder: Path, other: Path) -> Path:
-    AutoModelForCausalLM.from_pretrained(folder).save_pretrained(other, max_shard_size="20KB")
-    assert len(list(other.glob("*.safetensors"))) > 2, "the test needs shards"
-    return other
-
-
-def test_fingerprints_of_copies_are_equal(folder: Path, tmp_path: Path) -> None:
-    first = target_fingerprint(folder)
-    assert first == target_fingerprint(resharded(folder, tmp_path / "shards"))
-    values = json.loads((folder / "config.json").read_text())
-    shutil.copytree(folder, tmp_path / "moved")
-    (tmp_path / "moved" / "config.json").write_text(
-        json.dumps(values | {"transformers_version": "9", "use_cache": False})
-    )
-    assert first == target_fingerprint(tmp_path / "moved")
-
-
-def test_an_exact_change_of_dtype_and_a_stored_tied_head_keep_the_fingerprint(tmp_path: Path) -> None:
-    folder = tiny_target(tmp_path / "tied", tie_word_embeddings=True, dtype="bfloat16")
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
-    model.save_pretrained(folder)
-    expected = target_fingerprint(folder)
-    model.float().save_pretrained(tmp_path / "wide")
-    assert expected == target_fingerprint(tmp_path / "wide")
-    weights = load_file(folder / "model.safetensors")
-    assert "lm_head.weight" not in weights
-    shutil.copytree(folder, tmp_path / "both")
-    weights["lm_head.weight"] = weights["model.embed_tokens.weight"].clone()
-    save_file(weights, tmp_path / "both" / "model.safetensors", metadata={"format": "pt"})
-    assert expected == target_fingerprint(tmp_path / "both")
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "model.embed_tokens.weight",
-        "lm_head.weight",
-        "model.layers.2.self_attn.v_proj.weight",  # what merged adapters change, and often they alone
-        "model.layers.4.mlp.down_proj.weight",
-        "model.norm.weight",
-    ],
-)
-def test_fingerprints_of_other_weights_differ(folder: Path, tmp_path: Path, name: str) -> None:
-    shutil.copytree(folder, tmp_path / "other")
-    weights = load_file(tmp_path / "other" / "model.safetensors")
-    weights[name] = weights[name] * 1.001
-    save_file(weights, tmp_path / "other" / "model.safetensors", metadata={"format": "pt"})
-    assert target_fingerprint(tmp_path / "other") != target_fingerprint(folder)
-
-
-def test_fingerprint_errors_are_clear(folder: Path, tmp_path: Path) -> None:
-    shutil.copytree(folder, tmp_path / "cut")
-    whole = (tmp_path / "cut" / "model.safetensors").read_bytes()
-    (tmp_path / "cut" / "model.safetensors").write_bytes(whole[:2000])
-    with pytest.raises(DataError, match="cannot be read"):
-        target_fingerprint(tmp_path / "cut")
-    (tmp_path / "cut" / "model.safetensors").unlink()
-    with pytest.raises(DataError, match="no safetensors weights"):
-        target_fingerprint(tmp_path / "cut")

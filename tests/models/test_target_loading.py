@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
+from tests.folders import edit_folder
 from tests.models.quantised import fp8_target, mxfp4_target
 from tests.worlds import tiny_target
 from vocabforge.core.errors import DataError
@@ -24,7 +25,7 @@ from vocabforge.models.hf.model import TransformersModel
 from vocabforge.models.target.fingerprint import target_fingerprint
 from vocabforge.models.target.head import TargetHead
 from vocabforge.models.target.hf import HFTarget
-from vocabforge.models.target.load import load_causal_lm
+from vocabforge.models.target.load import Placement, load_causal_lm
 
 IDS = torch.tensor([[5, 11, 7, 3, 9, 60, 13, 21]])
 
@@ -67,9 +68,8 @@ def test_a_quantised_checkpoint_is_the_model_that_it_dequantises_to(
 
 def test_a_packed_embedding_is_not_read_as_numbers(tmp_path: Path) -> None:
     folder = tiny_target(tmp_path / "t")
-    weights = load_file(folder / "model.safetensors")
-    weights["model.embed_tokens.weight"] = weights["model.embed_tokens.weight"].to(torch.float8_e4m3fn)
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    name = "model.embed_tokens.weight"
+    edit_folder(folder, lambda weights: weights.update({name: weights[name].to(torch.float8_e4m3fn)}))
     with pytest.raises(DataError, match="embedding is packed, quantised") as error:
         load_target_tensors(folder)
     assert "F8_E4M3" in str(error.value)
@@ -172,9 +172,8 @@ def test_an_architecture_with_code_of_its_own_is_refused(tmp_path: Path) -> None
 
 def test_tensors_of_another_shape_are_named(tmp_path: Path) -> None:
     folder = tiny_target(tmp_path / "t")
-    weights = load_file(folder / "model.safetensors")
-    weights["model.layers.2.mlp.up_proj.weight"] = weights["model.layers.2.mlp.up_proj.weight"][:-1].clone()
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    name = "model.layers.2.mlp.up_proj.weight"
+    edit_folder(folder, lambda weights: weights.update({name: weights[name][:-1]}))
     with pytest.raises(DataError, match="do not have the shapes") as error:
         HFTarget.load(folder)
     assert error.value.got == "1 tensor, first: model.layers.2.mlp.up_proj.weight (47, 32), not (48, 32)"
@@ -240,16 +239,13 @@ def test_a_multimodal_model_is_a_target_of_texts(tmp_path: Path, capsys: pytest.
 def test_a_causal_class_forced_on_other_weights_lacks_them(tmp_path: Path) -> None:
     """Names of tensors that no layer takes are not enough: those that are missing would be random."""
     folder = tiny_target(tmp_path / "t")
-    weights = load_file(folder / "model.safetensors")
-    renamed = {name.replace("model.layers.", "model.blocks."): weight for name, weight in weights.items()}
-    save_file(renamed, folder / "model.safetensors", metadata={"format": "pt"})
+
+    def rename(weights: dict[str, torch.Tensor]) -> None:
+        for name in [one for one in weights if "layers" in one]:
+            weights[name.replace("model.layers.", "model.blocks.")] = weights.pop(name)
+
+    edit_folder(folder, rename)
     with pytest.raises(DataError, match="lacks weights") as error:
-        load_causal_lm(folder, "float32", placement())
+        load_causal_lm(folder, "float32", Placement(torch.device("cpu")))
     assert "model.layers.0" in str(error.value)
     AutoModelForCausalLM.from_pretrained(folder)  # Transformers itself only warns
-
-
-def placement() -> Any:
-    from vocabforge.models.target.load import Placement
-
-    return Placement(torch.device("cpu"))

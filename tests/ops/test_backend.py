@@ -10,8 +10,11 @@ import pytest
 import torch
 
 from vocabforge.core.errors import UsageError
-from vocabforge.ops import backend, checks
+from vocabforge.ops import arguments, backend
+from vocabforge.ops.backend import FLOATS
 from vocabforge.ops.tree_verify import tree_verify
+
+SOME = torch.zeros(2, 3)
 
 
 @pytest.fixture
@@ -70,12 +73,24 @@ def test_a_kernels_refusal_names_the_op_and_no_source_file(native_cpu: None) -> 
 @pytest.mark.parametrize(
     ("check", "words"),
     [
-        (lambda: checks.check_shape("op", "x", torch.zeros(2, 3), 2, None, None), "x has another shape"),
-        (lambda: checks.check_shape("op", "x", torch.zeros(2, 3), 2, 4), "x has another shape"),
-        (lambda: checks.check_dtype("op", "x", torch.zeros(2), {torch.int64}), "x has another dtype"),
-        (lambda: checks.check_together("op", [torch.zeros(1), torch.zeros(1, device="meta")]), "devices"),
-        (lambda: checks.check_range("op", "k", 65, 1, 64), "k is out of range"),
-        (lambda: checks.fitting_backend("op", "emulated", torch.zeros(1), False, "d"), "these sizes"),
+        (lambda: arguments.check_tensors("op", ("x", SOME, "NHD", FLOATS)), "x has another shape"),
+        (lambda: arguments.check_tensors("op", ("x", SOME, "ND", FLOATS), D=4), "x has another shape"),
+        (
+            lambda: arguments.check_tensors("op", ("x", SOME, "ND", FLOATS), ("y", SOME, "DD", FLOATS)),
+            r"y has another shape\n.*\(2, 3\)\n.*\(3, 3\)",
+        ),
+        (lambda: arguments.check_tensors("op", ("x", SOME, "ND", arguments.INT64)), "x has another dtype"),
+        (
+            lambda: arguments.check_tensors(
+                "op",
+                ("x", SOME, "ND", FLOATS),
+                ("y", None, "N", FLOATS),
+                ("z", SOME.to("meta"), "ND", FLOATS),
+            ),
+            "devices",
+        ),
+        (lambda: arguments.check_range("op", "k", 65, 1, 64), "k is out of range"),
+        (lambda: arguments.fitting_backend("op", "emulated", SOME, False, "d"), "these sizes"),
         (lambda: backend.Op("op", torch.neg)("opencl", torch.zeros(1)), "no such kernel backend"),
     ],
 )

@@ -93,7 +93,6 @@ class TestWholeRun:
         assert all(value is not None and 0.9 <= value <= 1 for value in recalls)
         assert ", recall 0.9" in report[1] or ", recall 1.0" in report[1]
         assert len(result["parts"]["cycle"]) == 6
-        assert len(result["parts"]["drafting"]) == 5
         assert result["ceilings"]["copy_gb_per_s"] > 0
 
     def test_it_says_where_it_ran(self, report: tuple[dict[str, Any], str]) -> None:
@@ -105,11 +104,10 @@ class TestWholeRun:
             facts
         )
         assert facts["sources"] == sources_hash(ROOT)
-        assert facts["sources"] == result_of(report)["machine"]["sources"]
 
     def test_the_tables_are_there(self, report: tuple[dict[str, Any], str]) -> None:
         text = report[1]
-        for title in ("Ceilings", "Draft heads", "Drafting", "Cycle", "Ops", "Other libraries", "Goals"):
+        for title in ("Ceilings", "Draft heads", "Cycle", "Ops", "Goals"):
             assert f"\n## {title}" in text
         assert "**no GPU was used" in text
         assert "- tests: left out" in text
@@ -168,11 +166,9 @@ class TestParts:
 
     def test_commands_that_fail_or_hang(self, check: Any) -> None:
         python = [sys.executable, "-S", "-c"]
-        code, said = check.command([*python, "print('why'); raise SystemExit(3)"], 20.0, {})
+        code, said = check.command([*python, "print('why'); raise SystemExit(3)"], 20.0)
         assert (code, said.strip()) == (3, "why")
-        code, said = check.command(
-            [*python, "import time; print('so far', flush=True); time.sleep(60)"], 0.5, {}
-        )
+        code, said = check.command([*python, "import time; print('so far', flush=True); time.sleep(60)"], 0.5)
         assert code == 124
         assert "so far" in said
         assert "not done after" in said
@@ -330,37 +326,14 @@ def test_goals_are_measured_first() -> None:
     options = KernelOptions(shapes=("llama3-8b", "qwen3-8b"))
     heads = [name for name, _ in head_figures(options)]
     ops = [name for name, _ in op_figures(replace(options, ops=("indexed_logits",)))]
-    assert all("static" in name or "context" in name or "k = 512" in name for name in heads[:50])
-    assert not any("static" in name or "context" in name for name in heads[50:])
-    assert all("N=60" in name and "unlike" in name for name in heads[50:] if "k = 512" in name)
+    assert all("static" in name or "context" in name or "k = 512" in name for name in heads[:34])
+    assert not any("static" in name or "context" in name for name in heads[34:])
+    assert all("N=60" in name and "unlike" in name for name in heads[34:] if "k = 512" in name)
     assert all("k=2048" in name for name in ops[:14])
     assert not any("k=2048" in name for name in ops[14:])
 
 
 class TestGoals:
-    def test_none_is_beyond_what_bytes_and_nodes_allow(self, check: Any) -> None:
-        for goal in check.gpu_goals.GOALS:
-            if goal.wanted is None:
-                assert min(goal.floors()) > 1.0  # no better than a static head
-            for best in goal.floors():
-                assert goal.allows(best), (goal.figure, goal.regime, best)
-
-    def test_floors_by_hand(self, check: Any) -> None:
-        """Llama 3 8B: bytes over 4.3 TB/s and 1.25 us a node."""
-        floors = {
-            (goal.figure.split(",")[0], goal.regime): goal.floors()[0] for goal in check.gpu_goals.GOALS
-        }
-        static = 32768 * 8192 / 4.3e12 + 2 * 1.25e-6
-        context = 3000 * 8192 / 4.3e12 + 2 * 1.25e-6
-        ranker = (256 * (128_256 + 4096) * 2 + 512 * 8192) / 4.3e12 + 3 * 1.25e-6
-        assert floors["best dynamic head", "N = 1, 10"] == pytest.approx(context / static)
-        assert floors["best ranker head", "N = 1"] == pytest.approx(ranker / static)
-        rows, ids = 2048 * 8192 + 8192, 2048 * 8
-        once = (rows + ids) / 4.3e12
-        assert floors["`indexed_logits`", "N = 1"] == pytest.approx(once / (once + 1.25e-6))
-        gathered = once + 2 * 2048 * 8192 / 4.3e12 + 3 * 1.25e-6
-        assert floors["gather + matmul over it", "N = 1"] == pytest.approx(gathered / (once + 1.25e-6))
-
     def test_measured_figures_are_found_and_judged(self, check: Any) -> None:
         def head(kind: str, us: float, **sizes: int) -> dict[str, Any]:
             own = {"V": 1000, "N": 1, "dynamic": int(kind != "static"), "alike": 1, "fp8": 0, **sizes}

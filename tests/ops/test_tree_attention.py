@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tests.shares import by_default
-from vocabforge.decode.target_side import block_mask, near_mask
+from vocabforge.decode.positions import block_mask, near_mask
 from vocabforge.decode.tree import DraftTree, build_tree
 from vocabforge.models.kv_cache import near_rule
 from vocabforge.ops.tree_attention import HEAD_SIZES, tree_attention

@@ -12,40 +12,28 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import torch
 import yaml
+from safetensors.torch import load_file
+from torch import Tensor
 
 from tests.worlds import byte_tokenizer, tiny_target
+from vocabforge.core.config import parse_config
+from vocabforge.core.journal import read_jsonl_log
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.models.target.head_rows import open_head
 from vocabforge.train import loop
+from vocabforge.train.checkpoint import list_checkpoints
+from vocabforge.train.config import TrainConfig
 from vocabforge.train.loop import Window
+from vocabforge.train.setup import build_trainer
 from vocabforge.train.trainer import Trainer
 from vocabforge.vocab.clusters.clusters import make_clusters, save_clusters
 from vocabforge.vocab.clusters.kmeans import KMeansOptions
 from vocabforge.vocab.clusters.rows import unit_rows
 
-WORDS = [
-    "the",
-    "cat",
-    "sat",
-    "on",
-    "a",
-    "mat",
-    "and",
-    "one",
-    "dog",
-    "ran",
-    "to",
-    "the",
-    "red",
-    "house",
-    "while",
-    "rain",
-    "fell",
-    "over",
-    "green",
-    "hills",
-]
+TEXT = "the cat sat on a mat and one dog ran to the red house while rain fell over green hills"
+WORDS = TEXT.split()
 
 
 def make_place(place: Path, texts: int = 40) -> Path:
@@ -61,7 +49,7 @@ def make_place(place: Path, texts: int = 40) -> Path:
 def add_clusters(place: Path) -> None:
     """``place/clusters``: 16 clusters of the rows of the target's head."""
     tokenizer, head = load_tokenizer(place / "target"), open_head(place / "target")
-    rows = unit_rows(head, tokenizer.vocab_size, name="head")
+    rows = unit_rows(head.rows(0, tokenizer.vocab_size), name="head")
     facts = {"digest": head.digest(tokenizer.vocab_size), "width": head.shape[1]}
     made = make_clusters(rows, KMeansOptions(16, 10), fingerprint=tokenizer.fingerprint, head=facts)
     save_clusters(made, place / "clusters")
@@ -96,6 +84,38 @@ def settings(place: Path, output: str, **sections: dict[str, Any]) -> dict[str, 
     return values
 
 
+def config(place: Path, output: str, **sections: Any) -> TrainConfig:
+    return parse_config(TrainConfig, settings(place, output, **sections), source="test")
+
+
+def trainer(place: Path, output: str, **sections: Any) -> Trainer:
+    return build_trainer(config(place, output, **sections))
+
+
+def log_rows(folder: Path, kind: str = "train") -> list[dict[str, Any]]:
+    return [row for row in read_jsonl_log(folder / "metrics.jsonl") if row["kind"] == kind]
+
+
+def curve(folder: Path, key: str = "ttt_loss") -> list[Any]:
+    return [row[key] for row in log_rows(folder)]
+
+
+def weights(folder: Path) -> dict[str, Tensor]:
+    """Tensors of a finished run's drafter."""
+    return load_file(folder / "drafter" / "drafter.safetensors")
+
+
+def state(folder: Path) -> dict[str, Tensor]:
+    """Weights and optimiser state of the last checkpoint."""
+    last = list_checkpoints(folder / "checkpoints")[-1]
+    return load_file(last / "weights.safetensors") | load_file(last / "optimizer.safetensors")
+
+
+def assert_same(first: dict[str, Tensor], second: dict[str, Tensor]) -> None:
+    assert first.keys() == second.keys()
+    assert [name for name in first if not torch.equal(first[name], second[name])] == []
+
+
 def write_config(place: Path, output: str, **sections: dict[str, Any]) -> Path:
     path = place / f"{output}.yaml"
     path.write_text(yaml.safe_dump(settings(place, output, **sections)))
@@ -107,10 +127,10 @@ def signalled(at: int, name: str = "SIGTERM") -> Iterator[None]:
     """Inside, a run is sent a signal as it begins step ``at`` (from 0)."""
     take = loop.take_step
 
-    def stepping(trainer: Trainer, step: int, window: Window) -> int:
+    def stepping(run: Trainer, step: int, window: Window) -> int:
         if step == at:
             os.kill(os.getpid(), getattr(signal, name))
-        return take(trainer, step, window)
+        return take(run, step, window)
 
     with mock.patch.object(loop, "take_step", stepping):
         yield

@@ -107,27 +107,27 @@ def section(**values: Any) -> DataConfig:
 SIZES = {"heldout_documents": 5, "sequence_length": 40, "heldout_prompts": 3, "prompt_tokens": 4}
 
 
-def test_with_and_without_a_cache_the_rows_are_the_same(
+def test_prepared_rows_are_found_by_content(
     tmp_path: Path, tokenizer: TextTokenizer, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = section(train=[str(file)], **SIZES)
-    alone = prepare(config, tokenizer)
-    kept = prepare(config, tokenizer, cache=tmp_path / "cache")
+    cache = tmp_path / "cache"
+    kept = prepare(config, tokenizer, cache)
     assert "same content" not in capsys.readouterr().err
-    again = prepare(config, tokenizer, cache=tmp_path / "cache")
+    again = prepare(config, tokenizer, cache)
     assert "same content" in capsys.readouterr().err
-    own = prepare(config.model_copy(update={"cache": tmp_path / "own"}), tokenizer, cache=tmp_path / "cache")
-    assert alone.digest() == kept.digest() == again.digest() == own.digest()
+    own = prepare(config.model_copy(update={"cache": tmp_path / "own"}), tokenizer, cache)
+    assert kept.digest() == again.digest() == own.digest()
     assert len(list((tmp_path / "own").iterdir())) == 1
     assert kept.figures["heldout"]["documents"] == 5
-    for rows in (alone.train, kept.train):
-        batch = to_tensors(rows, [0, len(rows) - 1], torch.device("cpu"))
-        assert batch.input_ids.dtype == batch.document.dtype == batch.position.dtype == torch.int64
-        assert batch.loss_mask.dtype == torch.bool
-        assert np.array_equal(batch.input_ids.numpy(), np.asarray(rows.input_ids[[0, len(rows) - 1]]))
-    changed = prepare(section(train=[str(file)], **{**SIZES, "append_eos": False}), tokenizer)
-    assert changed.digest() != alone.digest()
-    questions = [json.loads(line) for line in kept.prepared.prompts.read_text().splitlines()]
+    ends = [0, len(kept.train) - 1]
+    batch = to_tensors(kept.train, ends, torch.device("cpu"))
+    assert batch.input_ids.dtype == batch.document.dtype == batch.position.dtype == torch.int64
+    assert batch.loss_mask.dtype == torch.bool
+    assert np.array_equal(batch.input_ids.numpy(), np.asarray(kept.train.input_ids[ends]))
+    changed = prepare(section(train=[str(file)], **{**SIZES, "append_eos": False}), tokenizer, cache)
+    assert changed.digest() != kept.digest()
+    questions = [json.loads(line) for line in kept.prompts.read_text().splitlines()]
     assert [question["question_id"] for question in questions] == [81, 82, 83]
     assert all(len(question["turns"][0]) == 4 for question in questions)
 
@@ -135,13 +135,14 @@ def test_with_and_without_a_cache_the_rows_are_the_same(
 def test_prepared_data_by_path(
     tmp_path: Path, tokenizer: TextTokenizer, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = prepare(section(train=[str(file)], **SIZES), tokenizer, cache=tmp_path / "cache")
-    path = made.prepared.artifact.path
+    cache = tmp_path / "cache"
+    made = prepare(section(train=[str(file)], **SIZES), tokenizer, cache)
+    path = made.artifact.path
     config = with_prepared(section(prepared=str(path)))
     assert (config.sequence_length, config.heldout_documents) == (40, 5)
     assert with_prepared(config) == config
-    assert prepare(section(prepared=str(path)), tokenizer).digest() == made.digest()
-    prepare(section(prepared=str(path), sequence_length=40), tokenizer)
+    assert prepare(section(prepared=str(path)), tokenizer, cache).digest() == made.digest()
+    prepare(section(prepared=str(path), sequence_length=40), tokenizer, cache)
     assert "prepared data hold" not in capsys.readouterr().err
     recipe = section(prepared=str(path), sequence_length=2048, thinking="drop", append_eos=True)
     resolved = with_prepared(recipe)
@@ -150,7 +151,7 @@ def test_prepared_data_by_path(
     assert told.count("The prepared data hold:") == 1
     assert 'sequence_length 40 (not 2,048), thinking "keep" (not "drop"); other' in told
     assert "append_eos" not in told
-    assert prepare(resolved, tokenizer).digest() == made.digest()
+    assert prepare(resolved, tokenizer, cache).digest() == made.digest()
     assert "hold" not in capsys.readouterr().err, "it is said once"
     for bad in ({"train": [str(file)]}, {"heldout": [str(file)]}):
         with pytest.raises(ConfigError, match="holds the rows already"):
@@ -158,12 +159,12 @@ def test_prepared_data_by_path(
     with pytest.raises(ConfigError, match=r"data.train is empty"):
         section()
     with pytest.raises(ArtifactError, match="not a VocabForge artefact"):
-        prepare(section(prepared=str(tmp_path / "none")), tokenizer)
+        prepare(section(prepared=str(tmp_path / "none")), tokenizer, cache)
     other = byte_tokenizer(tmp_path / "other")
     text = (other / "tokenizer.json").read_text().replace("<|bos|>", "<|BOS|>")
     (other / "tokenizer.json").write_text(text)
     with pytest.raises(MismatchError, match="different tokenizers"):
-        prepare(section(prepared=str(path)), load_tokenizer(other))
+        prepare(section(prepared=str(path)), load_tokenizer(other), cache)
 
 
 @pytest.mark.parametrize("gain", [0.01, 1.0, 7.0])

@@ -9,14 +9,11 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from typer.testing import CliRunner
 
 from tests.cli.cli_support import invoke
 from tests.decode.drafting import make_drafter
-from tests.train.run_support import write_config
-from tests.train.test_distributed import curve, fork
-from vocabforge.cli.app import build_app
-from vocabforge.cli.train.train_drafter import train_drafter
+from tests.train.run_support import curve, write_config
+from tests.train.test_distributed import fork
 from vocabforge.core.artifact import MANIFEST
 from vocabforge.core.journal import read_jsonl_log
 from vocabforge.layouts.importing import folder_digest, import_drafter, is_native
@@ -46,7 +43,7 @@ TWO_STEPS: dict[str, Any] = {"steps": 2, "batch_size": 2}
 def _no_report(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its plots take longer than the runs."""
     monkeypatch.setattr(
-        "vocabforge.train.monitoring.report.write_report", lambda folder: folder / "report.html"
+        "vocabforge.train.monitoring.report.write_report", lambda folder: (folder / "report.png", {})
     )
 
 
@@ -68,11 +65,6 @@ def written(place: Path, folder: Path, name: str) -> Path:
     if name != "native":
         (folder / MANIFEST).unlink()
     return folder
-
-
-def command(*words: object) -> Any:
-    app = build_app({"train-drafter": train_drafter}, ["train-drafter"])
-    return CliRunner().invoke(app, ["train-drafter", *map(str, words)])
 
 
 def config_of(place: Path, output: str, init: Path) -> Path:
@@ -98,7 +90,7 @@ def test_two_steps_from_a_layout_equal_two_from_the_native_artefact(
     assert import_drafter(folder, place / "target", native)
     trained = []
     for run, init in ((f"{name}-native", native), (f"{name}-layout", folder)):
-        done = command("--config", config_of(place, run, init))
+        done = invoke("train-drafter", "--config", config_of(place, run, init))
         assert done.exit_code == 0, done.output
         rows = [row for row in read_jsonl_log(place / run / "metrics.jsonl") if "loss" in row]
         trained.append((rows[0]["loss"], load_file(place / run / "drafter" / "drafter.safetensors")))
@@ -130,17 +122,17 @@ def test_it_is_converted_again_only_where_files_or_target_changed(place: Path, t
 def test_a_run_goes_on_only_with_the_drafter_that_it_started_from(place: Path, tmp_path: Path) -> None:
     folder = written(place, tmp_path / "sglang-eagle3", "sglang-eagle3")
     config = config_of(place, "resumed", folder)
-    assert command("--config", config).exit_code == 0
+    assert invoke("train-drafter", "--config", config).exit_code == 0
     made = (place / "resumed" / "init" / MANIFEST).read_bytes()
-    again = command("--config", config)
+    again = invoke("train-drafter", "--config", config)
     assert again.exit_code == 0, again.output
     assert (place / "resumed" / "init" / MANIFEST).read_bytes() == made
     body = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(body | {"norm_output": False}))
-    changed = command("--config", config)
+    changed = invoke("train-drafter", "--config", config)
     assert changed.exit_code != 0
     assert "has other settings or inputs" in " ".join(changed.output.split())
-    fresh = command("--config", config, "--fresh")
+    fresh = invoke("train-drafter", "--config", config, "--fresh")
     assert fresh.exit_code == 0, fresh.output
     assert native_sizes(place / "resumed" / "drafter").norm_output is False
 
@@ -148,9 +140,9 @@ def test_a_run_goes_on_only_with_the_drafter_that_it_started_from(place: Path, t
 def test_fresh_removes_a_converted_drafter_that_is_not_used(place: Path, tmp_path: Path) -> None:
     folder = written(place, tmp_path / "sglang-eagle3", "sglang-eagle3")
     config = config_of(place, "left", folder)
-    assert command("--config", config).exit_code == 0
+    assert invoke("train-drafter", "--config", config).exit_code == 0
     assert (place / "left" / "init").is_dir()
-    assert command("--config", config, "drafter.init=null", "--fresh").exit_code == 0
+    assert invoke("train-drafter", "--config", config, "drafter.init=null", "--fresh").exit_code == 0
     assert not (place / "left" / "init").exists()
 
 
@@ -164,15 +156,15 @@ def test_capture_takes_the_layers_of_such_a_drafter(place: Path, tmp_path: Path)
     done = invoke("capture", "-c", config, "--output", tmp_path / "cache", "--yes")
     assert done.exit_code == 0, done.output
     assert "[0, 1, 3]" in str(json.loads((tmp_path / "cache" / MANIFEST).read_text())["meta"])
-    trained = command("--config", config, f"capture.cache={tmp_path / 'cache'}")
+    trained = invoke("train-drafter", "--config", config, f"capture.cache={tmp_path / 'cache'}")
     assert trained.exit_code == 0, trained.output
 
 
 @pytest.mark.proof
 def test_two_processes_start_from_what_the_first_converted(place: Path, tmp_path: Path) -> None:
     folder = written(place, tmp_path / "sglang-eagle3", "sglang-eagle3")
-    assert command("--config", config_of(place, "one", folder)).exit_code == 0
-    done = fork(place, "cpu_two", config_of(place, "two", folder))
+    assert invoke("train-drafter", "--config", config_of(place, "one", folder)).exit_code == 0
+    done = fork(place, "cpu_two", "train-drafter", "--config", str(config_of(place, "two", folder)))
     assert done.returncode == 0, done.stderr[-4000:]
     assert done.stderr.count("Converted the drafter") == 1
     assert curve(place / "two") == pytest.approx(curve(place / "one"), rel=1e-5)
@@ -180,6 +172,6 @@ def test_two_processes_start_from_what_the_first_converted(place: Path, tmp_path
 
 def test_a_drafter_of_another_kind_is_refused(place: Path, tmp_path: Path) -> None:
     folder = written(place, tmp_path / "sglang-eagle3", "sglang-eagle3")
-    done = command("--config", config_of(place, "kind", folder), "drafter.kind=eagle1")
+    done = invoke("train-drafter", "--config", config_of(place, "kind", folder), "drafter.kind=eagle1")
     assert done.exit_code != 0
     assert "drafter.init is of another kind" in " ".join(done.output.split())

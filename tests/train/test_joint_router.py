@@ -11,12 +11,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tests.train.run_support import add_clusters, make_place, settings, signalled
+from tests.train.run_support import add_clusters, curve, log_rows, make_place
+from tests.train.run_support import config as config_of
 from tests.worlds import byte_tokenizer, tiny_target
 from vocabforge.core.artifact import open_artifact
-from vocabforge.core.config import parse_config
 from vocabforge.core.errors import MismatchError, UsageError
-from vocabforge.core.journal import read_jsonl_log
 from vocabforge.models.drafters.parallel import is_parallel
 from vocabforge.models.heads.io import drafter_digest, load_head, owner_of
 from vocabforge.train.config import TrainConfig
@@ -42,7 +41,7 @@ def config(place: Path, output: str, router: dict[str, Any] | None = None, **sec
     asked = {"clusters": str(place / "clusters"), "top_n": TOP, **(router or {})}
     sections = {"heads": {"router": asked}, "ttt": {"steps": STEPS, "decay": DECAY}, **sections}
     sections["run"] = {"trackers": [], "live": {"prompts": 0}, **sections.get("run", {})}
-    return parse_config(TrainConfig, settings(place, output, **sections), source="test")
+    return config_of(place, output, **sections)
 
 
 def reference(
@@ -137,8 +136,7 @@ def trained(place: Path) -> Path:
 
 
 def test_it_learns_and_is_saved_and_reported(place: Path, trained: Path) -> None:
-    rows = read_jsonl_log(trained / "metrics.jsonl")
-    losses = [row["heads"]["router"]["loss"] for row in rows if row["kind"] == "train"]
+    losses = [heads["router"]["loss"] for heads in curve(trained, "heads")]
     assert sum(losses[-5:]) < 0.7 * sum(losses[:5])
     loaded = load_head(trained / "heads" / "router")
     assert loaded.kind == "router"
@@ -147,7 +145,7 @@ def test_it_learns_and_is_saved_and_reported(place: Path, trained: Path) -> None
     meta = loaded.artifact.meta
     assert (meta["top_n"], meta["detach"], meta["weight"]) == (TOP, True, 1.0)
     assert meta["budgets"] == [4, 4, 2, 1, 1], "16 clusters: a quarter, falling to a sixteenth"
-    (final,) = (row["heads"]["heads"] for row in rows if row["kind"] == "heads")
+    (final,) = (row["heads"]["heads"] for row in log_rows(trained, "heads"))
     assert final["router"]["overall"]["average_precision"] > 0.5
     shortlists = [step["shortlist"] for step in final["router"]["steps"]]
     assert shortlists[0] > shortlists[2], "the budget falls with the draft step"
@@ -165,18 +163,6 @@ def test_the_drafter_beside_a_detached_router_is_the_drafter_without_one(place: 
     train(build_trainer(config(place, "beside", **free)))
     train(build_trainer(config(place, "without", heads={}, **free)))
     assert drafter_digest(place / "beside" / "drafter") == drafter_digest(place / "without" / "drafter")
-
-
-@pytest.mark.long
-def test_an_interrupted_run_goes_on_with_the_same_bits(place: Path) -> None:
-    train(build_trainer(config(place, "whole")))
-    with pytest.raises(KeyboardInterrupt), signalled(5):
-        train(build_trainer(config(place, "halves")))
-    train(build_trainer(config(place, "halves")))
-    ours, theirs = (load_head(place / name / "heads" / "router").module for name in ("halves", "whole"))
-    assert all(torch.equal(a, b) for a, b in zip(ours.parameters(), theirs.parameters()))
-    again = build_trainer(config(place, "halves"))
-    assert train(again) == place / "halves" / "drafter"
 
 
 def test_it_trains_alone_on_a_frozen_drafter(place: Path, trained: Path) -> None:

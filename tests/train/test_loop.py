@@ -13,40 +13,19 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
-from typer.testing import CliRunner
 
+from tests.cli.cli_support import invoke
 from tests.processes import command, start
 from tests.shares import by_default
-from tests.train.run_support import settings, signalled, write_config
+from tests.train.run_support import assert_same, curve, log_rows, signalled, trainer, weights, write_config
 from tests.worlds import byte_tokenizer
-from vocabforge.cli.app import build_app
-from vocabforge.cli.train.train_drafter import train_drafter
 from vocabforge.core.artifact import open_artifact
-from vocabforge.core.config import parse_config
 from vocabforge.core.errors import DataError, UsageError
-from vocabforge.core.journal import read_jsonl_log
 from vocabforge.core.threads import ThreadChoice
 from vocabforge.train import loop
 from vocabforge.train.checkpoint import list_checkpoints
-from vocabforge.train.config import TrainConfig
 from vocabforge.train.data import batch_rows
 from vocabforge.train.loop import train
-from vocabforge.train.setup import build_trainer
-from vocabforge.train.trainer import Trainer
-
-
-def trainer(place: Path, output: str, **sections: dict[str, Any]) -> Trainer:
-    return build_trainer(parse_config(TrainConfig, settings(place, output, **sections), source="test"))
-
-
-def weights(folder: Path) -> dict[str, torch.Tensor]:
-    return load_file(folder / "drafter" / "drafter.safetensors")
-
-
-def assert_same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> None:
-    assert first.keys() == second.keys()
-    assert [name for name in first if not torch.equal(first[name], second[name])] == []
 
 
 @pytest.fixture(scope="module")
@@ -58,11 +37,10 @@ def whole(place: Path) -> dict[str, torch.Tensor]:
 
 def test_a_run_leaves_what_it_promises_and_learns(place: Path, whole: dict[str, torch.Tensor]) -> None:
     output = place / "whole"
-    rows = read_jsonl_log(output / "metrics.jsonl")
-    losses = [row["ttt_loss"] for row in rows if row["kind"] == "train"]
+    losses = curve(output)
     assert len(losses) == 12
     assert sum(losses[-3:]) < 0.95 * sum(losses[:3])
-    heldout = [row for row in rows if row["kind"] == "heldout"]
+    heldout = log_rows(output, "heldout")
     assert [row["step"] for row in heldout] == [6, 12]
     assert heldout[0]["loss"][0] > heldout[1]["loss"][0]
     artifact = open_artifact(output / "drafter", "drafter")
@@ -83,18 +61,17 @@ def test_a_signal_writes_a_checkpoint_and_the_resumed_run_ends_with_the_same_bit
     place: Path, whole: dict[str, torch.Tensor], name: str
 ) -> None:
     config = write_config(place, name)
-    app = build_app({"train-drafter": train_drafter}, ["train-drafter"])
     at = random.Random(name).choice([3, 5, 7])
 
     before = signal.getsignal(getattr(signal, name))
     with signalled(at, name):
-        done = CliRunner().invoke(app, ["train-drafter", "--config", str(config)])
+        done = invoke("train-drafter", "--config", config)
     assert done.exit_code == 130, done.output
     assert f"Stopped at step {at + 1}" in done.output
     assert signal.getsignal(getattr(signal, name)) is before
     assert list_checkpoints(place / name / "checkpoints")[-1].name == f"step-{at + 1:08d}"
     assert not (place / name / "drafter").exists()
-    done = CliRunner().invoke(app, ["train-drafter", "--config", str(config), "--json"])
+    done = invoke("train-drafter", "--config", config, "--json")
     assert done.exit_code == 0, done.output
     assert f"Resuming at step {at + 1}" in done.output
     assert json.loads(done.stdout)["steps"] == 12
@@ -136,8 +113,7 @@ def test_the_measured_threads_are_kept_and_measuring_changes_no_bit(
         train(resumed)
         assert (Measured.made, torch.get_num_threads()) == (1, 1), "a resumed run measures nothing"
         assert_same(weights(place / "measured"), whole)
-        log = read_jsonl_log(place / "measured" / "metrics.jsonl")
-        assert [row["facts"]["threads"] for row in log if row["kind"] == "start"] == [1, 1]
+        assert [row["facts"]["threads"] for row in log_rows(place / "measured", "start")] == [1, 1]
         monkeypatch.setenv("OMP_NUM_THREADS", "1")
         train(trainer(place, "given", **run))
         assert Measured.made == 1, "what the user fixed stays"
@@ -214,6 +190,8 @@ def test_memory_for_captured_states_changes_no_bit(
 def test_changed_settings_are_refused_by_name_and_bookkeeping_is_not(
     place: Path, whole: dict[str, torch.Tensor]
 ) -> None:
+    log, settings = (place / "whole" / name for name in ("metrics.jsonl", "config.json"))
+    before = log.read_bytes(), settings.read_bytes()
     for sections, key in (
         ({"optim": {"lr": 4e-3}}, "optim.lr"),
         ({"optim": {"steps": 13}}, "optim.steps"),
@@ -226,6 +204,7 @@ def test_changed_settings_are_refused_by_name_and_bookkeeping_is_not(
             train(trainer(place, "whole", **sections))
         assert f"{key}: " in str(error.value)
         assert str(place / "whole" / "checkpoints") in str(error.value)
+    assert (log.read_bytes(), settings.read_bytes()) == before, "a refused resume rewrites nothing"
     train(trainer(place, "whole", run={"log_every": 7, "keep": 1}))
     assert_same(weights(place / "whole"), whole)
 
@@ -288,7 +267,7 @@ def test_rows_without_a_counted_position_take_no_step(
     assert "7 of 8 packed rows have no counted position" in capsys.readouterr().err
     before = {name: tensor.clone() for name, tensor in run.drafter.state_dict().items()}
     train(run)
-    log = [row for row in read_jsonl_log(tmp_path / "run" / "metrics.jsonl") if row["kind"] == "train"]
+    log = log_rows(tmp_path / "run")
     assert len(log) == 8
     skipped = [row for row in log if row["loss"] is None]
     assert len(skipped) == 7
@@ -324,8 +303,4 @@ def test_micro_batches_change_no_figure(place: Path, micro: int) -> None:
     sections = {"optim": {"batch_size": 4}}
     train(trainer(place, "one-pass", **sections))
     train(trainer(place, f"micro{micro}", optim={"batch_size": 4, "micro_batch_size": micro}))
-    curves = [
-        [row["ttt_loss"] for row in read_jsonl_log(place / name / "metrics.jsonl") if row["kind"] == "train"]
-        for name in ("one-pass", f"micro{micro}")
-    ]
-    assert curves[0] == pytest.approx(curves[1], rel=1e-5)
+    assert curve(place / "one-pass") == pytest.approx(curve(place / f"micro{micro}"), rel=1e-5)

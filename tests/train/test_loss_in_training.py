@@ -10,13 +10,10 @@ import torch
 from torch import Tensor
 
 from tests.decode.drafting import OWN_HEADS, make_drafter
-from tests.train.run_support import settings
 from tests.train.ttt_reference import capture, documents, pack
 from tests.worlds import tiny_target
-from vocabforge.core.config import parse_config
 from vocabforge.models.target.hf import HFTarget
 from vocabforge.train.capture.online import CapturedBatch
-from vocabforge.train.config import TrainConfig
 from vocabforge.train.loss.vocab import LossOptions
 from vocabforge.train.step import StepSettings, TrainStep
 from vocabforge.train.ttt import unroll
@@ -102,26 +99,3 @@ def test_cross_entropy_with_the_text_is_that_of_the_definition(
         if name in gradients:
             torch.testing.assert_close(parameter.grad, gradients[name], rtol=1e-3, atol=1e-5, msg=name)
     assert gradients
-
-
-@pytest.mark.parametrize("loss", ["tv", "nla", "lk", "reverse-kl"])
-def test_figures_do_not_depend_on_the_loss(loss: str, target: tuple[Path, HFTarget]) -> None:
-    drafter, batch = make_drafter("eagle3", *target, "reduced").train(), batch_of(target[1])
-    counts = torch.full((STEPS,), 5.0)
-    found = []
-    for mixture in ((("kl", 1.0),), ((loss, 1.0),)):
-        step = TrainStep(
-            drafter,
-            torch.nn.ModuleDict(),
-            target[1].head_weight,
-            StepSettings(DECAY, token_loss=mixture, loss=LossOptions("fused")),
-        )
-        found.append(step(batch, STEPS, counts)[:2])
-    assert float(found[0][0].detach()) != pytest.approx(float(found[1][0].detach()), rel=1e-3)
-    for ours, theirs in zip(found[0][1], found[1][1]):
-        for name, value in vars(ours).items():
-            torch.testing.assert_close(getattr(theirs, name), value, rtol=1e-5, atol=1e-5, msg=name)
-
-
-def config(place: Path, **ttt: Any) -> TrainConfig:
-    return parse_config(TrainConfig, settings(place, "x", ttt={"steps": 3, **ttt}), source="test")

@@ -14,7 +14,17 @@ from tensor_memory import TensorMemory
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from tests.train.test_vocab_loss import FUSED, NAIVE, TRANSFORMS, SmallChunks, assert_same, case, run
+from tests.train.test_vocab_loss import (
+    FUSED,
+    NAIVE,
+    STATES,
+    TRANSFORMS,
+    SmallChunks,
+    assert_same,
+    case,
+    double,
+    run,
+)
 from vocabforge.models.target.logits import IDENTITY, LogitFacts, LogitTransform
 from vocabforge.train.loss.fused import LossInputs
 from vocabforge.train.loss.kinds import KL, LOSSES
@@ -31,12 +41,6 @@ def labelled(seed: int, rows: int, positions: int, vocab: int, **changes: Any) -
     made = case(seed, rows, positions, vocab, **changes)
     label = torch.randint(0, vocab, (rows,), generator=torch.Generator().manual_seed(seed + 1))
     return {**made, "label": label}
-
-
-def double(arguments: dict[str, Any]) -> dict[str, Any]:
-    return {
-        k: v.double() if torch.is_tensor(v) and v.is_floating_point() else v for k, v in arguments.items()
-    }
 
 
 def by_hand(x: dict[str, Any], i: int, z_of: Any, s_of: Any) -> tuple[dict[str, float], list[float]]:
@@ -222,7 +226,7 @@ def test_of_a_head_in_two_parts_the_trained_one_learns(
 def test_frozen_columns_cost_nothing() -> None:
     """Neither products nor memory of the head's size: the trained part alone is summed."""
     x = labelled(2, 64, 64, 3000, hidden=60)
-    x |= {name: x[name].bfloat16() for name in ("draft", "draft_head", "teacher", "target_head")}
+    x |= {name: x[name].bfloat16() for name in STATES}
     parts = {"draft_head": x["draft_head"][:, :56].clone(), "bias_head": x["draft_head"][:, 56:].clone()}
     x["draft"].requires_grad_()
     work = []

@@ -11,14 +11,12 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from tests.train.run_support import settings
+from tests.train.run_support import config
 from tests.worlds import ROOT
-from vocabforge.core.config import parse_config
 from vocabforge.core.errors import ArtifactError, DataError, MismatchError, UsageError
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.models.drafters.medusa import MedusaConfig, MedusaDrafter
 from vocabforge.models.drafters.registry import drafter_sizes, new_drafter
-from vocabforge.train.config import TrainConfig
 from vocabforge.train.data import prepare
 from vocabforge.train.plan import (
     count_target,
@@ -31,14 +29,13 @@ from vocabforge.train.plan import (
 
 
 def planned(place: Path, **sections: dict[str, Any]) -> dict[str, Any]:
-    return plan(parse_config(TrainConfig, settings(place, "run", **sections), source="test"))
+    return plan(config(place, "run", **sections))
 
 
 @pytest.fixture(scope="module")
 def prepared(place: Path) -> Path:
-    config = parse_config(TrainConfig, settings(place, "run"), source="test")
-    made = prepare(config.data, load_tokenizer(place / "target"), cache=place / "cache")
-    return made.prepared.artifact.path
+    data = config(place, "run").data
+    return prepare(data, load_tokenizer(place / "target"), place / "cache").artifact.path
 
 
 def over(prepared: Path, **data: Any) -> dict[str, Any]:
@@ -83,9 +80,7 @@ def test_a_drafter_of_another_target_is_refused(place: Path, tmp_path: Path) -> 
 
 def test_prepared_rows_and_epochs(place: Path, prepared: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = planned(place, data=over(prepared, sequence_length=256), optim={"steps": 2, "batch_size": 3})
-    rows = prepare(
-        parse_config(TrainConfig, settings(place, "run"), source="t").data, load_tokenizer(place / "target")
-    )
+    rows = prepare(config(place, "run").data, load_tokenizer(place / "target"), place / "cache")
     figures = rows.figures["train"]
     assert found["data"] == {
         "rows": len(rows.train),

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
+from tests.cli.cli_support import invoke
 from tests.decode.drafting import make_drafter
 from tests.docs.doc_formats import keys_by_kind, written
 from tests.shares import by_default
-from tests.train.run_support import add_clusters, make_place
+from tests.train.run_support import add_clusters, curve, make_place
 from tests.worlds import tiny_drafter, tiny_target
-from vocabforge.cli.app import build_app
-from vocabforge.cli.train.train_router import train_router
 from vocabforge.core.config import parse_config
 from vocabforge.core.distributed import Group
 from vocabforge.core.errors import ConfigError, MismatchError, UsageError
@@ -28,13 +24,13 @@ from vocabforge.models.drafters.io import save_drafter
 from vocabforge.models.heads.io import drafter_digest, load_head, owner_of
 from vocabforge.models.target.fingerprint import target_fingerprint
 from vocabforge.models.target.hf import HFTarget
-from vocabforge.train.heads.router_config import RouterTrainConfig
+from vocabforge.train.config import RouterTrainConfig
 from vocabforge.train.heads.router_setup import build_router_trainer, plan
 from vocabforge.train.heads.states import (
     average_precision,
     best_columns,
     drafting_rows,
-    router_labels,
+    labels_of,
     router_losses,
 )
 from vocabforge.train.ttt import shift_left, unroll
@@ -81,21 +77,16 @@ def trainer(place: Path, output: str, **sections: Any):
     return build_router_trainer(config(place, output, **sections))
 
 
-def lines(place: Path, output: str, kind: str) -> list[dict[str, Any]]:
-    rows = map(json.loads, (place / output / "metrics.jsonl").read_text().splitlines())
-    return [row for row in rows if row["kind"] == kind]
-
-
 def test_labels_are_the_clusters_of_the_top_tokens() -> None:
     torch.manual_seed(0)
     logits = torch.randint(0, 5, (40, 30)).float()  # full of ties
     cluster = torch.randint(0, 7, (26,))  # four padded columns
-    labels = router_labels(logits, cluster, 7, 4)
+    labels = labels_of(best_columns(logits[:, :26], 4), cluster, 7)
     for row, found in zip(logits.tolist(), labels.tolist()):
         best = sorted(range(26), key=lambda i: (-row[i], i))[:4]
         positive = {int(cluster[i]) for i in best}
         assert found == [m in positive for m in range(7)]
-    assert router_labels(logits, cluster, 7, 99).sum() == 40 * len(cluster.unique())
+    assert labels_of(best_columns(logits[:, :26], 99), cluster, 7).sum() == 40 * len(cluster.unique())
 
 
 @pytest.mark.parametrize("ties", [True, False])
@@ -200,7 +191,7 @@ def test_training_makes_recall_rise_and_reports(place: Path) -> None:
     assert after["average_precision"] > before["average_precision"] + 0.2
     assert after["argmax_recall"] > before["argmax_recall"] + 0.1
     assert after["shortlist_share"] < 0.6
-    losses = [row["loss"] for row in lines(place, "learns", "train")]
+    losses = curve(place / "learns", "loss")
     assert sum(losses[-10:]) < 0.8 * sum(losses[:10])
     assert written(read_jsonl_log(place / "learns" / "metrics.jsonl")) == keys_by_kind("Rows of train-router")
     assert list(report["heads"]) == ["full", "router"]
@@ -249,26 +240,7 @@ def test_a_killed_run_goes_on_with_the_same_bits(place: Path, whole, moments: tu
             run.run()
     last = trainer(place, name, **SHORT)
     last.run()
-    rows = read_jsonl_log(place / name / "metrics.jsonl")
-    assert [row["step"] for row in rows if row["kind"] == "train"] == list(range(1, 15)), "each step once"
-    assert all(torch.equal(a, b) for a, b in zip(last.router.parameters(), whole))
-
-
-def test_sigterm_saves_and_the_run_goes_on(place: Path, whole) -> None:
-    run = trainer(place, "asked", **SHORT)
-    step = run.take_step
-
-    def signalled(number: int) -> Any:
-        if number == 7:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return step(number)
-
-    run.take_step = signalled
-    with pytest.raises(KeyboardInterrupt):
-        run.run()
-    assert (place / "asked" / "checkpoints" / "step-00000008").is_dir()
-    last = trainer(place, "asked", **SHORT)
-    last.run()
+    assert curve(place / name, "step") == list(range(1, 15)), "each step once"
     assert all(torch.equal(a, b) for a, b in zip(last.router.parameters(), whole))
 
 
@@ -306,7 +278,6 @@ def test_what_cannot_be_shared_is_refused(place: Path, monkeypatch: pytest.Monke
 
 
 def test_the_command(place: Path) -> None:
-    app = build_app({"train-router": train_router, "other": lambda: None}, ["train-router", "other"])
     words = [
         "train-router",
         *("--target", str(place / "target"), "--drafter", str(place / "drafter")),
@@ -315,32 +286,30 @@ def test_the_command(place: Path) -> None:
         *("optim.steps=4", "data.heldout_documents=6", "data.sequence_length=64", "router.steps=2"),
         *("optim.batch_size=2", "run.device=cpu"),
     ]
-    beyond = CliRunner().invoke(app, [*words, "--plan", "data.sequence_length=100000"])
+    beyond = invoke(*words, "--plan", "data.sequence_length=100000")
     assert "longer than the target's context" in beyond.output
-    missing = CliRunner().invoke(app, [*words, "--plan", "data.heldout=[nowhere.txt]"])
+    missing = invoke(*words, "--plan", "data.heldout=[nowhere.txt]")
     assert "the input is missing" in missing.output
-    table = CliRunner().invoke(app, [*words, "--plan"])
+    table = invoke(*words, "--plan")
     assert ["clusters", "16"] in [line.split() for line in table.stdout.splitlines()]
-    planned = CliRunner().invoke(app, [*words, "--plan", "--json"])
+    planned = invoke(*words, "--plan", "--json")
     assert planned.exit_code == 0, planned.output
     facts = json.loads(planned.stdout)
     assert (facts["clusters"], facts["trained_parameters"]) == (16, 64 * 8 + 8 + 8 * 16 + 16)
     assert not (place / "command").exists()
-    done = CliRunner().invoke(app, words)
+    done = invoke(*words)
     assert done.exit_code == 0, done.output
     for word in ("router", "argmax"):
         assert word in done.stdout
-    again = CliRunner().invoke(app, [*words, "--fresh", "--json"])
+    again = invoke(*words, "--fresh", "--json")
     assert json.loads(again.stdout)["router"].endswith("router")
     log = (place / "command" / "metrics.jsonl").read_bytes()
-    impossible = CliRunner().invoke(app, [*words, "--fresh", "data.sequence_length=100000"])
+    impossible = invoke(*words, "--fresh", "data.sequence_length=100000")
     assert impossible.exit_code == 2, impossible.output
     assert (place / "command" / "router" / "manifest.json").is_file(), (
         "the run that stands is kept until then"
     )
     assert (place / "command" / "metrics.jsonl").read_bytes() == log
-    wrong = CliRunner().invoke(app, [*words, "router.widht=3"])
+    wrong = invoke(*words, "router.widht=3")
     assert wrong.exit_code == 2
     assert "did you mean 'width'" in wrong.output
-    former = CliRunner().invoke(app, [*words, "--plan", "run.budgets=[4]"])
-    assert "run.budgets is no longer read" in " ".join(former.output.split())

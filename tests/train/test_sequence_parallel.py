@@ -15,9 +15,8 @@ from tensor_memory import TensorMemory
 from torch import Tensor, nn
 
 from tests.decode.drafting import CASES, VARIANTS, make_drafter
-from tests.train.run_support import settings
+from tests.train.run_support import config, trainer
 from tests.train.ttt_reference import capture, documents, pack
-from vocabforge.core.config import parse_config
 from vocabforge.core.distributed import Group
 from vocabforge.core.errors import ConfigError, UsageError
 from vocabforge.models.drafters.registry import drafter_class
@@ -25,13 +24,13 @@ from vocabforge.models.heads.router import Router
 from vocabforge.models.target.hf import HFTarget
 from vocabforge.models.ttt.attention import TTTState, ttt_attention
 from vocabforge.train.capture.online import CapturedBatch, OnlineCapture
-from vocabforge.train.config import HeadsConfig, TrainConfig
+from vocabforge.train.config import HeadsConfig
 from vocabforge.train.heads.draft_heads import make_heads
 from vocabforge.train.loss.rows import take_rows
 from vocabforge.train.loss.vocab import LossOptions
 from vocabforge.train.metrics import TTTTotals
 from vocabforge.train.parallel.sequence import SequenceShare, Swap, UlyssesExchange
-from vocabforge.train.setup import build_trainer, read_basis
+from vocabforge.train.setup import read_basis
 from vocabforge.train.step import StepSettings, TrainStep
 from vocabforge.train.ttt import TTTStep, counted_rows, rows_by_step
 
@@ -199,21 +198,32 @@ KIND = {case: VARIANTS.get(case, (case, {}))[0] for case in CASES}
 SEQUENTIAL = [case for case in CASES if not getattr(drafter_class(KIND[case]), "parallel", False)]
 
 
+BOTH = ("ranker", "router")
+OTHER_STEPS: dict[str, dict[str, Any]] = {
+    "eager, naive": {"attention": "eager", "loss": LossOptions("naive"), "checkpointing": True},
+    "merged, naive": {"attention": "merged", "loss": LossOptions("naive")},
+    "merged, fused": {"attention": "merged", "loss": LossOptions("fused"), "checkpointing": True},
+    "frozen": {"heads": BOTH, "freeze": True},
+    "router": {"heads": BOTH, "router_detach": False, "router_top_n": 3},
+    "labels and d-pace": {
+        "heads": BOTH,
+        "weighting": "d-pace",
+        "token_loss": (("ce", 0.5), ("tv", 0.5)),
+    },
+}
+
+
 @pytest.mark.parametrize(("case", "size"), [*((case, 2) for case in SEQUENTIAL), ("eagle3", 4)])
 def test_the_shards_of_a_step_sum_to_the_step(case: str, size: int, folder: Path, target: HFTarget) -> None:
     compare(step_of(make_drafter(case, folder, target), target), target, size)
 
 
-@pytest.mark.parametrize(
-    ("attention", "loss", "checkpointing"),
-    [("eager", "naive", True), ("merged", "naive", False), ("merged", "fused", True)],
-)
-def test_whatever_is_held(
-    attention: str, loss: str, checkpointing: bool, folder: Path, target: HFTarget
+@pytest.mark.parametrize("changes", OTHER_STEPS.values(), ids=OTHER_STEPS)
+def test_so_they_do_with_heads_and_other_losses(
+    changes: dict[str, Any], folder: Path, target: HFTarget
 ) -> None:
     drafter = make_drafter("eagle3", folder, target)
-    memory = {"attention": attention, "checkpointing": checkpointing, "loss": LossOptions(loss)}
-    compare(step_of(drafter, target, heads=("ranker",), **memory), target, 2)
+    compare(step_of(drafter, target, **{"heads": ("ranker",), **changes}), target, 2)
 
 
 def test_noise_and_the_loss_on_features(folder: Path, target: HFTarget) -> None:
@@ -227,31 +237,16 @@ def test_noise_does_not_depend_on_the_division(place: Path) -> None:
         "drafter": {"kind": "eagle1"},
         "run": {"trackers": [], "live": {"prompts": 0}},
     }
-    trainer = build_trainer(parse_config(TrainConfig, settings(place, "noise", **sections), source="test"))
-    rows, keys = [2, 0], [("train", 2), ("train", 0)]
-    batch, nothing = trainer.capture_part("train", rows, STEPS)
+    run, rows = trainer(place, "noise", **sections), [2, 0]
+    batch, nothing = run.capture_part("train", rows, STEPS)
     assert nothing is None, "one process works on whole rows"
-    whole = trainer.noise(batch, 5, rows)
+    whole = run.noise(batch, 5, rows)
     assert whole is not None
     for rank in range(4):
         shard = SequenceShare(rank, 4, UlyssesExchange(lambda parts: parts, 4)).shard(batch.document, STEPS)
-        mine = trainer.noise(trainer.captured(batch, keys, shard.tokens), 5, rows, shard)
+        mine = run.noise(run.capture("train", rows, shard.tokens), 5, rows, shard)
         assert mine is not None
         assert torch.equal(mine, whole[:, rank * shard.own : (rank + 1) * shard.own])
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"freeze": True},
-        {"router_detach": False, "router_top_n": 3},
-        {"weighting": "d-pace", "token_loss": (("ce", 0.5), ("tv", 0.5))},
-    ],
-    ids=["frozen", "router", "labels and d-pace"],
-)
-def test_draft_heads_and_other_losses(changes: dict[str, Any], folder: Path, target: HFTarget) -> None:
-    drafter = make_drafter("eagle3", folder, target)
-    compare(step_of(drafter, target, heads=("ranker", "router"), **changes), target, 2)
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])
@@ -304,6 +299,5 @@ def test_what_cannot_be_shared_is_refused(
     place: Path, sections: dict[str, Any], processes: int, error: type[Exception], word: str
 ) -> None:
     every = {"run": {"sequence_parallel": 2}, "optim": {"batch_size": 4}, **sections}
-    config = parse_config(TrainConfig, settings(place, "refused", **every), source="test")
     with pytest.raises(error, match=word):
-        read_basis(config, Group(0, processes))
+        read_basis(config(place, "refused", **every), Group(0, processes))

@@ -8,10 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.train.run_support import settings
-from vocabforge.core.config import parse_config
+from tests.train.run_support import config, curve, log_rows
 from vocabforge.core.errors import ConfigError, UsageError
-from vocabforge.core.journal import read_jsonl_log
 from vocabforge.models.heads.io import drafter_digest, load_head, owner_of
 from vocabforge.models.heads.scorer import factor_head
 from vocabforge.models.target.hf import HFTarget
@@ -36,15 +34,14 @@ HEADS: dict[str, Any] = {
 NAMES = {"ranker": "ranker", "small-ranker": "ranker", "low-rank": "low-rank"}
 
 
-def config(place: Path, output: str, **sections: Any) -> TrainConfig:
-    sections = {"heads": HEADS, "run": {"eval_every": 12, "trackers": []}, **sections}
-    return parse_config(TrainConfig, settings(place, output, **sections), source="test")
+def heads_config(place: Path, output: str) -> TrainConfig:
+    return config(place, output, heads=HEADS, run={"eval_every": 12, "trackers": []})
 
 
 @pytest.fixture(scope="module")
 def trained(place: Path) -> Path:
     """A finished run's drafter."""
-    return train(build_trainer(config(place, "run")))
+    return train(build_trainer(heads_config(place, "run")))
 
 
 def test_every_head_is_saved_under_its_name(place: Path, trained: Path) -> None:
@@ -64,13 +61,12 @@ def test_every_head_is_saved_under_its_name(place: Path, trained: Path) -> None:
 
 
 def test_both_learn_and_both_are_reported(place: Path, trained: Path) -> None:
-    rows = read_jsonl_log(place / "run" / "metrics.jsonl")
-    steps = [row["heads"] for row in rows if row["kind"] == "train"]
+    steps = curve(place / "run", "heads")
     assert all(step.keys() == HEADS.keys() for step in steps)
     for key in HEADS:
         losses = [step[key]["loss"] for step in steps]
         assert sum(losses[-3:]) < sum(losses[:3]), key
-    (final,) = (row["heads"]["heads"] for row in rows if row["kind"] == "heads")
+    (final,) = (row["heads"]["heads"] for row in log_rows(place / "run", "heads"))
     assert final.keys() == {"full", *NAMES}
     sizes = {name: final[name]["overall"]["shortlist"] for name in NAMES}
     assert sizes == {"ranker": 20, "small-ranker": 12, "low-rank": 261}
@@ -88,9 +84,9 @@ def test_the_others_are_the_same_without_it(place: Path) -> None:
     alone = make_heads(HeadsConfig.model_validate({"ranker": HEADS["ranker"]}), head, seed=5)
     assert torch.equal(both["ranker"].head_weight, alone["ranker"].head_weight)
     assert list(both) == ["ranker", "small_ranker"]
-    found = plan(config(place, "planned"))
+    found = plan(heads_config(place, "planned"))
     assert found["heads"] == {"ranker": 8 * 293, "small_ranker": 3 * 293, "low_rank": 4 * 293}
-    assert step_settings(config(place, "planned")).head_weights == (
+    assert step_settings(heads_config(place, "planned")).head_weights == (
         ("ranker", 0.2),
         ("small_ranker", 0.4),
         ("low_rank", 0.1),

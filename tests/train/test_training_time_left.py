@@ -85,13 +85,6 @@ def test_a_first_epoch_that_waits_for_the_target(monkeypatch, tmp_path) -> None:
     assert worst(monkeypatch, tmp_path, steps, 220) <= 1.5
 
 
-@pytest.mark.parametrize("ratio", [1.5, 2.6, 5.0])
-def test_seven_draft_steps_for_most_of_the_run(monkeypatch, tmp_path, ratio: float) -> None:
-    clock = fake_clock(monkeypatch)
-    steps = Steps(clock, [0.5] * 300 + [0.5 * ratio] * 700, [1] * 300 + [7] * 700, 20.0)
-    assert worst(monkeypatch, tmp_path, steps, 200) <= 2
-
-
 @pytest.mark.parametrize("start", [0, 400])
 def test_evaluations_that_take_nearly_half_of_the_time_and_a_first_step_that_compiles(
     monkeypatch, tmp_path, start: int

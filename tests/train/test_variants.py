@@ -7,19 +7,26 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
-from tests.train.run_support import settings, signalled
-from vocabforge.core.config import parse_config
+from tests.train.run_support import (
+    add_clusters,
+    assert_same,
+    config,
+    curve,
+    log_rows,
+    signalled,
+    state,
+    trainer,
+    weights,
+)
 from vocabforge.core.errors import ConfigError, UsageError
-from vocabforge.core.journal import read_jsonl_log
 from vocabforge.models.drafters.io import TargetTensors, load_native, load_target_tensors
-from vocabforge.train.config import TrainConfig
 from vocabforge.train.loop import train
-from vocabforge.train.setup import build_trainer, step_settings
+from vocabforge.train.setup import step_settings
 
 pytestmark = pytest.mark.long
 
+MUON = {"name": "muon", "weight_decay": 0.1}
 BLOCK = {"num_layers": 1, "block_size": 4}
 VARIANTS: dict[str, dict[str, Any]] = {
     "peagle": {"drafter": {"kind": "peagle", **BLOCK}, "ttt": {"anchors": 6}},
@@ -59,99 +66,82 @@ VARIANTS: dict[str, dict[str, Any]] = {
         },
         "run": {"mixed_precision": "bf16"},
     },
+    "muon": {"optim": MUON, "heads": {"ranker": {"shortlist": 16}}},
+    "muon-fused": {"optim": {**MUON, "fused": True}, "heads": {"ranker": {"shortlist": 16}}},
+    "router": {"heads": {"router": {"top_n": 3}}, "ttt": {"steps": 3, "decay": 0.7}},
+    "joint-target": {
+        "joint": {},
+        "drafter": {"kind": "medusa", "medusa_heads": 3},
+        "ttt": {"token_weight": 0.2, "loss": "ce"},
+    },
     "heads": {"heads": {"ranker": {"shortlist": 16}, "low_rank": {"weight": 0.5, "init": "random"}}},
 }
 
 
-def run(place: Path, name: str, stop_at: int | None = None, **sections: dict[str, Any]) -> Path:
-    """Train; with ``stop_at`` a SIGTERM comes in that step."""
-    trainer = build_trainer(parse_config(TrainConfig, settings(place, name, **sections), source="test"))
-    if stop_at is None:
-        return train(trainer)
-    with pytest.raises(KeyboardInterrupt), signalled(stop_at):
-        train(trainer)
-    return place / name
-
-
-def losses(place: Path, name: str) -> list[float]:
-    rows = read_jsonl_log(place / name / "metrics.jsonl")
-    assert [row["step"] for row in rows if row["kind"] == "train"] == list(range(1, 13))
-    return [row["ttt_loss"] for row in rows if row["kind"] == "train"]
+def run(place: Path, name: str, **sections: Any) -> Path:
+    return train(trainer(place, name, **sections))
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_it_learns_resumes_to_the_same_bits_and_loads(place: Path, variant: str) -> None:
-    sections = VARIANTS[variant]
+    sections, whole, cut = VARIANTS[variant], place / variant, place / f"{variant}-cut"
+    if "router" in sections.get("heads", {}):
+        add_clusters(place)
+        router = {**sections["heads"]["router"], "clusters": str(place / "clusters")}
+        sections = {**sections, "heads": {"router": router}}
     run(place, variant, **sections)
-    whole = load_file(place / variant / "drafter" / "drafter.safetensors")
-    curve = losses(place, variant)
-    assert all(torch.isfinite(torch.tensor(curve)))
-    heldout = [r for r in read_jsonl_log(place / variant / "metrics.jsonl") if r["kind"] == "heldout"]
+    assert all(torch.isfinite(torch.tensor(curve(whole))))
+    heldout = log_rows(whole, "heldout")
     assert sum(heldout[0]["loss"]) > sum(heldout[-1]["loss"]), heldout
-    run(place, f"{variant}-cut", stop_at=5, **sections)
-    run(place, f"{variant}-cut", **sections)
-    assert losses(place, f"{variant}-cut") == curve, "no row of the log is lost or written twice"
-    again = load_file(place / f"{variant}-cut" / "drafter" / "drafter.safetensors")
-    assert whole.keys() == again.keys()
-    assert [name for name in whole if not torch.equal(whole[name], again[name])] == []
+    with pytest.raises(KeyboardInterrupt), signalled(5):
+        run(place, cut.name, **sections)
+    run(place, cut.name, **sections)
+    assert curve(cut, "step") == list(range(1, 13)), "no row of the log is lost or written twice"
+    assert curve(cut) == curve(whole)
+    assert_same(weights(whole), weights(cut))
+    assert_same(state(whole), state(cut))
+    for file in (whole / "joint-target").glob("*.safetensors"):
+        assert file.read_bytes() == (cut / "joint-target" / file.name).read_bytes()
     shared = load_target_tensors(place / "target")
-    drafter, artifact = load_native(place / variant / "drafter", TargetTensors(shared.embedding, shared.head))
+    drafter, artifact = load_native(whole / "drafter", TargetTensors(shared.embedding, shared.head))
     assert artifact.meta["steps"] == 12
     assert drafter.kind == sections.get("drafter", {}).get("kind", "eagle3")
-    assert all(value.dtype == torch.float32 for value in whole.values() if value.is_floating_point())
+    assert all(value.dtype == torch.float32 for value in weights(whole).values() if value.is_floating_point())
 
 
 def test_heads_alone_leave_the_drafter_as_it_was(place: Path) -> None:
     first = run(place, "base")
-    before = load_file(first / "drafter.safetensors")
     sections = {
         "drafter": {"init": str(first), "freeze": True},
         "heads": {"ranker": {"shortlist": 16, "init": "random", "weight": 1.0}},
     }
-    path = run(place, "frozen", **sections)
-    after = load_file(path / "drafter.safetensors")
-    assert all(torch.equal(before[name], after[name]) for name in before)
-    rows = [row for row in read_jsonl_log(place / "frozen" / "metrics.jsonl") if row["kind"] == "train"]
-    found = [row["heads"]["ranker"]["loss"] for row in rows]
+    run(place, "frozen", **sections)
+    assert_same(weights(place / "base"), weights(place / "frozen"))
+    found = [heads["ranker"]["loss"] for heads in curve(place / "frozen", "heads")]
     assert sum(found[-4:]) < sum(found[:4])
 
 
 def test_going_on_from_a_trained_drafter_starts_where_it_ended(place: Path) -> None:
     first = run(place, "origin", optim={"steps": 40})
     run(place, "further", drafter={"init": str(first)})
-    fresh, further = losses_of(place, "origin")[0], losses_of(place, "further")[0]
-    assert further < fresh
-
-
-def losses_of(place: Path, name: str) -> list[float]:
-    rows = read_jsonl_log(place / name / "metrics.jsonl")
-    return [row["ttt_loss"] for row in rows if row["kind"] == "train"]
+    assert curve(place / "further")[0] < curve(place / "origin")[0]
 
 
 def test_what_cannot_be_trained_is_refused(place: Path) -> None:
     first = run(place, "kind")
     with pytest.raises(UsageError, match="nothing to train"):
-        step_settings(
-            parse_config(
-                TrainConfig,
-                settings(place, "x", drafter={"init": str(first), "freeze": True}),
-                source="test",
-            )
-        )
-    with pytest.raises(ConfigError, match="drafter"):
-        parse_config(TrainConfig, settings(place, "x", drafter={"freeze": True}), source="test")
-    with pytest.raises(ConfigError, match="bf16"):
-        parse_config(
-            TrainConfig,
-            settings(place, "x", memory={"weights": "bf16"}, run={"mixed_precision": "no"}),
-            source="test",
-        )
+        step_settings(config(place, "x", drafter={"init": str(first), "freeze": True}))
+    for sections, word in (
+        ({"drafter": {"freeze": True}}, "drafter"),
+        ({"memory": {"weights": "bf16"}, "run": {"mixed_precision": "no"}}, "bf16"),
+    ):
+        with pytest.raises(ConfigError, match=word):
+            config(place, "x", **sections)
 
 
 def test_the_kinds_have_their_published_weights(place: Path) -> None:
     def made(kind: str, **ttt: float) -> Any:
-        body = settings(place, "x", drafter={"kind": kind}, ttt={"steps": 2, **ttt})
-        return step_settings(parse_config(TrainConfig, body, source="test"))
+        return step_settings(config(place, "x", drafter={"kind": kind}, ttt={"steps": 2, **ttt}))
 
     assert (made("eagle3").token_weight, made("eagle3").feature_weight) == (1.0, 0.0)
     assert (made("eagle1").token_weight, made("eagle1").feature_weight) == (0.1, 1.0)

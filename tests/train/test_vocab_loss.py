@@ -22,6 +22,7 @@ from vocabforge.train.loss.fused import LossCosts, LossInputs, make_plan
 from vocabforge.train.loss.vocab import LossOptions, RowLoss, vocab_loss
 
 NAIVE, FUSED = LossOptions("naive"), LossOptions("fused")
+STATES = "draft", "draft_head", "teacher", "target_head"
 TRANSFORMS = st.sampled_from([IDENTITY, LogitTransform(0.25), LogitTransform(1.5, 2.0)])
 
 
@@ -56,6 +57,12 @@ def case(
     }
 
 
+def double(arguments: dict[str, Any]) -> dict[str, Any]:
+    return {
+        k: v.double() if torch.is_tensor(v) and v.is_floating_point() else v for k, v in arguments.items()
+    }
+
+
 def run(
     arguments: dict[str, Any], options: LossOptions, upstream: float = 1.0
 ) -> tuple[RowLoss, Tensor, Tensor]:
@@ -78,38 +85,20 @@ def assert_same(a: tuple[RowLoss, Tensor, Tensor], b: tuple[RowLoss, Tensor, Ten
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(data=st.data())
-def test_fused_equals_naive(data: st.DataObject) -> None:
+def test_fused_equals_naive_and_kept_facts_change_nothing(data: st.DataObject) -> None:
+    """With and without argmax and log-sum-exp of the teachers: the same loss, figures and gradients."""
     vocab = data.draw(st.integers(2, 300))
     reduced = data.draw(st.none() | st.integers(1, vocab))
     rows, positions = data.draw(st.integers(0, 60)), data.draw(st.integers(1, 20))
-    arguments = case(data.draw(st.integers(0, 999)), rows, positions, vocab, reduced=reduced, own=7)
-    arguments["transform"] = data.draw(TRANSFORMS)
-    arguments["draft_transform"] = data.draw(TRANSFORMS)
-    budget = data.draw(st.sampled_from([1, 4_000, 40_000, 1 << 22]))
-    with SmallChunks(budget):
-        assert_same(run(arguments, FUSED, -2.5), run(arguments, NAIVE, -2.5))
-
-
-@settings(max_examples=60, deadline=None)
-@given(data=st.data())
-def test_kept_facts_change_nothing(data: st.DataObject) -> None:
-    """Argmax and log-sum-exp of the teachers given: the same loss, figures and gradients."""
-    vocab = data.draw(st.integers(2, 300))
-    x = case(
-        data.draw(st.integers(0, 999)),
-        data.draw(st.integers(0, 60)),
-        data.draw(st.integers(1, 20)),
-        vocab,
-        reduced=data.draw(st.none() | st.integers(1, vocab)),
-        own=7,
-    )
-    x["transform"] = data.draw(TRANSFORMS)
+    x = case(data.draw(st.integers(0, 999)), rows, positions, vocab, reduced=reduced, own=7)
+    x |= {"transform": data.draw(TRANSFORMS), "draft_transform": data.draw(TRANSFORMS)}
     facts = LogitFacts.of(x["teacher"], x["target_head"], x["transform"])
-    options = data.draw(st.sampled_from([NAIVE, FUSED]))
     with SmallChunks(data.draw(st.sampled_from([1, 4_000, 40_000, 1 << 22]))):
-        assert_same(run(x | {"facts": facts}, options), run(x, options))
+        plain = run(x, NAIVE, -2.5)
+        assert_same(run(x, FUSED, -2.5), plain)
+        assert_same(run(x | {"facts": facts}, data.draw(st.sampled_from([NAIVE, FUSED])), -2.5), plain)
 
 
 @pytest.mark.parametrize("options", [NAIVE, FUSED])
@@ -122,7 +111,7 @@ def test_kept_facts_spare_the_logits_of_other_tokens(options: LossOptions) -> No
             run(arguments, options)
         work.append(counted.get_total_flops())
     assert work[1] - work[0] == 2 * 12 * 8 * (500 - 40)
-    low = {k: v.bfloat16() for k, v in x.items() if k in ("draft", "draft_head", "teacher", "target_head")}
+    low = {name: x[name].bfloat16() for name in STATES}
     low["facts"] = LogitFacts.of(low["teacher"], low["target_head"], IDENTITY)
     assert_same(run(x | low, options), run(x | low | {"facts": None}, options))
 
@@ -197,10 +186,7 @@ def test_of_equal_maxima_the_first_decides(options: LossOptions) -> None:
 @pytest.mark.parametrize("transform", [IDENTITY, LogitTransform(0.5, 3.0)])
 @pytest.mark.parametrize("reduced", [None, 9])
 def test_gradients_in_float64(reduced: int | None, transform: LogitTransform) -> None:
-    x = {
-        k: v.double() if torch.is_tensor(v) and v.is_floating_point() else v
-        for k, v in case(1, 7, 3, 17, reduced=reduced).items()
-    }
+    x = double(case(1, 7, 3, 17, reduced=reduced))
     draft, head = x.pop("draft").requires_grad_(), x.pop("draft_head").requires_grad_()
 
     def total(d: Tensor, h: Tensor) -> Tensor:
@@ -213,13 +199,8 @@ def test_gradients_in_float64(reduced: int | None, transform: LogitTransform) ->
 def test_bf16_is_accumulated_in_fp32(impl: Any) -> None:
     """Against fp64 on the same rounded inputs: the error is that of single roundings, not of sums in bf16."""
     x = case(2, 64, 16, 4000, hidden=64)
-    x |= {
-        k: (v * 0.3).bfloat16()
-        for k, v in x.items()
-        if k in ("draft", "draft_head", "teacher", "target_head")
-    }
-    exact = {k: v.double() if torch.is_tensor(v) and v.is_floating_point() else v for k, v in x.items()}
-    found, truth = run(x, LossOptions(impl)), run(exact, NAIVE)
+    x |= {name: (x[name] * 0.3).bfloat16() for name in STATES}
+    found, truth = run(x, LossOptions(impl)), run(double(x), NAIVE)
     assert found[0].total.dtype == found[0].losses.dtype == torch.float32
     assert found[1].dtype == found[2].dtype == torch.bfloat16
     torch.testing.assert_close(found[0].losses, truth[0].losses, rtol=2e-3, atol=2e-3)
@@ -369,9 +350,8 @@ def test_on_cuda(reduced: int | None, compiled: bool | None) -> None:
     x = {k: v.cuda() if torch.is_tensor(v) else v for k, v in x.items()}
     options = LossOptions("fused", chunk_mb=1, compiled=compiled)
     assert_same(run(x, options), run(x, NAIVE))
-    low = x | {k: (x[k] * 0.3).bfloat16() for k in ("draft", "draft_head", "teacher", "target_head")}
-    exact = {k: v.double() if torch.is_tensor(v) and v.is_floating_point() else v for k, v in low.items()}
-    ours, truth = run(low, options), run(exact, NAIVE)
+    low = x | {name: (x[name] * 0.3).bfloat16() for name in STATES}
+    ours, truth = run(low, options), run(double(low), NAIVE)
     torch.testing.assert_close(ours[0].losses, truth[0].losses, rtol=1e-3, atol=1e-3)
     for a, b in zip(ours[1:], truth[1:]):
         assert float((a.double() - b).norm() / b.norm()) < 1e-2

@@ -17,8 +17,7 @@ from vocabforge.models.heads.scorer import LowRankScorer
 from vocabforge.models.target.fingerprint import target_fingerprint
 from vocabforge.models.target.hf import HFTarget
 from vocabforge.tune.measure import Measured, TurnRow, measured
-from vocabforge.tune.space import HeadChoice, TuneCandidate
-from vocabforge.tune.types import TreeSetting
+from vocabforge.tune.space import HeadChoice, TreeSetting, TuneCandidate
 from vocabforge.vocab.subset.subset import VocabSubset, save_subset
 
 ROWS = 261

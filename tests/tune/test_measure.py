@@ -14,10 +14,9 @@ from vocabforge.decode.build.methods import build_method
 from vocabforge.decode.build.models import Models
 from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.engine import Decoder
-from vocabforge.evaluate.acceptance.meter import AcceptanceMeter, LivePrompts
+from vocabforge.evaluate.acceptance.meter import AcceptanceMeter, LivePrompts, pooled
 from vocabforge.tune.measure import SpeedMeter, TurnStore, measured
-from vocabforge.tune.space import HeadChoice, TuneCandidate
-from vocabforge.tune.types import TreeSetting
+from vocabforge.tune.space import HeadChoice, TreeSetting, TuneCandidate
 
 PROMPTS = LivePrompts([list(range(70 + n, 90 + 2 * n)) for n in range(4)], (2,))
 CHAIN = TuneCandidate(HeadChoice(), TreeSetting.chain(2))
@@ -50,12 +49,13 @@ def test_rows_are_what_the_engine_does(models: Models, tmp_path: Path) -> None:
     rows = meter.rows(ABOUT, 4, 1)
     acceptance = AcceptanceMeter(models.model, PROMPTS, 24)
     proposer = build_method(models, CHAIN.recipe(models.target.parent / "d"), "one").generator.proposer
-    wanted = acceptance.measure(proposer)
-    assert [one.cycles for one in rows] == [len(one.accept_lengths) for one in wanted.made]
-    assert [one.committed for one in rows] == [sum(one.accept_lengths) for one in wanted.made]
-    assert [one.new_tokens for one in rows] == [len(one.token_ids) for one in wanted.made]
+    decoder = acceptance.decoder(proposer)
+    made = [acceptance.decode(decoder, number) for number in range(len(PROMPTS.prompts))]
+    assert [one.cycles for one in rows] == [len(one.accept_lengths) for one in made]
+    assert [one.committed for one in rows] == [sum(one.accept_lengths) for one in made]
+    assert [one.new_tokens for one in rows] == [len(one.token_ids) for one in made]
     assert all(one.identical and one.plain_tokens == one.new_tokens for one in rows)
-    assert measured(rows, 1).accepted.value == wanted.length.value
+    assert measured(rows, 1).accepted.value == pytest.approx(pooled(made)["accepted_length"])
     assert answers == [1, 1, 1, 1]
 
 

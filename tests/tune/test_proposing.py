@@ -11,10 +11,10 @@ from vocabforge.core.errors import MismatchError, UsageError
 from vocabforge.decode.build.models import Models
 from vocabforge.models.heads.io import HeadOwner, save_head
 from vocabforge.models.heads.scorer import LowRankScorer
+from vocabforge.tune.results import scores_of
 from vocabforge.tune.session import TuneSession
 from vocabforge.tune.settings import MethodSpace, TuneSettings
 from vocabforge.tune.space import head_choices
-from vocabforge.tune.types import setting_of
 
 PROMPT = list(range(70, 90))
 
@@ -54,9 +54,9 @@ def test_every_head_has_a_name_and_its_sizes(place: Path, tmp_path: Path) -> Non
     session = session_of(place, space_of(place), tmp_path)
     choices = session.choices
     assert [one.name for one in choices] == ["full", "v", "r-k16", "r-k64", "v+context24", "v+r8"]
-    kinds = [setting_of(session.head(one)) for one in choices]
-    assert [one.kind for one in kinds] == ["full", "static", "ranker", "ranker", "context", "hybrid"]
-    assert [one.scored[0] for one in kinds[:4]] == [ROWS, 50, 16, 64]
+    scores = [scores_of(session.head(one)) for one in choices]
+    assert scores[:4] == [f"full {ROWS}", "static 50", "ranker 16", "ranker 64"]
+    assert [text.split()[0] for text in scores[4:]] == ["context", "hybrid"]
 
 
 def test_a_head_of_another_drafter_is_refused(place: Path, models: Models, tmp_path: Path) -> None:

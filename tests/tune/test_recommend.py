@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.tune.support import Worlds, chains, speedups_of
 from vocabforge.decode.build.recipe import PLAIN
-from vocabforge.tune.recommend import recommend
+from vocabforge.tune.results import recommend
 from vocabforge.tune.search import Entry, search
 
 

@@ -9,8 +9,7 @@ import pytest
 from vocabforge.core.errors import UsageError
 from vocabforge.decode.tree import TreeSettings
 from vocabforge.tune.settings import MethodSpace
-from vocabforge.tune.space import HeadChoice, candidates, trees_of
-from vocabforge.tune.types import TreeSetting
+from vocabforge.tune.space import HeadChoice, TreeSetting, candidates, trees_of
 
 SPACE = MethodSpace(depth="0,1,4", topk="1,2,4", total_nodes="2,6,8,40,60")
 
@@ -27,12 +26,12 @@ def possible(levels: int, topk: int, nodes: int) -> bool:
 @pytest.mark.parametrize("most", [None, 1, 2])
 def test_the_grid_gives_every_tree_that_the_decoder_takes(most: int | None) -> None:
     deep = most or 99
-    wanted = {("chain", 1, n, n + 1) for n in (depth + 1 for depth in SPACE.chains) if n <= deep} | {
-        ("dynamic", topk, levels, nodes)
+    wanted = {(1, n, n + 1) for n in (depth + 1 for depth in SPACE.chains) if n <= deep} | {
+        (topk, levels, nodes)
         for levels, topk, nodes in itertools.product((1, 2, 5), SPACE.topk, SPACE.nodes)
         if levels <= deep and possible(levels, topk, nodes)
     }
-    found = [(tree.kind, tree.topk, tree.levels, tree.total) for tree in trees_of(SPACE, most)]
+    found = [(tree.topk, tree.levels, tree.total) for tree in trees_of(SPACE, most)]
     assert set(found) == wanted
     assert len(found) == len(wanted)
 

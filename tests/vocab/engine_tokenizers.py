@@ -103,10 +103,8 @@ def _sentencepiece(
     return backend
 
 
-def _unigram(pre_tokenizer: Any, normalizer: Any) -> Tokenizer:
+def _unigram(pre_tokenizer: Any) -> Tokenizer:
     backend = Tokenizer(models.Unigram())
-    if normalizer is not None:
-        backend.normalizer = normalizer
     backend.pre_tokenizer = pre_tokenizer
     specials = special_tokens("<unk>", "</s>")
     trainer = trainers.UnigramTrainer(
@@ -116,22 +114,14 @@ def _unigram(pre_tokenizer: Any, normalizer: Any) -> Tokenizer:
     return backend
 
 
-def _wordpiece(**flags: Any) -> Tokenizer:
+def _wordpiece() -> Tokenizer:
     backend = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    backend.normalizer = normalizers.BertNormalizer(**flags)
+    backend.normalizer = normalizers.BertNormalizer()
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     trainer = trainers.WordPieceTrainer(
         vocab_size=400, special_tokens=special_tokens("[UNK]", "[CLS]", "[MASK]"), show_progress=False
     )
     backend.train_from_iterator(SENTENCES * 3, trainer)
-    return backend
-
-
-def _words() -> Tokenizer:
-    backend = Tokenizer(models.WordLevel(unk_token="[UNK]"))
-    backend.pre_tokenizer = pre_tokenizers.Whitespace()
-    trainer = trainers.WordLevelTrainer(special_tokens=special_tokens("[UNK]"), show_progress=False)
-    backend.train_from_iterator(SENTENCES, trainer)
     return backend
 
 
@@ -159,13 +149,6 @@ PROVEN: dict[str, Callable[[], Tokenizer]] = {
     ),
     "starcoder": lambda: _byte_level(before=(pre_tokenizers.Digits(individual_digits=True),)),
     "falcon": lambda: _byte_level(before=(pre_tokenizers.Punctuation("contiguous"),)),
-    "qwen2_nfd": lambda: _byte_level(QWEN2, normalizer=normalizers.NFD()),
-    "gpt2_nfkc": lambda: _byte_level(
-        normalizer=normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
-    ),
-    "gpt2_accents": lambda: _byte_level(
-        normalizer=normalizers.Sequence([normalizers.NFD(), normalizers.StripAccents()])
-    ),
     "gpt2_stripped": lambda: _byte_level(normalizer=normalizers.Strip(left=False, right=True)),
     "gpt2_marked": lambda: _byte_level(normalizer=normalizers.Prepend("Q")),
     "added_plain": lambda: _byte_level(added=(AddedToken("fox", normalized=True), AddedToken(" so"))),
@@ -188,43 +171,6 @@ PROVEN: dict[str, Callable[[], Tokenizer]] = {
     "sp_first": lambda: _sentencepiece("first"),
     "sp_always": lambda: _sentencepiece("always"),
     "sp_gemma": lambda: _sentencepiece("gemma"),
-    "unigram": lambda: _unigram(pre_tokenizers.Metaspace(), normalizers.NFKC()),
-    "unigram_first": lambda: _unigram(pre_tokenizers.Metaspace(prepend_scheme="first"), None),
-    "unigram_nmt": lambda: _unigram(
-        pre_tokenizers.Metaspace(),
-        normalizers.Sequence(
-            [
-                normalizers.Nmt(),
-                normalizers.NFKC(),
-                normalizers.Strip(left=False, right=True),
-                normalizers.Replace(Regex(" {2,}"), "▁"),
-            ]
-        ),
-    ),
-    "t5": lambda: _unigram(
-        pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()]), None
-    ),
-    "t5_first": lambda: _unigram(
-        pre_tokenizers.Sequence(
-            [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(prepend_scheme="first")]
-        ),
-        None,
-    ),
-    "albert": lambda: _unigram(
-        pre_tokenizers.Metaspace(),
-        normalizers.Sequence(
-            [
-                normalizers.Replace("``", '"'),
-                normalizers.Replace("''", '"'),
-                normalizers.NFKD(),
-                normalizers.StripAccents(),
-                normalizers.Lowercase(),
-            ]
-        ),
-    ),
-    "bert": _wordpiece,
-    "bert_cased": lambda: _wordpiece(lowercase=False, strip_accents=False),
-    "words": _words,
 }
 
 
@@ -242,18 +188,6 @@ def _tiny(vocab: str, *merges: tuple[str, str], unk: str | None = None) -> Token
     return backend
 
 
-def _newlines_to_spaces() -> Tokenizer:
-    backend = PROVEN["sp_gemma"]()
-    backend.normalizer = normalizers.Sequence([normalizers.Nmt(), normalizers.Replace(" ", "▁")])
-    return backend
-
-
-def _unsplit_unigram() -> Tokenizer:
-    backend = PROVEN["unigram"]()
-    backend.pre_tokenizer = pre_tokenizers.Metaspace(split=False)
-    return backend
-
-
 # name -> (builder, a word of the reason why nothing may be cut)
 REFUSED: dict[str, tuple[Callable[[], Tokenizer], str]] = {
     "dropout": (_dropout, "dropout"),
@@ -265,8 +199,9 @@ REFUSED: dict[str, tuple[Callable[[], Tokenizer], str]] = {
     "unknown_normalizer": (lambda: _byte_level(normalizer=normalizers.ByteLevel()), "ByteLevel"),
     "unknown_replace": (lambda: _byte_level(normalizer=normalizers.Replace(Regex("e."), "i")), "Replace"),
     "sp_vanishing": (lambda: _tiny("▁|a|▁▁", ("▁", "▁")), "drops"),
-    "sp_newlines": (_newlines_to_spaces, "newlines into spaces"),
-    "unigram_unsplit": (_unsplit_unigram, "Unigram"),
+    "unigram": (lambda: _unigram(pre_tokenizers.Metaspace(split=False)), "Unigram"),
+    "t5": (lambda: _unigram(pre_tokenizers.WhitespaceSplit()), "WhitespaceSplit"),
+    "bert": (_wordpiece, "BertNormalizer"),
     "sp_prepend_lstrip": (lambda: _sentencepiece("prepend", added=_awkward(lstrip=True)), "<mask>"),
     "sp_prepend_normalized": (lambda: _sentencepiece("prepend", added=_awkward(normalized=True)), "<mask>"),
 }
@@ -296,7 +231,7 @@ def engines_of(tokenizer: TextTokenizer, rule: CutRule | NoCut) -> list[PlainEng
     made = []
     for name in ENGINES:
         try:
-            made.append(resolve(ENGINES, name, "counting engine")(tokenizer, rule, []))
+            made.append(resolve(ENGINES, name, "counting engine")(tokenizer, rule))
         except NotSuited:
             continue
     return made

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.vocab.kmeans_support import ArrayRows
 from vocabforge.core.artifact import open_artifact
 from vocabforge.core.errors import ArtifactError, MismatchError
 from vocabforge.vocab.clusters.clusters import (
@@ -31,7 +30,7 @@ from vocabforge.vocab.clusters.rows import unit_rows
 def made(count=200, clusters=10, width=6, zeros=(), seed=0) -> Clusters:
     matrix = np.random.default_rng(seed).standard_normal((count, width)).astype(np.float32)
     matrix[list(zeros)] = 0.0
-    rows = unit_rows(ArrayRows(matrix), count, name="matrix")
+    rows = unit_rows(matrix, name="matrix")
     head = {"digest": "ab" * 32, "rows": count + 3, "padded": 3, "width": width, "dtype": "F32"}
     chosen = KMeansOptions(clusters, 5, seed=seed)
     return make_clusters(rows, chosen, fingerprint="f" * 64, head=head)

@@ -70,7 +70,7 @@ def with_template(tokenizer: TextTokenizer, template: str) -> TextTokenizer:
 
 
 # Each way to cut, the awkward added tokens, and tokenizers whose texts are not cut.
-CUT = ("gpt2", "gpt2_prefix", "llama3", "qwen2", "deepseek", "sp_prepend", "sp_gemma", "unigram")
+CUT = ("gpt2", "gpt2_prefix", "llama3", "qwen2", "deepseek", "sp_prepend", "sp_gemma")
 AWKWARD = ("added_lstrip", "added_rstrip", "added_letter_lstrip", "added_spaces", "no_space")
 WHOLE = ("crossing", "unknown_replace")
 

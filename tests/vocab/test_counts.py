@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import lzma
 import tempfile
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from vocabforge.corpus.sources.sources import SourceOptions
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.vocab.counts.run import count_corpus
 from vocabforge.vocab.counts.table import load_counts, save_counts
-from vocabforge.vocab.counts.tally import CountOptions
+from vocabforge.vocab.counts.tally import CountOptions, prefetched
 
 
 @pytest.fixture(scope="module")
@@ -108,3 +109,28 @@ def test_damaged_tables_are_refused(tokenizer, tmp_path):
     file.write_bytes(data)
     with pytest.raises(ArtifactError, match="differs in content"):
         load_counts(tmp_path / "counts")
+
+
+def test_batches_are_read_one_ahead_in_order_and_the_thread_ends():
+    made: list[int] = []
+
+    def items(number):
+        for at in range(number):
+            made.append(at)
+            yield at
+        raise ValueError("here")
+
+    def threads() -> int:
+        return sum(thread.name.startswith("prefetch") for thread in threading.enumerate())
+
+    assert list(prefetched([None, 0, False])) == [None, 0, False]
+    source = prefetched(items(2))
+    assert (next(source), next(source)) == (0, 1)
+    with pytest.raises(ValueError, match="here"):
+        next(source)
+    made.clear()
+    source = prefetched(items(1000))
+    assert next(source) == 0
+    source.close()
+    assert len(made) <= 2
+    assert threads() == 0

@@ -21,21 +21,10 @@ from vocabforge.corpus.tokenizer.tokenizer import TextTokenizer
 from vocabforge.vocab.counts.engines import FastEngine, choose_engine
 
 FAST = {
-    *(
-        "gpt2",
-        "gpt2_prefix",
-        "llama3",
-        "llama3_nfc",
-        "qwen2",
-        "qwen35",
-        "o200k",
-        "tekken",
-        "deepseek",
-        "starcoder",
-    ),
-    *("added_plain", "added_nfc", "added_lstrip", "added_rstrip", "added_both", "added_word"),
-    *("added_letter_lstrip", "added_spaces", "added_newline"),
-}
+    "gpt2", "gpt2_prefix", "llama3", "llama3_nfc", "qwen2", "qwen35", "o200k", "tekken", "deepseek",
+    "starcoder", "added_plain", "added_nfc", "added_lstrip", "added_rstrip", "added_both", "added_word",
+    "added_letter_lstrip", "added_spaces", "added_newline",
+}  # fmt: skip
 KITOKEN = {"sp_prepend", "sp_first", "sp_always", "sp_gemma", "sp_gemma_runs"}
 SAMPLE = list(SENTENCES) * 20
 
@@ -135,7 +124,7 @@ def test_an_engine_that_errs_on_the_sample_is_not_used(method: str, monkeypatch:
 
 def test_cuts_that_err_on_the_sample_are_not_used() -> None:
     tokenizer = built("qwen2")
-    rule = cut_rule(built("words"))  # cuts before any white space: not sound for this tokenizer
+    rule = cut_rule(built("gpt2"))  # cuts behind punctuation: not sound for this tokenizer
     assert isinstance(rule, CutRule)
     unsound = CutRule(
         backend=tokenizer.backend,
@@ -181,7 +170,7 @@ def test_texts_of_which_kitoken_would_make_one_token_take_the_plain_path() -> No
 
 def test_long_words_and_long_texts() -> None:
     texts = ["x" * 3000 + " y", " ".join(["long" * 100] * 30), "a b\n" * 40_000, " " * 5000, "\n" * 5000]
-    for name in ("qwen2", "sp_prepend", "sp_gemma_runs", "words"):
+    for name in ("qwen2", "sp_prepend", "sp_gemma_runs", "bert"):
         tokenizer = built(name)
         right = expected(tokenizer, texts)
         for engine in engines_of(tokenizer, cut_rule(tokenizer)):

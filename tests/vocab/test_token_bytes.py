@@ -11,29 +11,17 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from tests.vocab.engine_tokenizers import PROVEN, wrapped
-from tests.vocab.family_tokenizers import ALPHABET, FAMILIES, SPACE, loaded
+from tests.vocab.family_tokenizers import FAMILIES, SPACE, loaded
+from tests.vocab.overlap_support import Prepared
 from tests.worlds import DATA
 from vocabforge.core.errors import DataError
 from vocabforge.vocab.overlap.token_bytes import byte_level_characters, readable, token_bytes, token_forms
 from vocabforge.vocab.subset.select import byte_ids
 
-UNICODE = st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=30)
-TRAINED = st.text(alphabet=st.sampled_from(ALPHABET), max_size=40)
-WORDS = st.lists(
-    st.sampled_from(["the", "sea", "shells", "dog", "late", "is", "naïve", "12", "?", ",", "!"]), max_size=12
-)
-
 BYTE_LEVEL = [
-    *("gpt2", "gpt2_prefix", "gpt2_split", "llama3", "llama3_nfc"),
-    *("qwen2", "qwen35", "o200k", "tekken", "deepseek", "starcoder", "falcon"),
-]
-
-
-class Made(dict):
-    """Tokenizer and forms by name; a failing property need not print them."""
-
-    def __repr__(self) -> str:
-        return "made"
+    "gpt2", "gpt2_prefix", "gpt2_split", "llama3", "llama3_nfc", "qwen2", "qwen35", "o200k", "tekken",
+    "deepseek", "starcoder", "falcon",
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -41,14 +29,7 @@ def made(tmp_path_factory):
     """Tokenizer and forms of every family, by name."""
     folder = tmp_path_factory.mktemp("families")
     tokenizers = {name: loaded(folder / name, make()) for name, make in FAMILIES.items()}
-    return Made({name: (tokenizer, token_forms(tokenizer)) for name, tokenizer in tokenizers.items()})
-
-
-def joined(made, name: str, text: str) -> bytes:
-    tokenizer, forms = made[name]
-    parts = [forms.forms[token] for token in tokenizer.encode(text)]
-    assert None not in parts, "an unknown token"
-    return b"".join(part for part in parts if part is not None)
+    return Prepared({name: (tokenizer, token_forms(tokenizer)) for name, tokenizer in tokenizers.items()})
 
 
 def sentencepiece_text(text: str) -> str:

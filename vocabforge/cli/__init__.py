@@ -10,36 +10,36 @@ from ..core.registry import load_attribute
 
 # name -> "module:attr". To add a command, add a module and a row.
 COMMANDS: dict[str, str] = {
-    "count-freq": "vocabforge.cli.vocab.count_freq:count_freq",
-    "merge-freq": "vocabforge.cli.vocab.merge_freq:merge_freq",
-    "select-vocab": "vocabforge.cli.vocab.select_vocab:select_vocab",
-    "coverage": "vocabforge.cli.vocab.coverage:coverage",
-    "cluster-vocab": "vocabforge.cli.vocab.cluster_vocab:cluster_vocab",
-    "compare-vocab": "vocabforge.cli.vocab.compare_vocab:compare_vocab",
-    "inspect": "vocabforge.cli.inspect.command:inspect",
-    "regenerate": "vocabforge.cli.data.regenerate:regenerate",
-    "capture": "vocabforge.cli.data.capture:capture",
-    "prepare-data": "vocabforge.cli.data.prepare_data:prepare_data",
+    "count-freq": "vocabforge.cli.count_freq:count_freq",
+    "merge-freq": "vocabforge.cli.merge_freq:merge_freq",
+    "select-vocab": "vocabforge.cli.select_vocab:select_vocab",
+    "coverage": "vocabforge.cli.coverage:coverage",
+    "cluster-vocab": "vocabforge.cli.cluster_vocab:cluster_vocab",
+    "compare-vocab": "vocabforge.cli.compare_vocab:compare_vocab",
+    "inspect": "vocabforge.cli.inspect:inspect",
+    "regenerate": "vocabforge.cli.regenerate:regenerate",
+    "capture": "vocabforge.cli.capture:capture",
+    "prepare-data": "vocabforge.cli.prepare_data:prepare_data",
     "recipes": "vocabforge.cli.recipes:recipes",
-    "train-drafter": "vocabforge.cli.train.train_drafter:train_drafter",
-    "train-router": "vocabforge.cli.train.train_router:train_router",
-    "report-training": "vocabforge.cli.train.report_training:report_training",
-    "export": "vocabforge.cli.ship.export:export",
-    "revocab": "vocabforge.cli.ship.revocab:revocab",
-    "push": "vocabforge.cli.ship.push:push",
-    "tune": "vocabforge.cli.decode.tune:tune",
-    "eval": "vocabforge.cli.decode.eval:evaluate",
-    "report": "vocabforge.cli.decode.report:report",
-    "generate": "vocabforge.cli.decode.generate:generate",
+    "train-drafter": "vocabforge.cli.train_drafter:train_drafter",
+    "train-router": "vocabforge.cli.train_router:train_router",
+    "report-training": "vocabforge.cli.report_training:report_training",
+    "export": "vocabforge.cli.export:export",
+    "revocab": "vocabforge.cli.revocab:revocab",
+    "push": "vocabforge.cli.push:push",
+    "tune": "vocabforge.cli.tune:tune",
+    "eval": "vocabforge.cli.eval:evaluate",
+    "report": "vocabforge.cli.report:report",
+    "generate": "vocabforge.cli.generate:generate",
     "kernels": "vocabforge.cli.kernels:kernels",
-    "doctor": "vocabforge.cli.ship.doctor:doctor",
+    "doctor": "vocabforge.cli.doctor:doctor",
     "demo": "vocabforge.cli.demo:demo",
 }
 
 # Removed command -> its replacement.
 MOVED = {
     "study": "python recipes/study/study.py in the repository; see docs/guides/study.md",
-    "bench": "the scripts of recipes/bench or kernels/measure.py in the repository",
+    "bench": "the scripts of recipes/bench or kernels/gpu_check.py in the repository",
 }
 
 # First command -> heading of this and the following commands on the help page.

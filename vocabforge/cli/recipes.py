@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # command that reads recipes -> its configuration
 READERS = {
     "train-drafter": "vocabforge.train.config:TrainConfig",
-    "train-router": "vocabforge.train.heads.router_config:RouterTrainConfig",
+    "train-router": "vocabforge.train.config:RouterTrainConfig",
 }
 _WIDTH = 96
 

@@ -134,9 +134,7 @@ def recipe_path(given: Path) -> Path:
             return file
     hint = did_you_mean(text, [name.rpartition("/")[2] for name in named])
     raise ConfigError(
-        "no such file or recipe",
-        got=text,
-        remedy=hint or "run `vocabforge recipes` to list the recipes",
+        "no such file or recipe", got=text, remedy=hint or "run `vocabforge recipes` to list the recipes"
     )
 
 

@@ -32,14 +32,11 @@ def spelled_in_json(text: str) -> str:
     return _STEERS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
-def open_console(
-    *, stderr: bool = False, highlight: bool = False, markup: bool = False, soft_wrap: bool = False
-) -> Console:
+def open_console(*, stderr: bool = False, highlight: bool = False, soft_wrap: bool = False) -> Console:
     """Open a console on stdout (or stderr) that escapes control characters in all text.
 
     Args:
         highlight: enable rich's highlighting of numbers and strings.
-        markup: interpret rich markup such as ``[bold]``; quoted text must be escaped by the caller.
         soft_wrap: let the terminal wrap long lines.
     """
     from rich.console import Console
@@ -58,7 +55,7 @@ def open_console(
                     yield Segment(spelled_out(segment.text), segment.style)
 
     # emoji=False: rich would replace ":on:" in a folder name such as "runs:on:cpu".
-    return Harmless(stderr=stderr, highlight=highlight, markup=markup, soft_wrap=soft_wrap, emoji=False)
+    return Harmless(stderr=stderr, highlight=highlight, markup=False, soft_wrap=soft_wrap, emoji=False)
 
 
 def console() -> Console:
@@ -167,11 +164,7 @@ class DataTable:
             yield Text(self.caption, style="dim italic")
 
     def _part(
-        self,
-        title: str,
-        shown: Sequence[int],
-        cells: list[list[DataCell]],
-        needs: Sequence[int],
+        self, title: str, shown: Sequence[int], cells: list[list[DataCell]], needs: Sequence[int]
     ) -> Table:
         from rich import box
         from rich.table import Table

@@ -228,7 +228,6 @@ def _convert(file: Path, digest: str, folder: Path, weights: bool) -> None:
             source=file,
             remedy="pass the file of the model itself",
         )
-    _check_architecture(architecture, file)
     types = Counter(tensor.tensor_type.name for tensor in reader.tensors)
     meta = {
         "gguf": file.name,
@@ -262,24 +261,6 @@ def _convert(file: Path, digest: str, folder: Path, weights: bool) -> None:
             _write_model(file, fields, reader, architecture, _half(types), temporary)
 
 
-def _check_architecture(architecture: str, file: Path) -> None:
-    from transformers.modeling_gguf_pytorch_utils import GGUF_SUPPORTED_ARCHITECTURES
-
-    known = {name.replace("_", "").replace("-", "") for name in GGUF_SUPPORTED_ARCHITECTURES}
-    with contextlib.suppress(ImportError):
-        from transformers.integrations.gguf import GGUF_CONFIG_ARCHS
-
-        known |= {name.replace("_", "").replace("-", "") for name in GGUF_CONFIG_ARCHS}
-    if architecture.replace("_", "").replace("-", "") not in known:
-        raise DataError(
-            "Transformers does not read this architecture from GGUF",
-            got=architecture,
-            expected=", ".join(sorted(GGUF_SUPPORTED_ARCHITECTURES)),
-            source=file,
-            remedy="pass the original checkpoint (safetensors), or upgrade transformers",
-        )
-
-
 def _half(types: Mapping[str, int]) -> str | None:
     """Return bfloat16 or float16 if all matrices have that type; otherwise None (fp32)."""
     matrices = [name for name in types if name != "F32"]
@@ -298,6 +279,11 @@ def _check_disk(folder: Path, needed: int) -> None:
             expected=f"{needed / 1e9:.1f} GB",
             remedy=f"free disk space, or set {CACHE_VARIABLE} to a folder on another disk",
         )
+
+
+def _unsupported(file: Path, message: str, got: object, expected: object, remedy: str = "") -> DataError:
+    remedy = f"pass the original checkpoint (safetensors){remedy}"
+    return DataError(message, got=got, expected=expected, source=file, remedy=remedy)
 
 
 def _value(fields: Mapping[str, Any], name: str) -> Any:
@@ -379,12 +365,10 @@ def _write_tokenizer(file: Path, fields: Mapping[str, Any], folder: Path) -> Non
     tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name, trust_remote_code=False)
     pre = _value(fields, "tokenizer.ggml.pre")
     if _value(fields, "tokenizer.ggml.model") == "gpt2" and pre not in _known_splits():
-        raise DataError(
-            "the pre-tokenizer of this GGUF file is not supported",
-            got=f"tokenizer.ggml.pre {pre}",
-            expected=", ".join(sorted(map(str, _known_splits() - {None}))),
-            source=file,
-            remedy="pass the original checkpoint (safetensors), or upgrade transformers",
+        message = "the pre-tokenizer of this GGUF file is not supported"
+        known_splits = ", ".join(sorted(map(str, _known_splits() - {None})))
+        raise _unsupported(
+            file, message, f"tokenizer.ggml.pre {pre}", known_splits, ", or upgrade transformers"
         )
     if pre in _SINGLE_DIGITS:
         from tokenizers import pre_tokenizers
@@ -432,29 +416,21 @@ def _write_model(
     state = model.state_dict()
     biases = [one.name for one in reader.tensors if one.name.endswith(".bias")]
     if biases and not any(name.endswith(".bias") for name in state):
-        raise DataError(
-            "Transformers ignores weights of this GGUF file",
-            got=f"{len(biases)} biases, first: {biases[0]}",
-            expected=f"only weights that {architecture} has in Transformers",
-            source=file,
-            remedy="pass the original checkpoint (safetensors)",
-        )
+        message = "Transformers ignores weights of this GGUF file"
+        expected = f"only weights that {architecture} has in Transformers"
+        raise _unsupported(file, message, f"{len(biases)} biases, first: {biases[0]}", expected)
     if packed := [name for name, tensor in state.items() if tensor.dtype == torch.uint8]:
-        raise DataError(
+        message, got = (
             "Transformers keeps weights of this GGUF file quantised",
-            got=f"{len(packed)} tensors, first: {packed[0]}",
-            source=file,
-            remedy="pass the original checkpoint (safetensors), or uninstall the package kernels",
+            f"{len(packed)} tensors, first: {packed[0]}",
         )
+        raise _unsupported(file, message, got, None, ", or uninstall the package kernels")
     missing = [name for name in info["missing_keys"] if "rotary" not in name and name != "lm_head.weight"]
     if missing:
-        raise DataError(
-            "the GGUF file lacks weights that the architecture has",
-            got=f"{len(missing)} missing, first: {', '.join(sorted(missing)[:3])}",
-            expected=f"a complete model of architecture {architecture}",
-            source=file,
-            remedy="pass the original checkpoint (safetensors), or upgrade transformers",
-        )
+        got = f"{len(missing)} missing, first: {', '.join(sorted(missing)[:3])}"
+        expected = f"a complete model of architecture {architecture}"
+        message = "the GGUF file lacks weights that the architecture has"
+        raise _unsupported(file, message, got, expected, ", or upgrade transformers")
     config = model.config.to_dict()
     for key in ("quantization_config", "_name_or_path", "_model_name_or_path"):
         config.pop(key, None)
@@ -496,13 +472,9 @@ def _add_rope(
     turned, size = _value(fields, f"{architecture}.rope.dimension_count"), config.get("head_dim")
     partial = turned and size and turned != size and not config.get("partial_rotary_factor")
     if other or partial:
-        raise DataError(
-            "the RoPE of this GGUF file is not supported",
-            got=", ".join(other) or f"{turned} of {size} dimensions are rotated",
-            expected="RoPE over whole heads, with at most Llama 3's scaling",
-            source=file,
-            remedy="pass the original checkpoint (safetensors)",
-        )
+        got = ", ".join(other) or f"{turned} of {size} dimensions are rotated"
+        expected = "RoPE over whole heads, with at most Llama 3's scaling"
+        raise _unsupported(file, "the RoPE of this GGUF file is not supported", got, expected)
     if not isinstance(rope, dict):
         return
     scaling = _value(fields, f"{architecture}.rope.scaling.type")
@@ -518,13 +490,9 @@ def _add_rope(
         return
     found = None if factors is None else _llama3(factors.data.reshape(-1), rope)
     if found is None:
-        raise DataError(
-            "the RoPE scaling of this GGUF file is not supported",
-            got=f"rope.scaling.type {scaling}" if factors is None else "an unknown rope_freqs.weight",
-            expected="none, linear, or Llama 3's frequencies",
-            source=file,
-            remedy="pass the original checkpoint (safetensors)",
-        )
+        message = "the RoPE scaling of this GGUF file is not supported"
+        got = f"rope.scaling.type {scaling}" if factors is None else "an unknown rope_freqs.weight"
+        raise _unsupported(file, message, got, "none, linear, or Llama 3's frequencies")
     rope.update(found)
 
 

@@ -292,9 +292,8 @@ class MetricsLog:
         if rank() == 0:
             with disk_errors(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
-                _drop_cut_line(path)
-                if keep_until is not None:
-                    self.removed = _drop_later_rows(path, keep_until, again)
+                if path.is_file():
+                    self.removed = _rewind(path, math.inf if keep_until is None else keep_until, again)
 
     def write(self, **figures: Any) -> None:
         """Append one row; numbers that are not finite become null because JSON cannot express them."""
@@ -308,27 +307,23 @@ class MetricsLog:
             self.listener(row)
 
 
-def _drop_cut_line(path: Path) -> None:
-    if not path.is_file():
-        return
-    data = path.read_bytes()
-    if data and not data.endswith(b"\n"):
-        with open(path, "r+b") as handle:
-            handle.truncate(data.rfind(b"\n") + 1)
+def _rewind(path: Path, step: float, again: Collection[str]) -> frozenset[tuple[str, int]]:
+    """Remove a truncated last line, rows after ``step``, and rows of kinds ``again`` at ``step``.
 
-
-def _drop_later_rows(path: Path, step: int, again: Collection[str]) -> frozenset[tuple[str, int]]:
-    """Remove rows after ``step``, and rows of kinds ``again`` at ``step``; return their (kind, step)."""
-    if not path.is_file():
-        return frozenset()
+    Returns:
+        (kind, step) of the removed rows.
+    """
+    lines = path.read_bytes().splitlines(keepends=True)
     kept, removed = [], set()
-    for line in path.read_bytes().splitlines(keepends=True):
+    for line in lines:
         place = _place(line)
+        if not line.endswith(b"\n"):
+            continue
         if place is not None and (place[1] > step or (place[1] == step and place[0] in again)):
             removed.add(place)
         else:
             kept.append(line)
-    if removed:
+    if kept != lines:
         atomic_write(path, b"".join(kept))
     return frozenset(removed)
 

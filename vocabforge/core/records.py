@@ -1,48 +1,29 @@
-"""Typed records from JSON: dataclasses and versioned pydantic models."""
+"""Typed records from JSON, validated by pydantic: dataclasses and versioned models."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import fields
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from .errors import DataError
 from .files import read_json
 
+RECORD = ConfigDict(extra="forbid", strict=True)  # of pydantic dataclasses for read_record
+Count = Annotated[int, Field(ge=0)]
 Record = TypeVar("Record")
 
 
-def _whole(value: object) -> bool:
-    return type(value) is int and value >= 0
-
-
-_FORMS: dict[str, Callable[[Any], bool]] = {
-    "str": lambda value: type(value) is str,
-    "int": _whole,
-    "tuple[int, ...]": lambda value: all(map(_whole, value)),
-}
-
-
 def read_record(kind: type[Record], values: Mapping[str, Any]) -> Record:
-    """Build a dataclass from a mapping, checking fields of type str, int (>= 0) and tuple of such ints.
-
-    Fields of other types are not checked.
+    """Build a pydantic dataclass of config :data:`RECORD` from the values of a JSON object.
 
     Raises:
-        TypeError: a key is missing or unknown, or a value has the wrong type.
+        ValueError: a key is missing or unknown, or a value has the wrong type.
     """
-    named: Any = kind
-    types = {field.name: field.type for field in fields(named)}
-    lists = {name for name, form in types.items() if form == "tuple[int, ...]" and name in values}
-    record = kind(**{**values, **{name: tuple(values[name]) for name in lists}})
-    for name, form in types.items():
-        if form in _FORMS and not _FORMS[form](getattr(record, name)):
-            raise TypeError(f"{name} {getattr(record, name)!r}"[:120])
-    return record
+    return TypeAdapter(kind).validate_json(json.dumps(values))
 
 
 ModelT = TypeVar("ModelT", bound=BaseModel)

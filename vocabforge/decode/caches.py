@@ -7,7 +7,7 @@ from weakref import WeakKeyDictionary, ref
 import torch
 
 from .accelerate.graphs import GraphCapture
-from .proposers.interface import PLAIN_PLAN, WrapsPasses
+from .interface import PLAIN_PLAN, WrapsPasses
 from .proposers.registry import Proposer
 from .target_side import TargetSide
 
@@ -24,7 +24,6 @@ class Caches:
         capture: records passes over these caches; they are dropped when the caches are reallocated.
         context: maximum positions of a request.
         grow: start with room for ``FIRST_POSITIONS`` instead of the whole context.
-        spare: positions in addition to those of requests.
     """
 
     def __init__(
@@ -35,11 +34,10 @@ class Caches:
         context: int,
         *,
         grow: bool,
-        spare: int = 0,
     ) -> None:
         self._side, self._proposer, self._capture, self._context = side, proposer, capture, context
         self._scratch = max(proposer.plan.nodes, proposer.scratch) if proposer else PLAIN_PLAN.nodes
-        self._claims, self._spare = 0, spare
+        self._claims = 0
         self.allocate(min(context, FIRST_POSITIONS) if grow else context)
 
     def allocate(self, positions: int) -> None:
@@ -48,7 +46,7 @@ class Caches:
         self._damaged = True  # until all caches exist: memory may run out in between
         if self._capture is not None:
             self._capture.forget()
-        self._side.allocate(positions + self._spare, self._scratch)
+        self._side.allocate(positions, self._scratch)
         if self._proposer is not None:
             # Take ownership before changing anything: a partial allocation invalidates the former owner's
             # data.
@@ -56,7 +54,7 @@ class Caches:
             if self._capture is not None and isinstance(self._proposer, WrapsPasses):
                 # Another decoder may have wrapped the proposer with its own passes.
                 self._proposer.wrap(self._capture)
-            self._proposer.allocate(self._side.rows, positions + self._spare, self._side.cache)
+            self._proposer.allocate(self._side.rows, positions, self._side.cache)
         self._positions, self._damaged = positions, False
 
     def reserve(self, positions: int) -> None:

@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from .proposers.interface import Commit, Draw, Plan
+from .interface import Commit, Draw, Plan
 from .proposers.registry import Lap, Proposer
 from .request import SamplingParams
 from .sampling import SeededChance, no_distribution

@@ -2,7 +2,7 @@
 
 B requests run in parallel, each at its own length; when a request ends, its row takes the next one. Every
 tensor has a fixed shape: trees, their paths and the proposer's rows are padded, and compiled passes read
-caches in steps of :data:`~vocabforge.decode.target_side.VIEW_STEP` slots.
+caches in steps of :data:`~vocabforge.decode.positions.VIEW_STEP` slots.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import torch
 from ..core.errors import UsageError
 from ..core.registry import resolve
 from ..models.target.interface import Target
-from .accelerate.device_cycle import check_window, device_cycle, serves
 from .accelerate.graphs import GraphCapture
 from .caches import Caches
 from .control.control import Control, CycleFigures, make_control
 from .cycle import Cycle, SteppedCycle
-from .proposers.interface import PLAIN_PLAN, SometimesReady, Wrap, WrapsPasses
+from .device_cycle import check_window, device_cycle, serves
+from .interface import PLAIN_PLAN, SometimesReady, Wrap, WrapsPasses
 from .proposers.registry import Counts, Proposer
 from .request import Generation, Request, SamplingParams, StopRule
 from .sampling import Chance, SeededChance, TokenHistory
@@ -36,12 +36,11 @@ PREFILL = "prefill"
 class Clock:
     """Seconds by part, measured between laps and added to every active request.
 
-    Time spent by the consumer of a stream is excluded: call :meth:`resume` after it. Without ``waits``, a
-    part ends when the host continues, even if the device is still computing.
+    Time spent by the consumer of a stream is excluded: call :meth:`resume` after it.
     """
 
-    def __init__(self, device: torch.device, waits: bool = True) -> None:
-        self._device, self._waits = device, waits
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
         self.last = time.perf_counter()  # when the last lap ended
         self.results: Sequence[Generation] = ()
 
@@ -51,7 +50,7 @@ class Clock:
     def lap(self, part: str) -> float:
         """Count the time since the last lap as ``part`` and return it in seconds."""
         # Without synchronisation, a part's time would be counted in the part that first reads its results.
-        if self._device.type == "cuda" and self._waits:
+        if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         now = time.perf_counter()
         passed, self.last = now - self.last, now
@@ -74,8 +73,6 @@ class Decoder:
         wrap: speeds up passes, see ``accelerate/``; compiled passes need caches of the full size from the
             start.
         chance: creates a request's random stream from its seed.
-        ahead: if whole cycles are captured, start the next cycle before reading the current result; see
-            :class:`~vocabforge.decode.accelerate.device_cycle.DeviceCycle`.
 
     Raises:
         UsageError: the context exceeds the target's positions, the verifier or control is unknown, trees are
@@ -94,7 +91,6 @@ class Decoder:
         verifier: str | None = None,
         wrap: Wrap | None = None,
         chance: Callable[[int], Chance] = SeededChance,
-        ahead: bool = False,
     ) -> None:
         limit = target.config.max_positions
         if context is not None and not 1 < context <= limit:
@@ -125,12 +121,10 @@ class Decoder:
         self._single = root_trees(torch.zeros(1, dtype=torch.int64, device=target.device))
         self._stepped = SteppedCycle(self._side, proposer, verifier)
         # Whole cycles on the device; None if passes are not captured, or not all of them can be.
-        self.device_cycle = device_cycle(self._side, proposer, self.control, self._capture, verifier, ahead)
-        ahead = self.device_cycle is not None and self.device_cycle.ahead
+        self.device_cycle = device_cycle(self._side, proposer, self.control, self._capture, verifier)
         self._cycles: Cycle = self._stepped  # runs the active requests
         grow = wrap is None or self._capture is not None  # compiled passes are made for one size
-        spare = self.levels + 1 if ahead else 0  # committed by the extra cycle after a request's last one
-        self._caches = Caches(self._side, proposer, self._capture, self.context, grow=grow, spare=spare)
+        self._caches = Caches(self._side, proposer, self._capture, self.context, grow=grow)
 
     def reserve(self, positions: int) -> None:
         """Grow the caches to the next power of two that holds ``positions``, at most the context.
@@ -204,7 +198,7 @@ class Decoder:
         self.control.begin()
         waiting = deque(map(Waiting, range(len(requests)), requests, results, rooms))
         work: list[Work | None] = [None] * self.rows
-        clock = Clock(self.target.device, waits=whole is None or not whole.ahead)
+        clock = Clock(self.target.device)
         try:
             while waiting or any(work):
                 if waiting and None in work:

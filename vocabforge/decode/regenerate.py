@@ -57,9 +57,7 @@ def run_regenerate(asked: RegenerateRequest, *, overwrite: bool = False) -> dict
     return regenerate(task, backend, asked.output, overwrite=overwrite, fresh=asked.fresh)
 
 
-def choose_side(
-    asked: RegenerateRequest,
-) -> tuple[GenerationSettings, Backend, TextTokenizer | None]:
+def choose_side(asked: RegenerateRequest) -> tuple[GenerationSettings, Backend, TextTokenizer | None]:
     """Return settings and backend of a target in this process (and its tokenizer), or of servers."""
     if (asked.target is None) == (not asked.server):
         raise UsageError(

@@ -12,45 +12,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..models.kv_cache import Mask, Near, TreeMask, causal_mask, near_rule
+from ..models.kv_cache import Mask, TreeMask, causal_mask, near_rule
 from ..models.lean.model import LeanModel
 from ..models.target.interface import Target
 from .accelerate.graphs import GraphCapture
-from .proposers.interface import Wrap
+from .interface import Wrap
+from .positions import block_mask, near_mask, view_length
 from .tree import DraftTree
 from .verify.greedy import decide_greedy
-
-VIEW_STEP = 128
-
-
-def view_length(used: int, capacity: int) -> int:
-    """Round ``used`` slots up to a multiple of ``VIEW_STEP``, at most ``capacity``."""
-    return min(-(-used // VIEW_STEP) * VIEW_STEP, capacity)
-
-
-def block_mask(visible: Tensor, committed: Tensor, view: int) -> Tensor:
-    """Return the attention mask of N queries per row, bool (B, N, view).
-
-    All queries attend to the slots of the ``committed`` (B,) positions, from 0 on. ``visible`` bool (B, N, M)
-    is their mask over the M slots after these; M is at least 1.
-    """
-    size = visible.shape[-1]
-    behind = torch.arange(view, device=visible.device) - committed[:, None]  # (B, view)
-    inside = visible.gather(2, behind.clamp(0, size - 1)[:, None].expand(-1, visible.shape[1], -1))
-    return (behind < 0)[:, None] | (inside & ((behind >= 0) & (behind < size))[:, None])
-
-
-def near_mask(depths: Tensor, committed: Tensor, view: Tensor, near: Near) -> Tensor:
-    """Return the slots of ``view`` (S',) within each node's window or chunk, bool (B, N, S').
-
-    The nodes have ``depths`` (B, N), relative to the ``committed`` (B,) slots.
-    """
-    behind = view - committed[:, None]  # (B, S')
-    node = behind.clamp(0, depths.shape[1] - 1)
-    key_positions = torch.where(behind < 0, view, committed[:, None] + depths.gather(1, node))
-    positions = committed[:, None] + depths  # (B, N)
-    return near(positions[:, :, None], key_positions[:, None])
-
 
 PREFILL_CHUNK = 512
 

@@ -12,11 +12,11 @@ from ..corpus.tokenizer.tokenizer import encode_prompt
 from .build.methods import Method, build_method
 from .build.models import Models
 from .build.spec import MethodSpec
-from .control.threads import choose_threads
 from .engine import Decoder
-from .proposers.interface import Wrap
+from .interface import Wrap
 from .request import Generation, Request, SamplingParams
 from .stops import INCOMPLETE, StopStrings
+from .threads import choose_threads
 from .work import check_request
 
 Prompt = str | Sequence[Mapping[str, Any]]

@@ -68,9 +68,7 @@ def check_request(request: Request, context: int, vocab: int) -> None:
     prompt_ids = request.prompt_ids
     if request.max_new_tokens < 1:
         raise UsageError(
-            "nothing is to be generated",
-            got=f"{request.max_new_tokens} new tokens",
-            expected="at least 1",
+            "nothing is to be generated", got=f"{request.max_new_tokens} new tokens", expected="at least 1"
         )
     if not 0 < len(prompt_ids) < context:
         raise UsageError(

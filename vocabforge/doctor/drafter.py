@@ -9,8 +9,8 @@ import torch
 
 from ..core.artifact import MANIFEST, Artifact, open_artifact
 from ..corpus.tokenizer.tokenizer import TextTokenizer, check_fingerprint, load_tokenizer
+from ..decode.build.foreign import ForeignWays, Way, choose_proposer, shares_of
 from ..decode.build.spec import MethodSpec
-from ..decode.cross_vocab.build import ForeignWays, Way, choose_proposer, shares_of
 from ..decode.engine import Decoder
 from ..decode.proposers.registry import Proposer, ProposerParts, make_proposer, tree_proposer
 from ..decode.tree import TreeSettings

@@ -9,7 +9,6 @@ from pathlib import Path
 import torch
 
 from ..corpus.tokenizer.tokenizer import TextTokenizer
-from ..evaluate.acceptance.probe import ProbedText, default_prompts, probe
 from ..export.servers.registry import READERS, open_folder, read_as, reader_of
 from ..export.servers.types import LAYERS_FROM, Check, Folder, Served, ServedTarget
 from ..layouts.block import ServedBlock
@@ -18,8 +17,15 @@ from ..models.drafters.interface import Drafter
 from ..models.target.hf import read_target_config
 from ..models.target.load import dtype_name
 from .checks import Finding, Report
-from .servers_logits import check_logits
-from .servers_rows import check_head_rows, check_layers_by_acceptance, wanted_layers
+from .served_drafter import (
+    ProbedText,
+    check_head_rows,
+    check_layers_by_acceptance,
+    check_logits,
+    default_prompts,
+    probe,
+    wanted_layers,
+)
 from .target import TargetFacts, probe_ids
 
 GROUP = "servers"

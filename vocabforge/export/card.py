@@ -22,6 +22,7 @@ from ..layouts.interface import Export
 from ..models.target.load import dtype_name
 
 NO_LICENCE = "# license: name the licence here before publishing"
+_PUBLISHER = "## Licence\n\nSet by whoever publishes this folder (`license:` above)"
 _SHOWN = 12  # at most this many sources are listed by name
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _LABELS = {
@@ -44,15 +45,24 @@ def model_card(name: str, layout: str, export: Export, sections: Sequence[str] =
         export: input of the layout's writer; ``meta`` and ``config`` describe the drafter's training.
         sections: additional Markdown sections.
     """
-    kind = _LABELS.get(export.drafter.kind, export.drafter.kind)
+    kind, target = _LABELS.get(export.drafter.kind, export.drafter.kind), base_model(export)
     article = "An" if kind[0] == "E" or kind == "MTP" else "A"
     parts = [
-        _front_matter(layout, export),
+        _front_matter(
+            _origins(export.config or {}),
+            ("speculative-decoding", "draft-model", export.drafter.kind, *readers(layout, export)),
+            [
+                f"base_model: {target}"
+                if "/" in target
+                else "# base_model: the target's repository on the Hub"
+            ],
+            ["pipeline_tag: text-generation"],
+        ),
         f"# {name}",
-        f"{article} {kind} drafter for speculative decoding with `{base_model(export)}`. It proposes tokens; "
+        f"{article} {kind} drafter for speculative decoding with `{target}`. It proposes tokens; "
         "the target checks them, so that the output is the target's own.",
-        _table("## Drafter", ("", ""), _drafter_rows(layout, export, kind)),
-        _training(export),
+        _table("## Drafter", _drafter_rows(layout, export, kind)),
+        _table("## Training", list(_training_rows(export.meta, export.config or {}))),
         *sections,
         "## Use\n\n" + _commands(name, layout, export),
         _licence(export),
@@ -76,25 +86,13 @@ def vocab_card(name: str, meta: Mapping[str, Any], data: Sequence[DataOrigin]) -
         *([("counted", _named(data))] if data else []),
     ]
     parts = [
-        "\n".join(
-            [
-                "---",
-                NO_LICENCE,
-                *_datasets(data),
-                "tags:",
-                "- speculative-decoding",
-                "- draft-vocabulary",
-                "---",
-            ]
-        ),
+        _front_matter(data, ("speculative-decoding", "draft-vocabulary")),
         f"# {name}",
         "A draft vocabulary for speculative decoding: the tokens that a drafter may propose.",
-        _table("## Draft vocabulary", ("", ""), rows),
+        _table("## Draft vocabulary", rows),
         "## Use\n\n```\nvocabforge export --drafter DRAFTER --vocab DIR --format sglang-eagle3 --output OUTPUT\n```\n\n"
         "DIR is a copy of this folder: `hf download NAME --local-dir DIR`.",
-        "\n".join(
-            ["## Licence", "", "Set by whoever publishes this folder (`license:` above).", *_licences(data)]
-        ),
+        "\n".join([f"{_PUBLISHER}.", *_licences(data)]),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -106,20 +104,11 @@ def base_model(export: Export) -> str:
     return Path(export.target_name).name or export.target_name
 
 
-def _front_matter(layout: str, export: Export) -> str:
-    target = base_model(export)
-    tags = ["speculative-decoding", "draft-model", export.drafter.kind, *readers(layout, export)]
-    lines = [
-        "---",
-        NO_LICENCE,
-        f"base_model: {target}" if "/" in target else "# base_model: the target's repository on the Hub",
-        *_datasets(_origins(export.config or {})),
-        "pipeline_tag: text-generation",
-        "tags:",
-        *(f"- {tag}" for tag in tags),
-        "---",
-    ]
-    return "\n".join(lines)
+def _front_matter(
+    data: Sequence[DataOrigin], tags: Iterable[str], base: Sequence[str] = (), task: Sequence[str] = ()
+) -> str:
+    listed = ["tags:", *(f"- {tag}" for tag in tags)]
+    return "\n".join(["---", NO_LICENCE, *base, *_datasets(data), *task, *listed, "---"])
 
 
 def _drafter_rows(layout: str, export: Export, kind: str) -> list[tuple[str, str]]:
@@ -154,11 +143,6 @@ def _vocabulary(export: Export) -> str:
         return f"all {size:,} tokens, by an LM head of its own"
     said, coverage = f"{rows:,} of {size:,} tokens", export.meta.get("coverage")
     return said if coverage is None else f"{said}, {coverage:.2%} of the tokens counted for it"
-
-
-def _training(export: Export) -> str:
-    rows = list(_training_rows(export.meta, export.config or {}))
-    return _table("## Training", ("", ""), rows) if rows else ""
 
 
 def _training_rows(meta: Mapping[str, Any], recipe: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
@@ -214,9 +198,7 @@ def _licence(export: Export) -> str:
     licence = None if export.target_path is None else model_licence(export.target_path)
     return "\n".join(
         [
-            "## Licence",
-            "",
-            "Set by whoever publishes this folder (`license:` above); the target's licence may bind it.",
+            f"{_PUBLISHER}; the target's licence may bind it.",
             "",
             *([] if licence is None else [f"- target `{base_model(export)}`: {licence}"]),
             *_licences(_origins(export.config or {})),
@@ -224,8 +206,8 @@ def _licence(export: Export) -> str:
     )
 
 
-def _table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    return "\n".join([title, "", *markdown_table(head, rows, text=len(head))])
+def _table(title: str, rows: Sequence[Sequence[str]]) -> str:
+    return "\n".join([title, "", *markdown_table(("", ""), rows, text=2)]) if rows else ""
 
 
 # layout -> its readers, as tags for the model card

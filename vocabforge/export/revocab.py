@@ -94,7 +94,6 @@ def run_revocab(request: RevocabRequest, *, overwrite: bool = False) -> dict[str
 
 
 def _check(request: RevocabRequest, *, overwrite: bool) -> None:
-    """Raise errors that can be detected without loading a model."""
     check_output(request.output, overwrite=overwrite)
     layout_of(request.format)
     if request.dtype is not None:

@@ -125,7 +125,6 @@ def _check(request: ExportRequest, *, overwrite: bool) -> None:
 
 
 def _restricted(vocab: Path, target: Path, export: Export, artifact: Artifact | None) -> Export:
-    """Restrict the draft head to a draft vocabulary."""
     subset = load_subset(vocab)
     digest = open_artifact(vocab, "subset").content_hash
     if not trained_for(artifact) and (target / "tokenizer.json").is_file():

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import DataError, MismatchError, UsageError
-from ..models.checkpoint import checkpoint_files, fill, read_headers
+from ..models.checkpoint import checkpoint_files, read_headers
 from ..models.drafters.eagle1 import Eagle1Config, Eagle1Drafter
 from ..models.drafters.interface import Drafter
 from ..models.drafters.io import TargetTensors, assemble, check_own_embedding
@@ -28,8 +28,8 @@ from ..models.drafters.revocab import prune_head
 from ..models.target.text_config import text_config
 from ..vocab.subset.maps import ExportInputs, read_fr_spec, write_fr_spec
 from ..vocab.subset.subset import VocabSubset
-from .eagle3 import parameters
-from .eagle3_folder import EMBEDDING, LM_HEAD, check_rows, refuse_packed, rounded_alike
+from .eagle3 import check_whole_vocabulary, only, parameters, stored_tensors
+from .eagle3_folder import EMBEDDING, LM_HEAD, check_rows, rounded_alike
 from .fields import CONFIG, decoder_fields, read_config, read_sizes, write_files
 from .interface import Export, layout_folder
 
@@ -60,16 +60,11 @@ class Eagle:
     @staticmethod
     def write(path: Path, export: Export) -> None:
         server = _server(Eagle.NAME, export)
-        drafter = _eagle1_only(export.drafter, Eagle.NAME)
+        drafter = only(Eagle1Drafter, export.drafter, f"the layout {Eagle.NAME}")
         if drafter.has_own_head and not _is_targets(drafter, export.shared):
             raise _no_own_head(drafter)
-        if drafter.config.draft_vocab_size not in (None, drafter.config.vocab_size):
-            raise MismatchError(
-                "the EAGLE layout has no place for a draft vocabulary",
-                got=f"a head of {len(drafter.head_weight):,} tokens",
-                expected="the target's whole head",
-                remedy="export --format fr-spec, which adds the list of tokens to the folder",
-            )
+        remedy = "export --format fr-spec, which adds the list of tokens to the folder"
+        check_whole_vocabulary(drafter, Eagle.NAME, remedy)
         with layout_folder(path, Eagle.KIND, export) as folder:
             _write_folder(folder, drafter, export, server)
 
@@ -95,7 +90,7 @@ class FrSpec:
     @staticmethod
     def write(path: Path, export: Export) -> None:
         server = _server(FrSpec.NAME, export)
-        drafter = _eagle1_only(export.drafter, FrSpec.NAME)
+        drafter = only(Eagle1Drafter, export.drafter, f"the layout {FrSpec.NAME}")
         if drafter.config.draft_vocab_size in (None, drafter.config.vocab_size):
             raise MismatchError(
                 "the FR-Spec layout restricts the draft head, and this drafter's is not restricted",
@@ -179,23 +174,6 @@ def _server(layout: str, export: Export) -> str:
     return server
 
 
-def _eagle1_only(drafter: Drafter, layout: str) -> Eagle1Drafter:
-    if not isinstance(drafter, Eagle1Drafter):
-        remedies = {
-            "eagle3": "export --format sglang-eagle3, whose d2t inside is the draft vocabulary",
-            "medusa": "export --format medusa, which vLLM 0.32 reads (0.33 has dropped it)",
-        }
-        raise MismatchError(
-            f"the layout {layout} holds EAGLE-1/2 drafters only",
-            got=f"a drafter of kind {drafter.kind}",
-            expected=Eagle1Drafter.kind,
-            remedy=remedies.get(
-                drafter.kind, "export --format native, which vocabforge eval and generate read"
-            ),
-        )
-    return drafter
-
-
 def _no_own_head(drafter: Drafter) -> MismatchError:
     return MismatchError(
         "servers run EAGLE-1/2 drafters with rows of the target's head",
@@ -247,10 +225,7 @@ def read_eagle(path: Path, shared: TargetTensors) -> Eagle1Drafter:
         MismatchError: the drafter does not fit the target.
     """
     body = read_config(path)
-    stored = read_headers(checkpoint_files(path))
-    refuse_packed(stored, path)
-    tensors = {name: torch.empty(item.shape) for name, item in stored.items()}
-    fill(stored, {name: (tensor,) for name, tensor in tensors.items()})
+    tensors = stored_tensors(path)
     _check_head(tensors.pop(LM_HEAD, None), shared, path)
     embedding = tensors.pop(EMBEDDING, None)
     if embedding is not None:

@@ -17,6 +17,7 @@ from torch import Tensor
 from ..core.artifact import MANIFEST
 from ..core.console import say
 from ..core.errors import DataError, MismatchError
+from ..models.checkpoint import checkpoint_files, fill, read_headers
 from ..models.drafters.eagle3 import Eagle3Config, Eagle3Drafter
 from ..models.drafters.interface import Drafter
 from ..models.drafters.io import TargetTensors
@@ -31,6 +32,7 @@ from .eagle3_folder import (
     drafter_config,
     eagle3_config,
     read_folder,
+    refuse_packed,
     without_targets_head,
 )
 from .fields import CONFIG, decoder_fields, flag, read_sizes, write_files
@@ -190,18 +192,53 @@ def read_serving_config(body: Mapping[str, Any], num_layers: int, path: Path) ->
     return eagle3_config(sizes | switches, body["draft_vocab_size"], layers, source)
 
 
-def eagle3_only(drafter: Drafter, layout: str) -> Drafter:
-    """Return the drafter if it is EAGLE-3; raise MismatchError naming ``layout`` otherwise."""
-    if drafter.kind != Eagle3Drafter.kind:
+# kind of drafter -> the format that servers read it in
+_FORMATS = {
+    "eagle3": "export --format sglang-eagle3, whose d2t inside is the draft vocabulary",
+    "eagle1": "export --format eagle, or fr-spec with a draft vocabulary",
+    "medusa": "export --format medusa, which vLLM 0.32 reads (0.33 has dropped it)",
+}
+
+
+def only(of: type[Drafter], drafter: Drafter, layout: str) -> Any:
+    """Return the drafter if it is of this class's kind; raise MismatchError naming ``layout`` otherwise."""
+    if drafter.kind != of.kind:
         raise MismatchError(
-            f"{layout} holds EAGLE-3 drafters only",
+            f"{layout} holds {of.label} drafters only",
             got=f"a drafter of kind {drafter.kind}",
-            expected=Eagle3Drafter.kind,
-            remedy="export --format medusa, which vLLM 0.32 reads (0.33 has dropped it)"
-            if drafter.kind == "medusa"
-            else "export --format native, which vocabforge eval and generate read",
+            expected=of.kind,
+            remedy=_FORMATS.get(
+                drafter.kind, "export --format native, which vocabforge eval and generate read"
+            ),
         )
     return drafter
+
+
+def eagle3_only(drafter: Drafter, layout: str) -> Drafter:
+    """Return the drafter if it is EAGLE-3; raise MismatchError naming ``layout`` otherwise."""
+    found: Drafter = only(Eagle3Drafter, drafter, layout)
+    return found
+
+
+def check_whole_vocabulary(drafter: Drafter, layout: str, remedy: str) -> None:
+    """Raise MismatchError if the drafter has a draft vocabulary, which the layout cannot store."""
+    size = drafter.config.vocab_size
+    if drafter.config.draft_vocab_size not in (None, size):
+        raise MismatchError(
+            f"the layout {layout} has no place for a draft vocabulary",
+            got=f"a head of {len(drafter.target_ids):,} tokens",
+            expected=f"all {size:,} tokens",
+            remedy=remedy,
+        )
+
+
+def stored_tensors(path: Path) -> dict[str, Tensor]:
+    """Read a folder's floating-point tensors as fp32; raise DataError if files are missing, damaged or packed."""
+    stored = read_headers(checkpoint_files(path))
+    refuse_packed(stored, path)
+    tensors = {name: torch.empty(item.shape) for name, item in stored.items()}
+    fill(stored, {name: (tensor,) for name, tensor in tensors.items()})
+    return tensors
 
 
 def parameters(drafter: Drafter, dtype: torch.dtype) -> dict[str, Tensor]:

@@ -13,14 +13,13 @@ from typing import Any
 
 import torch
 
-from ..core.errors import ConfigError, DataError, MismatchError
-from ..models.checkpoint import checkpoint_files, fill, read_headers
+from ..core.errors import ConfigError, DataError
 from ..models.drafters.interface import Drafter
 from ..models.drafters.io import TargetTensors, assemble
 from ..models.drafters.medusa import MedusaConfig, MedusaDrafter
 from ..models.target.load import dtype_name
-from .eagle3 import parameters
-from .eagle3_folder import LM_HEAD, refuse_packed, rounded_alike
+from .eagle3 import check_whole_vocabulary, only, parameters, stored_tensors
+from .eagle3_folder import LM_HEAD, rounded_alike
 from .fields import CONFIG, read_config, write_files
 from .interface import Export, layout_folder
 
@@ -44,21 +43,10 @@ class Medusa:
 
     @staticmethod
     def write(path: Path, export: Export) -> None:
-        drafter, config = export.drafter, export.drafter.config
-        if drafter.kind != MedusaDrafter.kind:
-            raise MismatchError(
-                "the layout medusa holds Medusa drafters only",
-                got=f"a drafter of kind {drafter.kind}",
-                expected=MedusaDrafter.kind,
-                remedy="export --format sglang-eagle3 (EAGLE-3) or eagle (EAGLE-1/2)",
-            )
-        if config.draft_vocab_size not in (None, config.vocab_size):
-            raise MismatchError(
-                "the layout medusa has no place for a draft vocabulary: vLLM does not load one for Medusa",
-                got=f"a head of {len(drafter.target_ids):,} tokens",
-                expected=f"all {config.vocab_size:,} tokens",
-                remedy="export without --vocab a drafter of the whole vocabulary, or use --format native",
-            )
+        drafter = only(MedusaDrafter, export.drafter, "the layout medusa")
+        remedy = "export without --vocab a drafter of the whole vocabulary, or use --format native"
+        check_whole_vocabulary(drafter, Medusa.NAME, remedy)
+        config = drafter.config
         tensors = {_served(name): tensor for name, tensor in parameters(drafter, export.dtype).items()}
         if not config.medusa_own_heads:
             head = drafter.head_weight.detach().to("cpu", export.dtype, copy=True).contiguous()
@@ -70,10 +58,7 @@ class Medusa:
     def read(path: Path, shared: TargetTensors, num_layers: int) -> Drafter:
         """Read a folder strictly; an LM head that equals the target's is shared."""
         config = _read_config(read_config(path), path / CONFIG)
-        stored = read_headers(checkpoint_files(path))
-        refuse_packed(stored, path)
-        tensors = {name: torch.empty(item.shape) for name, item in stored.items()}
-        fill(stored, {name: (tensor,) for name, tensor in tensors.items()})
+        tensors = stored_tensors(path)
         head, each = tensors.get(LM_HEAD), config["medusa_own_heads"]
         own = head is not None and (head.shape != shared.head.shape or not rounded_alike(head, shared.head))
         if not own and not each:

@@ -38,6 +38,7 @@ from ..models.drafters.mtp import MtpConfig, MtpDrafter
 from ..models.drafters.mtp_families import FAMILIES, stored_views
 from ..models.target.load import dtype_name
 from ..models.target.text_config import text_config
+from .eagle3 import check_whole_vocabulary
 from .eagle3_folder import LM_HEAD, rounded_alike
 from .fields import CONFIG, read_config
 from .interface import Export, layout_folder
@@ -206,7 +207,6 @@ def _modules(body: Mapping[str, Any]) -> int:
 
 
 def _problems(wanted: Mapping[str, Tensor], stored: Mapping[str, StoredTensor]) -> list[str]:
-    """List missing tensors and tensors of another shape."""
     problems = [f"no {name}" for name in wanted if name not in stored]
     return problems + [
         f"{name} of shape {stored[name].shape}, not {tuple(tensor.shape)}"
@@ -242,12 +242,9 @@ def _of_family(drafter: Drafter) -> MtpDrafter:
             expected="one that started from the target's (drafter.kind=mtp drafter.init=TARGET)",
             remedy="export --format native, which vocabforge eval and generate read",
         )
-    if drafter.config.draft_vocab_size not in (None, drafter.config.vocab_size):
-        raise MismatchError(
-            "the layout mtp has no place for a draft vocabulary",
-            got=f"a head of {len(drafter.head_weight):,} tokens",
-            expected=f"all {drafter.config.vocab_size:,} tokens",
-            remedy="export without --vocab a drafter of the whole vocabulary, or use --format native; SGLang takes "
-            "a draft vocabulary beside it (--speculative-token-map)",
-        )
+    remedy = (
+        "export without --vocab a drafter of the whole vocabulary, or use --format native; SGLang takes a draft "
+        "vocabulary beside it (--speculative-token-map)"
+    )
+    check_whole_vocabulary(drafter, Mtp.NAME, remedy)
     return drafter

@@ -113,11 +113,6 @@ def _check(drafter: Drafter) -> None:
 
 
 def _read_sizes(named: str, body: Mapping[str, Any], source: Path) -> Any:
-    """Read and check the drafter's sizes.
-
-    Raises:
-        DataError: a field is missing, or the drafter's form is not supported.
-    """
     kind = KINDS[named]
     wrong = [f"{key} {body.get(key)!r}" for key, value in kind.fixed.items() if body.get(key) != value]
     if wrong and named != "peagle":

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .arguments import INT64, check_range, check_tensors, fitting_backend
 from .backend import FLOATS, Op
-from .checks import check_dtype, check_range, check_shape, check_together, fitting_backend
 
 _MOST_WIDTH = 32_768  # longest row that fits in the registers of a thread block
 
@@ -65,17 +65,9 @@ def add_rms_norm(
     Returns:
         Normalised sum and sum, each (R, d) of x's dtype.
     """
-    op = "add_rms_norm"
-    check_shape(op, "x", x, None, None)
-    rows, width = x.shape
-    check_range(op, "the width of a row", width, 1, None)
-    check_dtype(op, "x", x, FLOATS)
-    check_shape(op, "weight", weight, width)
-    check_dtype(op, "weight", weight, (x.dtype,))
-    if residual is not None:
-        check_shape(op, "residual", residual, rows, width)
-        check_dtype(op, "residual", residual, (x.dtype,))
-    check_together(op, (x, residual, weight))
+    op, same = "add_rms_norm", (x.dtype,)
+    given = ("x", x, "Rd", FLOATS), ("weight", weight, "d", same), ("residual", residual, "Rd", same)
+    check_range(op, "the width of a row", check_tensors(op, *given)["d"], 1, None)
     backend = _backend(op, backend, x)
     parts = _rows(x), None if residual is None else _rows(residual)
     normed, total = _OP(backend, *parts, weight.contiguous(), eps)
@@ -109,20 +101,17 @@ def join_norms(
         (R, 2 d) of x's dtype.
     """
     op = "join_norms"
-    check_shape(op, "x", x, None, None)
-    rows, width = x.shape
-    check_range(op, "the width of a row", width, 1, None)
-    check_dtype(op, "x", x, FLOATS)
-    check_shape(op, "table", table, rows if ids is None else None, width)
-    check_dtype(op, "table", table, (x.dtype,))
-    if ids is not None:
-        check_shape(op, "ids", ids, rows)
-        check_dtype(op, "ids", ids, (torch.int64,))
-        ids = ids.contiguous()
-    for name, weight in (("first", first), ("second", second)):
-        check_shape(op, name, weight, width)
-        check_dtype(op, name, weight, (x.dtype,))
-    check_together(op, (table, ids, x, first, second))
+    same = (x.dtype,)
+    sizes = check_tensors(
+        op,
+        ("x", x, "Rd", FLOATS),
+        ("table", table, "Rd" if ids is None else "Vd", same),
+        ("ids", ids, "R", INT64),
+        ("first", first, "d", same),
+        ("second", second, "d", same),
+    )
+    check_range(op, "the width of a row", sizes["d"], 1, None)
+    ids = None if ids is None else ids.contiguous()
     weights = first.contiguous(), second.contiguous()
     joined: Tensor = _JOIN(_backend(op, backend, x), _rows(table), ids, _rows(x), *weights, eps)
     return joined

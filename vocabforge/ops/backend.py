@@ -28,9 +28,6 @@ LIBRARY = Path(__file__).parent / "lib" / "libvocabforge_ops.so"
 BACKENDS = ("auto", "reference", "native", "emulated")
 HALVES = frozenset({torch.bfloat16, torch.float16})
 FLOATS = HALVES | {torch.float32}
-# Backend of `fused_linear` and `fused_qkv` in decoder layers. None: use the unfused ops, until both have been
-# measured on a GPU (`kernels/measure.py ops=fused_linear,fused_qkv`).
-FUSED_LAYERS: str | None = None
 
 
 @dataclass(frozen=True)

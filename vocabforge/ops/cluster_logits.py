@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from .arguments import BOOL, INT32, check_range, check_tensors, fitting_backend
 from .backend import FLOATS, Op
-from .checks import check_dtype, check_range, check_shape, check_together, fitting_backend
 
 TILE = 64  # rows per tile
 MOST_ROWS = 64  # hidden states per call
@@ -84,21 +84,20 @@ def cluster_logits(
         did not open; rows (most_tiles * 64,) int32, each column's row of ``weight`` or -1.
     """
     op = "cluster_logits"
-    check_shape(op, "hidden", hidden, None, None)
-    count, width = hidden.shape
-    check_range(op, "the number of hidden rows", count, 1, MOST_ROWS)
-    check_dtype(op, "hidden", hidden, FLOATS)
-    check_shape(op, "weight", weight, None, width)
-    check_range(op, "the number of weight rows", len(weight), 1, 2**31 - 1)
-    check_dtype(op, "weight", weight, (hidden.dtype,))
-    check_shape(op, "offsets", offsets, None)
-    check_range(op, "the number of offsets", len(offsets), 2, None)
-    check_dtype(op, "offsets", offsets, (torch.int32,))
-    check_shape(op, "opened", opened, count, len(offsets) - 1)
-    check_dtype(op, "opened", opened, (torch.bool,))
+    clusters = offsets.numel() - 1
+    sizes = check_tensors(
+        op,
+        ("hidden", hidden, "Nd", FLOATS),
+        ("weight", weight, "Vd", (hidden.dtype,)),
+        ("offsets", offsets, "E", INT32),
+        ("opened", opened, "NM", BOOL),
+        M=clusters,
+    )
+    check_range(op, "the number of hidden rows", sizes["N"], 1, MOST_ROWS)
+    check_range(op, "the number of weight rows", sizes["V"], 1, 2**31 - 1)
+    check_range(op, "the number of clusters", clusters, 1, None)
     check_range(op, "most_tiles", most_tiles, 1, 2**24 - 1)
-    check_together(op, (hidden, weight, offsets, opened))
-    backend = fitting_backend(op, backend, hidden, width % 8 == 0, "d a multiple of 8")
+    backend = fitting_backend(op, backend, hidden, sizes["d"] % 8 == 0, "d a multiple of 8")
     opened = opened if opened.stride(1) == 1 else opened.contiguous()
     logits, rows = _OP(backend, hidden.contiguous(), weight, offsets.contiguous(), opened, most_tiles)
     return logits, rows

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
+from .arguments import INT64, check_range, check_tensors, fitting_backend
 from .backend import FLOATS, Op
-from .checks import check_dtype, check_range, check_shape, check_together, fitting_backend
 
 MOST_PAIRS = 1024  # limit of the kernels
 
@@ -37,15 +36,13 @@ def compact_kv(
         source, destination: (B, P) int64 slots, 0 to S - 1; the kernels skip pairs out of range.
         backend: ``auto`` uses the reference if the kernels do not support the layout.
     """
-    check_shape("compact_kv", "keys", keys, None, None, None, None, None)
-    check_shape("compact_kv", "values", values, *keys.shape)
-    check_shape("compact_kv", "source", source, keys.shape[1], None)
-    check_shape("compact_kv", "destination", destination, *source.shape)
-    check_dtype("compact_kv", "keys", keys, FLOATS)
-    check_dtype("compact_kv", "values", values, {keys.dtype})
-    check_dtype("compact_kv", "source", source, {torch.int64})
-    check_dtype("compact_kv", "destination", destination, {torch.int64})
-    check_together("compact_kv", (keys, values, source, destination))
+    check_tensors(
+        "compact_kv",
+        ("keys", keys, "LBHSD", FLOATS),
+        ("values", values, "LBHSD", {keys.dtype}),
+        ("source", source, "BP", INT64),
+        ("destination", destination, "BP", INT64),
+    )
     check_range("compact_kv", "the number of pairs", source.numel(), 1, None)
     fits = _fits(keys) and _fits(values) and source.shape[1] <= MOST_PAIRS
     needs = f"contiguous slots of a multiple of 16 bytes, at most {MOST_PAIRS:,} pairs"

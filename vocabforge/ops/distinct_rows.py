@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .arguments import INTEGERS, check_range, check_tensors
 from .backend import Op
-from .checks import INTEGERS, check_dtype, check_range, check_shape
 
 SEGMENTS = 128  # order of kernels/distinct_rows/segments.h; callers must not rely on it
 
@@ -43,8 +43,7 @@ def distinct_rows(ids: Tensor, size: int, *, backend: str = "auto") -> tuple[Ten
         padded with -1; count (1,) int32: their number; places (N, k) int32 with
         ``rows[places[n, j]] == ids[n, j]``, -1 for ignored values.
     """
-    check_shape("distinct_rows", "ids", ids, None, None)
-    check_dtype("distinct_rows", "ids", ids, INTEGERS)
+    check_tensors("distinct_rows", ("ids", ids, "Nk", INTEGERS))
     check_range("distinct_rows", "size", size, 1, 2**20)
     check_range("distinct_rows", "the number of ids", ids.numel(), 1, 2**30 - 1)
     rows, count, places = _OP(backend, ids.contiguous(), size)

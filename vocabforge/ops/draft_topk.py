@@ -6,9 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..core.errors import UsageError
+from .arguments import INT64, INTEGERS, check_range, check_tensors
 from .backend import FLOATS, Op
-from .checks import INTEGERS, check_dtype, check_range, check_shape, check_together
 from .ordering import topk_by_id
 
 MOST_K = 64
@@ -41,25 +40,17 @@ def draft_topk(
         logits above -inf are padded with (-inf, 0).
     """
     name = "draft_topk"
-    check_shape(name, "logits", logits, None, None)
-    check_dtype(name, "logits", logits, FLOATS)
+    sizes = check_tensors(
+        name,
+        ("logits", logits, "NC", FLOATS),
+        ("ids", ids, "C" if ids is not None and ids.dim() == 1 else "NC", INTEGERS),
+        ("target_ids", target_ids, "R", INT64),
+    )
     check_range(name, "k", k, 1, MOST_K)
-    check_range(name, "columns", logits.shape[1], 1, None)
-    check_together(name, (logits, ids, target_ids))
-    if ids is not None:
-        check_dtype(name, "ids", ids, INTEGERS)
-        if ids.dim() == 1:
-            check_shape(name, "ids", ids, logits.shape[1])
-        else:
-            check_shape(name, "ids", ids, *logits.shape)
-        ids = ids.contiguous()
-    if target_ids is not None:
-        check_shape(name, "target_ids", target_ids, None)
-        check_dtype(name, "target_ids", target_ids, {torch.int64})
-        if not len(target_ids):
-            raise UsageError(f"{name}: target_ids is empty", got="(0,)", expected="at least one id")
-        target_ids = target_ids.contiguous()
-    return _OP(backend, logits.contiguous(), k, ids, target_ids)
+    check_range(name, "columns", sizes["C"], 1, None)
+    check_range(name, "the number of target_ids", sizes.get("R", 1), 1, None)
+    maps = (None if one is None else one.contiguous() for one in (ids, target_ids))
+    return _OP(backend, logits.contiguous(), k, *maps)
 
 
 def draft_topk_reference(

@@ -11,8 +11,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .arguments import check_tensors
 from .backend import FLOATS
-from .checks import check_dtype, check_shape
 
 FP8 = torch.float8_e4m3fn
 _LARGEST = torch.finfo(FP8).max  # 448
@@ -28,8 +28,7 @@ def quantise_rows(weight: Tensor) -> tuple[Tensor, Tensor]:
     Returns:
         rows (V, r) float8_e4m3fn and scale (V,) fp32, above 0.
     """
-    check_shape("quantise_rows", "weight", weight, None, None)
-    check_dtype("quantise_rows", "weight", weight, FLOATS)
+    check_tensors("quantise_rows", ("weight", weight, "Vr", FLOATS))
     rows = weight.float()
     largest = rows.abs().amax(-1)
     # Rows of zeros, or of values so small that the scale would underflow, keep scale 1.

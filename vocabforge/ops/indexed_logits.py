@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .arguments import INTEGERS, check_range
 from .backend import Op
-from .checks import INTEGERS, check_dtype, check_range, check_shape, check_together
 from .union_logits import check_head
 
 
@@ -35,10 +35,7 @@ def indexed_logits(hidden: Tensor, weight: Tensor, ids: Tensor, *, backend: str 
     Returns:
         (N, k) fp32, accumulated in fp32; -inf for ignored ids.
     """
-    check_head("indexed_logits", hidden, weight)
-    check_shape("indexed_logits", "ids", ids, hidden.shape[0], None)
-    check_dtype("indexed_logits", "ids", ids, INTEGERS)
+    check_head("indexed_logits", hidden, weight, ("ids", ids, "Nk", INTEGERS))
     check_range("indexed_logits", "the number of ids", ids.numel(), 0, 2**30 - 1)
-    check_together("indexed_logits", [hidden, weight, ids])
     logits: Tensor = _OP(backend, hidden.contiguous(), weight.contiguous(), ids.contiguous())
     return logits

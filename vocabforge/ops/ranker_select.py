@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from ..core.errors import UsageError
+from .arguments import FP32, check_range, check_tensors
 from .backend import FLOATS, HALVES, Op
-from .checks import check_dtype, check_range, check_shape, check_together
 from .fp8 import FP8
 from .ordering import top_set
 
@@ -32,11 +31,12 @@ def ranker_select(
         (N, k) int32, distinct within a row.
     """
     name = "ranker_select"
-    check_shape(name, "projected", projected, None, None)
-    check_dtype(name, "projected", projected, FLOATS)
-    check_shape(name, "vocab", vocab, None, projected.shape[1])
-    check_dtype(name, "vocab", vocab, {FP8} if scale is not None else {projected.dtype})
-    check_together(name, (projected, vocab, scale))
+    check_tensors(
+        name,
+        ("projected", projected, "Nr", FLOATS),
+        ("vocab", vocab, "Vr", {projected.dtype} if scale is None else {FP8}),
+        ("scale", scale, "V", FP32),
+    )
     check_range(name, "rows", len(projected), 1, MOST_ROWS)
     check_range(name, "vocabulary", len(vocab), 1, MOST_VOCAB)
     check_range(name, "k", k, 1, len(vocab))
@@ -45,10 +45,7 @@ def ranker_select(
         raise UsageError(
             f"{name}: unsupported rank", got=projected.shape[1], expected=f"a multiple of {step}"
         )
-    if scale is not None:
-        check_shape(name, "scale", scale, len(vocab))
-        check_dtype(name, "scale", scale, {torch.float32})
-        scale = scale.contiguous()
+    scale = None if scale is None else scale.contiguous()
     return _OP(backend, projected.contiguous(), vocab.contiguous(), k, scale)
 
 

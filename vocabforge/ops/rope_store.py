@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from .add_rms_norm import rms_norm_reference
+from .arguments import FP32, INT64, check_range, check_tensors, fitting_backend
 from .backend import FLOATS, Op
-from .checks import check_dtype, check_range, check_shape, check_together, fitting_backend
 
 _OP_NAME = "rope_store"
 _MOST_DIM = 512
@@ -106,22 +106,20 @@ def check_rotation(
         UsageError: unsupported shape, dtype or device.
     """
     (cos, sin), (keys, values) = angles, caches
-    check_shape(_OP_NAME, "keys", keys, None, None, None, None)
-    batch, kv_heads, capacity, dim = keys.shape
+    same = (qkv.dtype,)
+    sizes = check_tensors(_OP_NAME, ("keys", keys, "BKSD", same), ("values", values, "BKSD", same))
+    kv_heads, dim = sizes["K"], sizes["D"]
     check_range(_OP_NAME, "the number of query heads", heads, 1, None)
-    check_shape(_OP_NAME, "keys (head dimension: even)", keys, batch, kv_heads, capacity, dim + dim % 2)
-    check_shape(_OP_NAME, "qkv", qkv, batch, None, (heads + 2 * kv_heads) * dim)
-    check_dtype(_OP_NAME, "qkv", qkv, FLOATS)
-    length = qkv.shape[1]
-    check_shape(_OP_NAME, "values", values, *keys.shape)
-    for name, cache in (("keys", keys), ("values", values)):
-        check_dtype(_OP_NAME, name, cache, (qkv.dtype,))
-    for name, one in (("cos", cos), ("sin", sin)):
-        check_shape(_OP_NAME, name, one, batch, length, dim)
-        check_dtype(_OP_NAME, name, one, {qkv.dtype, torch.float32} if name == "cos" else (cos.dtype,))
-    check_shape(_OP_NAME, "slots", slots, batch, length)
-    check_dtype(_OP_NAME, "slots", slots, (torch.int64,))
-    if qk_norm is not None:
-        check_shape(_OP_NAME, "qk_norm", qk_norm, heads + kv_heads, dim)
-        check_dtype(_OP_NAME, "qk_norm", qk_norm, (qkv.dtype,))
-    check_together(_OP_NAME, (qkv, cos, sin, keys, values, slots, qk_norm))
+    check_range(_OP_NAME, "the head dimension modulo 2", dim % 2, 0, 0)
+    check_tensors(
+        _OP_NAME,
+        ("qkv", qkv, "BTW", FLOATS),
+        ("keys", keys, "BKSD", same),
+        ("cos", cos, "BTD", {qkv.dtype, *FP32}),
+        ("sin", sin, "BTD", (cos.dtype,)),
+        ("slots", slots, "BT", INT64),
+        ("qk_norm", qk_norm, "QD", same),
+        **sizes,
+        Q=heads + kv_heads,
+        W=(heads + 2 * kv_heads) * dim,
+    )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import functional as F
 
+from .arguments import check_range, check_tensors, fitting_backend
 from .backend import FLOATS, Op
-from .checks import check_dtype, check_range, check_shape, fitting_backend
 
 
 def silu_mul_reference(gate_up: Tensor) -> Tensor:
@@ -30,11 +30,8 @@ def silu_mul(gate_up: Tensor, *, backend: str = "auto") -> Tensor:
     Returns:
         (R, i) of the same dtype.
     """
-    check_shape("silu_mul", "gate_up", gate_up, None, None)
-    check_dtype("silu_mul", "gate_up", gate_up, FLOATS)
-    width = gate_up.shape[1]
-    if width % 2:
-        check_shape("silu_mul", "gate_up", gate_up, None, width + 1)
+    width = check_tensors("silu_mul", ("gate_up", gate_up, "RW", FLOATS))["W"]
+    check_range("silu_mul", "the width of a row modulo 2", width % 2, 0, 0)
     check_range("silu_mul", "the width of a row", width, 2, None)
     backend = fitting_backend("silu_mul", backend, gate_up, width % 16 == 0, "rows of 2i, i a multiple of 8")
     out: Tensor = _OP(backend, gate_up.contiguous())

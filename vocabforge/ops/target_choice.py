@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .arguments import check_range, check_tensors
 from .backend import FLOATS, Op
-from .checks import check_dtype, check_range, check_shape
 
 
 def target_choice_reference(logits: Tensor) -> tuple[Tensor, Tensor]:
@@ -28,8 +28,7 @@ def target_choice(logits: Tensor, *, backend: str = "auto") -> tuple[Tensor, Ten
         choices (R,) int64, the first of equal maxima; valid (R,) bool, False if the row contains NaN or
         nothing above -inf (its choice is then undefined).
     """
-    check_shape("target_choice", "logits", logits, None, None)
-    check_dtype("target_choice", "logits", logits, FLOATS | {torch.float64})
+    check_tensors("target_choice", ("logits", logits, "RV", FLOATS | {torch.float64}))
     check_range("target_choice", "the vocabulary", logits.shape[1], 1, 2**31)
     choices, valid = _OP(backend, logits.contiguous())
     return choices, valid

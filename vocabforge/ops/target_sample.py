@@ -10,8 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .arguments import INT64, TensorRow, check_range, check_tensors
 from .backend import FLOATS, Op
-from .checks import check_dtype, check_range, check_shape, check_together
 from .masses import draw_by_height, mass_heights
 from .philox import philox_uniform
 
@@ -119,31 +119,32 @@ def target_sample(
         choices (R,) int64 and valid (R,) bool, False if the row contains NaN or nothing above -inf (its
         choice is then undefined).
     """
-    settings = _checked("target_sample", logits, temperature, top_k, top_p, min_p)
-    for name, tensor in (("seeds", seeds), ("draws", draws)):
-        check_shape("target_sample", name, tensor, len(logits))
-        check_dtype("target_sample", name, tensor, {torch.int64})
-    check_together("target_sample", (logits, seeds, draws))
+    stream = ("seeds", seeds, "R", INT64), ("draws", draws, "R", INT64)
+    settings = _checked("target_sample", logits, temperature, top_k, top_p, min_p, *stream)
     choices, valid = _SAMPLE(backend, logits.contiguous(), *settings, seeds.contiguous(), draws.contiguous())
     return choices, valid
 
 
 def _checked(
-    op: str, logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor
+    op: str,
+    logits: Tensor,
+    temperature: Tensor,
+    top_k: Tensor,
+    top_p: Tensor,
+    min_p: Tensor,
+    *others: TensorRow,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    check_shape(op, "logits", logits, None, None)
-    check_dtype(op, "logits", logits, FLOATS)
-    check_range(op, "the number of rows", len(logits), 1, None)
-    check_range(op, "the vocabulary", logits.shape[1], 1, MOST_VOCAB)
-    for name, tensor in (("temperature", temperature), ("top_p", top_p), ("min_p", min_p)):
-        check_shape(op, name, tensor, len(logits))
-        check_dtype(op, name, tensor, {torch.float32, torch.float64})
-    check_shape(op, "top_k", top_k, len(logits))
-    check_dtype(op, "top_k", top_k, {torch.int64})
-    check_together(op, (logits, temperature, top_k, top_p, min_p))
-    return (
-        temperature.double().contiguous(),
-        top_k.contiguous(),
-        top_p.double().contiguous(),
-        min_p.double().contiguous(),
+    wide = {torch.float32, torch.float64}
+    sizes = check_tensors(
+        op,
+        ("logits", logits, "RV", FLOATS),
+        ("temperature", temperature, "R", wide),
+        ("top_k", top_k, "R", INT64),
+        ("top_p", top_p, "R", wide),
+        ("min_p", min_p, "R", wide),
+        *others,
     )
+    check_range(op, "the number of rows", sizes["R"], 1, None)
+    check_range(op, "the vocabulary", sizes["V"], 1, MOST_VOCAB)
+    temperature, top_p, min_p = (one.double().contiguous() for one in (temperature, top_p, min_p))
+    return temperature, top_k.contiguous(), top_p, min_p

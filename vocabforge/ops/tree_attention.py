@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from ..core.errors import UsageError
+from .arguments import INT64, check_range, check_tensors, fitting_backend
 from .backend import FLOATS, Op
-from .checks import check_dtype, check_range, check_shape, check_together, fitting_backend
 from .trees import WORD
 
 HEAD_SIZES = (64, 80, 96, 128, 192, 256)  # sizes that the kernels are compiled for
@@ -93,8 +93,13 @@ def tree_attention(
     Returns:
         (B, T, Hq, D) in q's dtype; zeros for a query that attends to no slot.
     """
-    _check(q, keys, values, lengths, words)
-    _check_window(q, positions, window)
+    _check(q, keys, values, lengths, words, positions)
+    if window is not None:
+        check_range(_NAME, "the window", window, 1, None)
+        if positions is None:
+            raise UsageError(
+                f"{_NAME}: a window needs the queries' positions", got="None", expected="(B, T) int64"
+            )
     size = q.shape[3]
     scale = size**-0.5 if scale is None else float(scale)
     if not scale > 0.0:
@@ -106,43 +111,30 @@ def tree_attention(
     return out
 
 
-def _check_window(q: Tensor, positions: Tensor | None, window: int | None) -> None:
-    if positions is not None:
-        check_shape(_NAME, "positions", positions, *q.shape[:2])
-        check_dtype(_NAME, "positions", positions, (torch.int64,))
-        check_together(_NAME, (q, positions))
-    if window is not None:
-        check_range(_NAME, "the window", window, 1, None)
-        if positions is None:
-            raise UsageError(
-                f"{_NAME}: a window needs the queries' positions", got="None", expected="(B, T) int64"
-            )
-
-
-def _check(q: Tensor, keys: Tensor, values: Tensor, lengths: Tensor, words: Tensor) -> None:
-    check_shape(_NAME, "q", q, None, None, None, None)
-    batch, queries, heads, size = q.shape
-    check_shape(_NAME, "keys", keys, batch, None, None, size)
-    check_shape(_NAME, "values", values, *keys.shape)
-    check_shape(_NAME, "lengths", lengths, batch)
-    check_shape(_NAME, "words", words, batch, queries, None)
-    check_dtype(_NAME, "q", q, FLOATS)
+def _check(
+    q: Tensor, keys: Tensor, values: Tensor, lengths: Tensor, words: Tensor, positions: Tensor | None
+) -> None:
+    sizes = check_tensors(
+        _NAME,
+        ("q", q, "BTHD", FLOATS),
+        ("keys", keys, "BKSD", (q.dtype,)),
+        ("values", values, "BKSD", (q.dtype,)),
+        ("lengths", lengths, "B", INT64),
+        ("words", words, "BTW", INT64),
+        ("positions", positions, "BT", INT64),
+    )
     for name, tensor in (("keys", keys), ("values", values)):
-        check_dtype(_NAME, name, tensor, (q.dtype,))
         if tensor.stride(3) != 1:
             raise UsageError(
                 f"{_NAME}: the last dimension of {name} has gaps",
                 got=tensor.stride(),
                 expected="stride 1 at the end",
             )
-    for name, tensor in (("lengths", lengths), ("words", words)):
-        check_dtype(_NAME, name, tensor, (torch.int64,))
-    check_together(_NAME, (q, keys, values, lengths, words))
-    for name, value in (("B", batch), ("T", queries), ("S", keys.shape[2]), ("W", words.shape[2])):
-        check_range(_NAME, name, value, 1, None)
-    if keys.shape[1] < 1 or heads < 1 or heads % keys.shape[1] != 0:
+    for name in "BTHKSW":
+        check_range(_NAME, name, sizes[name], 1, None)
+    if sizes["H"] % sizes["K"]:
         raise UsageError(
             f"{_NAME}: invalid number of heads",
-            got=f"{heads} query heads, {keys.shape[1]} key heads",
+            got=f"{sizes['H']} query heads, {sizes['K']} key heads",
             expected="query heads that are a multiple of the key heads",
         )

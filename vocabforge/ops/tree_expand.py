@@ -7,11 +7,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from .arguments import FP32, INT64, check_range, check_tensors
 from .backend import Op
-from .checks import check_dtype, check_range, check_shape, check_together
 from .trees import WORD
 
-FP32 = frozenset({torch.float32})
 MOST_KEPT = 1024
 
 
@@ -93,26 +92,17 @@ def tree_expand(
         above: (B, W, words) int64 bits of the frontier's nodes, see ``Frontier``; None: no bits are computed.
         slot: bit of the best child; the other children use the following bits.
     """
-    children = _check_children(scores, logprobs, ids)
-    check_range("tree_expand", "keep", keep, 1, min(children, MOST_KEPT))
+    sizes = check_tensors(
+        "tree_expand",
+        ("scores", scores, "BW", FP32),
+        ("ids", ids, "BWk", INT64),
+        ("logprobs", logprobs, "BWk", FP32),
+        ("above", above, "BWw", INT64),
+    )
+    check_range("tree_expand", "the number of rows", sizes["B"], 1, None)
+    check_range("tree_expand", "keep", keep, 1, min(sizes["W"] * sizes["k"], MOST_KEPT))
     if above is not None:
-        check_shape("tree_expand", "above", above, *scores.shape, None)
-        check_dtype("tree_expand", "above", above, {torch.int64})
-        check_together("tree_expand", (scores, above))
         check_range("tree_expand", "slot", slot, 0, WORD * above.shape[2] - keep)
         above = above.contiguous()
     given = (one.contiguous() for one in (scores, logprobs, ids))
     return Expansion(*_OP(backend, *given, keep, first, above, slot))
-
-
-def _check_children(scores: Tensor, logprobs: Tensor, ids: Tensor) -> int:
-    """Check the shapes and dtypes; return the number of children per row, W * k."""
-    check_shape("tree_expand", "scores", scores, None, None)
-    check_shape("tree_expand", "ids", ids, *scores.shape, None)
-    check_shape("tree_expand", "logprobs", logprobs, *ids.shape)
-    check_dtype("tree_expand", "scores", scores, FP32)
-    check_dtype("tree_expand", "logprobs", logprobs, FP32)
-    check_dtype("tree_expand", "ids", ids, {torch.int64})
-    check_together("tree_expand", (scores, logprobs, ids))
-    check_range("tree_expand", "the number of rows", len(ids), 1, None)
-    return ids.shape[1] * ids.shape[2]

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from ..core.errors import UsageError
+from .arguments import FP32, INT64, check_range, check_tensors, fitting_backend
 from .backend import Op
-from .checks import check_dtype, check_range, check_shape, check_together, fitting_backend
 from .trees import ancestors_of, bits_of
 
 MOST_NODES, MOST_HISTORY = 256, 32_768  # limits of the kernels
@@ -93,14 +93,13 @@ def tree_select(
 
 
 def _check_history(roots: Tensor, tokens: Tensor, scores: Tensor, parents: Tensor) -> None:
-    check_shape("tree_select", "tokens", tokens, None, None)
-    check_shape("tree_select", "roots", roots, len(tokens))
-    check_shape("tree_select", "scores", scores, *tokens.shape)
-    check_shape("tree_select", "parents", parents, len(tokens), None)
-    for name, tensor in (("roots", roots), ("tokens", tokens), ("parents", parents)):
-        check_dtype("tree_select", name, tensor, {torch.int64})
-    check_dtype("tree_select", "scores", scores, {torch.float32})
-    check_together("tree_select", (roots, tokens, scores, parents))
+    check_tensors(
+        "tree_select",
+        ("tokens", tokens, "Bn", INT64),
+        ("roots", roots, "B", INT64),
+        ("scores", scores, "Bn", FP32),
+        ("parents", parents, "BE", INT64),
+    )
     check_range("tree_select", "the number of rows", len(tokens), 1, None)
     check_range("tree_select", "the number of parents", parents.shape[1], 1, tokens.shape[1])
     if tokens.shape[1] % parents.shape[1]:

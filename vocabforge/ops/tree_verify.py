@@ -7,8 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from .arguments import BOOL, INT64, TensorRow, check_range, check_tensors, fitting_backend
 from .backend import Op
-from .checks import check_dtype, check_range, check_shape, check_together, fitting_backend
 
 MOST_NODES = 1024  # limit of the kernels
 
@@ -81,31 +81,26 @@ def tree_verify(
         alive: bool (B, N), False for padding nodes; None: no padding.
         backend: ``auto`` uses the reference for more than 1,024 nodes.
     """
-    check_tree("tree_verify", tokens, parents, alive, levels)
-    check_shape("tree_verify", "ancestors", ancestors, *tokens.shape, tokens.shape[1])
-    for name, tensor, dtype in (
-        ("depths", depths, torch.int64),
-        ("choices", choices, torch.int64),
-        ("valid", valid, torch.bool),
-    ):
-        check_shape("tree_verify", name, tensor, *tokens.shape)
-        check_dtype("tree_verify", name, tensor, {dtype})
-    check_dtype("tree_verify", "ancestors", ancestors, {torch.bool})
-    check_together("tree_verify", (tokens, parents, depths, ancestors, choices, valid, alive))
+    check_tree(
+        "tree_verify",
+        levels,
+        ("tokens", tokens, "BN", INT64),
+        ("parents", parents, "BN", INT64),
+        ("alive", alive, "BN", BOOL),
+        ("ancestors", ancestors, "BNN", BOOL),
+        ("depths", depths, "BN", INT64),
+        ("choices", choices, "BN", INT64),
+        ("valid", valid, "BN", BOOL),
+    )
     fits, needs = tokens.shape[1] <= MOST_NODES, f"at most {MOST_NODES:,} nodes"
     backend = fitting_backend("tree_verify", backend, tokens, fits, needs)
     given = (one.contiguous() for one in (tokens, parents, depths, ancestors, choices, valid))
     return Verdict(*_OP(backend, *given, None if alive is None else alive.contiguous(), levels))
 
 
-def check_tree(op: str, tokens: Tensor, parents: Tensor, alive: Tensor | None, levels: int) -> None:
-    """Check the tree arguments shared by both verification ops."""
-    check_shape(op, "tokens", tokens, None, None)
-    check_shape(op, "parents", parents, *tokens.shape)
-    check_dtype(op, "tokens", tokens, {torch.int64})
-    check_dtype(op, "parents", parents, {torch.int64})
-    if alive is not None:
-        check_shape(op, "alive", alive, *tokens.shape)
-        check_dtype(op, "alive", alive, {torch.bool})
-    check_range(op, "the number of nodes", tokens.numel(), 1, None)
+def check_tree(op: str, levels: int, *rows: TensorRow) -> dict[str, int]:
+    """Check the arguments of a verification op of B trees with N nodes; return the sizes by letter."""
+    sizes = check_tensors(op, *rows)
+    check_range(op, "the number of nodes", sizes["B"] * sizes["N"], 1, None)
     check_range(op, "levels", levels, 0, None)
+    return sizes

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from .arguments import BOOL, FP32, INT64, check_range, fitting_backend
 from .backend import Op
-from .checks import check_dtype, check_range, check_shape, check_together, fitting_backend
 from .masses import draw_by_height, mass_parts, mass_value
 from .philox import philox_uniform
 from .tree_verify import check_tree
@@ -156,14 +156,17 @@ def tree_verify_point(
         backend: ``auto`` uses the reference for more than 256 nodes.
     """
     op = "tree_verify_point"
-    check_tree(op, tokens, parents, alive, levels)
-    check_shape(op, "weights", weights, *tokens.shape, None)
-    check_dtype(op, "weights", weights, {torch.float32})
-    check_range(op, "the vocabulary", weights.shape[2], 1, MOST_VOCAB)
-    for name, tensor in (("seeds", seeds), ("draws", draws)):
-        check_shape(op, name, tensor, len(tokens))
-        check_dtype(op, name, tensor, {torch.int64})
-    check_together(op, (tokens, parents, alive, weights, seeds, draws))
+    sizes = check_tree(
+        op,
+        levels,
+        ("tokens", tokens, "BN", INT64),
+        ("parents", parents, "BN", INT64),
+        ("alive", alive, "BN", BOOL),
+        ("weights", weights, "BNV", FP32),
+        ("seeds", seeds, "B", INT64),
+        ("draws", draws, "B", INT64),
+    )
+    check_range(op, "the vocabulary", sizes["V"], 1, MOST_VOCAB)
     fits, needs = tokens.shape[1] <= MOST_NODES, f"at most {MOST_NODES} nodes"
     backend = fitting_backend(op, backend, tokens, fits, needs)
     given = (tokens, parents, alive, weights, seeds, draws)

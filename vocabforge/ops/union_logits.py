@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .arguments import INT32, INTEGERS, TensorRow, check_range, check_tensors
 from .backend import FLOATS, Op
-from .checks import INTEGERS, check_dtype, check_range, check_shape, check_together
 
 
 def union_logits_reference(
@@ -40,25 +40,17 @@ def union_logits(
     Returns:
         (N, C) fp32, accumulated in fp32; -inf for ignored rows and for columns from ``count`` on.
     """
-    check_head("union_logits", hidden, weight)
-    check_shape("union_logits", "rows", rows, None)
-    check_dtype("union_logits", "rows", rows, INTEGERS)
-    check_together("union_logits", [hidden, rows, count])
-    if count is not None:
-        check_shape("union_logits", "count", count, 1)
-        check_dtype("union_logits", "count", count, {torch.int32})
+    listed = ("rows", rows, "C", INTEGERS), ("count", count, "I", INT32)
+    check_head("union_logits", hidden, weight, *listed, I=1)
     logits: Tensor = _OP(backend, hidden.contiguous(), weight.contiguous(), rows.contiguous(), count)
     return logits
 
 
-def check_head(op: str, hidden: Tensor, weight: Tensor) -> None:
-    """Check the hidden states (N, d) and head weight (V, d) of an op."""
-    check_shape(op, "hidden", hidden, None, None)
-    check_shape(op, "weight", weight, None, hidden.shape[1])
-    check_dtype(op, "hidden", hidden, FLOATS)
-    check_dtype(op, "weight", weight, {hidden.dtype})
-    check_range(op, "the number of hidden states", hidden.shape[0], 1, 64)
-    check_range(op, "the vocabulary", weight.shape[0], 1, 2**20)
-    check_range(op, "d modulo 8", hidden.shape[1] % 8, 0, 0)
-    check_range(op, "d", hidden.shape[1], 8, 2**24 - 8)
-    check_together(op, [hidden, weight])
+def check_head(op: str, hidden: Tensor, weight: Tensor, *others: TensorRow, **sizes: int) -> None:
+    """Check the hidden states (N, d) and head weight (V, d) of an op, with its other tensors."""
+    head = ("hidden", hidden, "Nd", FLOATS), ("weight", weight, "Vd", {hidden.dtype})
+    sizes = check_tensors(op, *head, *others, **sizes)
+    check_range(op, "the number of hidden states", sizes["N"], 1, 64)
+    check_range(op, "the vocabulary", sizes["V"], 1, 2**20)
+    check_range(op, "d modulo 8", sizes["d"] % 8, 0, 0)
+    check_range(op, "d", sizes["d"], 8, 2**24 - 8)

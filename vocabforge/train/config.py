@@ -1,11 +1,11 @@
-"""Configuration of ``train-drafter``; values come from recipes/*.yaml, defaults are defined here."""
+"""Configuration of ``train-drafter`` and ``train-router``: keys of the recipes and their defaults."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
@@ -521,3 +521,43 @@ class TrainConfig(StrictModel):
         if self.memory.weights == "bf16" and self.optim.name == "muon":
             raise ValueError("optim.name muon updates fp32 weights: take adamw with memory.weights bf16")
         return self
+
+
+class RouterConfig(RouterSizes):
+    """Router and its training states.
+
+    Attributes:
+        steps: draft steps whose states are used; at most the drafts of a block for block drafters.
+    """
+
+    steps: Positive = 6
+
+
+class RouterRunConfig(BookkeepingConfig):
+    """Bookkeeping of a run."""
+
+    eval_rows: Positive = 32
+
+
+class RouterTrainConfig(StrictModel):
+    """Configuration of ``train-router``.
+
+    Attributes:
+        target: folder, GGUF file or Hub name of the target.
+        drafter: trained drafter, which stays frozen.
+        clusters: clusters of the target's vocabulary (``cluster-vocab``).
+        tokenizer: folder or tokenizer.json; default: the target's folder.
+        output: run folder, for ``router/``, ``checkpoints/``, ``metrics.jsonl``, ``report.json``.
+    """
+
+    target: ModelPath
+    drafter: ModelPath
+    clusters: Path
+    tokenizer: TokenizerPath | None = None
+    output: Path
+    data: DataConfig
+    capture: CaptureConfig = CaptureConfig()
+    router: RouterConfig = RouterConfig()
+    optim: OptimConfig = OptimConfig(steps=1000, batch_size=4, lr=1e-3, clip=1.0)
+    run: RouterRunConfig = RouterRunConfig()
+    memory: ClassVar[MemoryConfig] = MemoryConfig()  # routers are small and trained in fp32

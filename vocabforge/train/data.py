@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,71 +20,39 @@ from ..corpus.chat.render import ChatOptions
 from ..corpus.prepared.artifact import PreparedData, check_belongs, load_prepared, prepare_in
 from ..corpus.prepared.dataset import SequenceOptions
 from ..corpus.prepared.options import HeldoutOptions, PrepareOptions
-from ..corpus.prepared.packing import PackedRows
 from ..corpus.sources.document import SourceOptions
 from ..corpus.tokenizer.tokenizer import TextTokenizer
 from .config import DataConfig, OptimConfig
 
 
-@dataclass(frozen=True, eq=False)
-class TrainData:
-    """Memory-mapped packed rows for training and for held-out figures.
-
-    Attributes:
-        prepared: artefact of the rows, with held-out prompts and figures.
-        keeps: reference that keeps a temporary folder alive if there is no cache.
-    """
-
-    train: PackedRows
-    heldout: PackedRows
-    prepared: PreparedData
-    keeps: object = None
-
-    def rows(self, split: Literal["train", "heldout"]) -> PackedRows:
-        """Return the packed rows of a split."""
-        return self.train if split == "train" else self.heldout
-
-    @property
-    def figures(self) -> Mapping[str, Any]:
-        """Numbers of documents, tokens, counted, cut and skipped tokens; see the artefact."""
-        return self.prepared.figures
-
-    def digest(self) -> str:
-        """Return the SHA-256 over the hashes of all packed arrays; equal digests mean equal batches."""
-        return self.prepared.digest()
-
-
-def prepare(config: DataConfig, tokenizer: TextTokenizer, *, cache: Path | None = None) -> TrainData:
-    """Return the packed rows of a configuration, from ``config.prepared`` or the cache, or prepare them now.
+def prepare(config: DataConfig, tokenizer: TextTokenizer, cache: Path) -> PreparedData:
+    """Return the packed rows of a configuration, from ``config.prepared`` or a cache, or prepare them now.
 
     Safe with concurrent processes; fastest if rank 0 calls it first.
 
     Args:
-        cache: folder of prepared data if ``config.cache`` is not set; without either, a temporary folder.
+        cache: folder of prepared data if ``config.cache`` is not set.
 
     Raises:
+        ArtifactError: ``config.prepared`` is not prepared data, or is damaged.
         DataError: there is no document, or no token to train on.
         ConfigError: there are too few documents to hold some out.
         MismatchError: ``config.prepared`` was made with another tokenizer.
     """
     if config.prepared is not None:
         with_prepared(config)  # reports contradicting keys
-        return open_data(config.prepared, tokenizer)
-    keeps = None
-    folder = config.cache or cache
-    if folder is None:
-        keeps = tempfile.TemporaryDirectory(prefix="vocabforge-data-")
-        folder = Path(keeps.name)
-    prepared = prepare_in(folder, tokenizer, config.train, config.heldout, prepare_options(config))
-    return TrainData(prepared.train, prepared.heldout, prepared, keeps)
+        return _opened(config.prepared, tokenizer)
+    return prepare_in(config.cache or cache, tokenizer, config.train, config.heldout, prepare_options(config))
 
 
-def prepare_together(config: DataConfig, output: Path, tokenizer: TextTokenizer, group: Group) -> TrainData:
+def prepare_together(
+    config: DataConfig, output: Path, tokenizer: TextTokenizer, group: Group
+) -> PreparedData:
     """Prepare the data of a run on rank 0, by default in OUTPUT/data; other ranks open it. Collective."""
     cache = output / "data"
     if group.rank == 0:
         try:
-            data = prepare(config, tokenizer, cache=cache)
+            data = prepare(config, tokenizer, cache)
         except VocabForgeError:
             for folder in (cache, output):  # remove empty folders
                 with contextlib.suppress(OSError):
@@ -97,35 +64,29 @@ def prepare_together(config: DataConfig, output: Path, tokenizer: TextTokenizer,
                 f"Warning: {without:,} of {len(data.train):,} packed rows have no counted position: no two "
                 "learnt tokens follow each other. Steps of such rows alone are skipped, and null in the log."
             )
-    made = group.gather(data.prepared.artifact.path if group.rank == 0 else None)[0]
-    return data if group.rank == 0 else open_data(made, tokenizer)
+    path = group.gather(data.artifact.path if group.rank == 0 else None)[0]
+    return data if group.rank == 0 else _opened(path, tokenizer)
 
 
-def _described(data: TrainData) -> str:
+def _opened(path: Path, tokenizer: TextTokenizer) -> PreparedData:
+    prepared = load_prepared(path, verify=rank() == 0)
+    check_belongs(prepared, tokenizer)
+    return prepared
+
+
+def _described(data: PreparedData) -> str:
     figures = data.figures["train"]
     line = (
         f"{len(data.train):,} packed rows of {data.train.length:,} tokens ({data.train.fill:.0%} full, "
         f"{figures['counted'] / max(figures['tokens'], 1):.0%} of the tokens learnt from), "
         f"{len(data.heldout):,} rows held out"
     )
-    if not data.prepared.artifact.meta["key_of"]["heldout"]:
+    if not data.artifact.meta["key_of"]["heldout"]:
         aside = data.figures["heldout"]["documents"]
         line += f" ({aside:,} of {aside + figures['documents']:,} documents)"
     if long := figures["overlong"]["sequences"]:
         line += f"; {long:,} documents longer than a row, {figures['overlong']['lost_tokens']:,} tokens lost"
     return line
-
-
-def open_data(path: Path, tokenizer: TextTokenizer) -> TrainData:
-    """Open the packed rows of a prepared-data artefact.
-
-    Raises:
-        ArtifactError: the folder is not such an artefact, or is damaged.
-        MismatchError: the data were prepared with another tokenizer.
-    """
-    prepared = load_prepared(path, verify=rank() == 0)
-    check_belongs(prepared, tokenizer)
-    return TrainData(prepared.train, prepared.heldout, prepared)
 
 
 def prepare_options(config: DataConfig) -> PrepareOptions:
@@ -263,14 +224,11 @@ def divide(config: OptimConfig, rank: int, size: int, sequence: int = 1) -> Divi
     micro = share if config.micro_batch_size is None else min(config.micro_batch_size, share)
     if share % micro:
         whole = -(-share // micro) * micro * size
+        divisor = next(number for number in range(micro, 0, -1) if share % number == 0)
         raise ConfigError(
             "the micro-batches do not fill a process's share",
             got=f"optim.micro_batch_size {micro} of {share} rows",
             expected=f"a divisor of {share}",
-            remedy=f"optim.batch_size={whole}, or optim.micro_batch_size={_divisor(share, micro)}",
+            remedy=f"optim.batch_size={whole}, or optim.micro_batch_size={divisor}",
         )
     return Division(rank, size, share, micro)
-
-
-def _divisor(share: int, most: int) -> int:
-    return next(size for size in range(most, 0, -1) if share % size == 0)

@@ -29,8 +29,8 @@ from .metrics import TTTTotals
 from .monitoring.heldout import check_finite, finish, look
 from .monitoring.trackers import Trackers
 from .optim import learning_rate
-from .resume import Resumable, is_finished, keep, resume, start_facts, write_record
-from .trainer import Trainer
+from .resume import is_finished, keep, resume, start_facts, write_record
+from .trainer import Run, Trainer
 
 _WORTH_MEASURING = 200  # minimum steps of a run; measuring takes the time of 4 to 10 steps
 
@@ -97,6 +97,7 @@ class DrafterSteps:
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer, self._window = trainer, Window(trainer.steps, trainer.device)
+        self._evaluated = time.monotonic()
 
     def unrolled(self, step: int) -> int:
         return self._trainer.steps_at(step)
@@ -109,7 +110,9 @@ class DrafterSteps:
         return window.read(self._trainer.group)
 
     def evaluate(self, done: int, log: MetricsLog) -> None:
-        self._trainer.summary = (done, look(self._trainer, done, log))
+        since = time.monotonic() - self._evaluated
+        self._trainer.summary = (done, look(self._trainer, done, log, since))
+        self._evaluated = time.monotonic()
 
 
 def train(trainer: Trainer) -> Path:
@@ -178,7 +181,7 @@ def coming_rows(trainer: Trainer, start: int) -> Iterator[Key]:
             yield from (("train", row) for row in part)
 
 
-def run_steps(run: Resumable, steps: Steps, command: str, start: int, log: MetricsLog) -> None:
+def run_steps(run: Run, steps: Steps, command: str, start: int, log: MetricsLog) -> None:
     """Run the steps from ``start`` on, with figures, evaluations and checkpoints; see :func:`train`."""
     optim, often = run.config.optim, run.config.run
     clock, ahead = TokenClock(), range(start, optim.steps)

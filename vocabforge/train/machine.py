@@ -17,8 +17,7 @@ from ..core.console import say
 from ..core.distributed import local_rank, local_world_size, world_size
 from ..core.threads import user_threads
 from ..models.device import choose_device
-from .config import TrainConfig
-from .heads.router_config import RouterTrainConfig
+from .config import RouterTrainConfig, TrainConfig
 
 # glibc's <malloc.h>
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3

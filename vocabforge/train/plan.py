@@ -1,7 +1,7 @@
 """Plan of a training run: files, memory and operations, without loading weights or data.
 
 A multiply-add counts as two operations. Attention, activations and evaluations are not counted: they depend
-on rows and device, and are measured by ``recipes/bench/training.py``.
+on rows and device.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ..models.target.fingerprint import target_fingerprint
 from ..models.target.head_rows import EMBEDDINGS, HEADS
 from ..models.target.load import dtype_of
 from .config import JOINT_TARGET, TrainConfig
-from .data import divide
+from .data import Division, divide
 from .heads.draft_heads import head_name, make_heads
 from .loss.kinds import KL, Mixture
 from .loss.vocab import naive_bytes
@@ -65,6 +65,7 @@ def plan(config: TrainConfig) -> dict[str, Any]:
         made = make_heads(config.heads, meta, seed=0)
     sharing = config.run.sequence_parallel
     division = divide(config.optim, group.rank, group.size, sharing)
+    strategy = wanted_strategy(config.run.strategy, group)
     parameters = _parameters(drafter)
     heads = {name: _parameters(head) for name, head in made.items()}
     muon = 0
@@ -78,7 +79,7 @@ def plan(config: TrainConfig) -> dict[str, Any]:
         "best" if config.joint is None else JOINT_TARGET,
         "checkpoints",
         "metrics.jsonl",
-        "report.html",
+        "report.png",
         HELDOUT_PROMPTS,
     ]
     files += [f"heads/{head_name(name)}" for name in heads]
@@ -100,50 +101,54 @@ def plan(config: TrainConfig) -> dict[str, Any]:
         "loss": {"settings": dataclasses.asdict(step_settings(config)), "steps": config.ttt.steps},
         "device": str(choose_device(config.run.device)),
         "processes": group.size,
-        "strategy": wanted_strategy(config.run.strategy, group),
+        "strategy": strategy,
         "rows_per_process": {
             "a step": division.share,
             "a forward pass": division.micro,
             "tokens of a row": config.data.sequence_length // sharing,
         },
-        **_costs(config, group, target, drafter, heads, muon),
+        **_costs(config, strategy, division, target, drafter, heads, muon),
         "writes": [str(config.output / name) for name in files],
     }
 
 
 def _costs(
     config: TrainConfig,
-    group: Group,
+    strategy: str,
+    division: Division,
     target: tuple[int, int] | None,
     drafter: Any,
     heads: dict[str, int],
     muon: int,
 ) -> dict[str, Any]:
-    # Tokens, bytes and operations. ``target`` is the result of count_target; ``heads`` and ``muon`` count
-    # parameters.
+    """Return tokens, bytes and operations.
+
+    Args:
+        target: result of :func:`count_target`.
+        heads, muon: numbers of parameters.
+    """
+    sharing = config.run.sequence_parallel
+    processes = division.size * sharing
     parameters, freeze = _parameters(drafter), config.drafter.freeze
     steps, passes = _draft_rows(config, drafter)
     frozen = parameters if freeze else 0
     layers = 0 if config.joint is None or target is None else target[0] - target[1]  # trained target layers
     state = trained_state(parameters - frozen + layers + sum(heads.values()), config.memory.weights, muon)
-    strategy = wanted_strategy(config.run.strategy, group)
     divided = 3 if strategy == "fsdp" else 0  # ZeRO stage
     if strategy == "deepspeed":
-        divided = int(deepspeed_config(config, group.size)["zero_optimization"]["stage"])
+        divided = int(deepspeed_config(config, processes)["zero_optimization"]["stage"])
     columns = drafter.config.vocab_size + len(drafter.head_rows(0))
     row = config.data.sequence_length
-    sharing = config.run.sequence_parallel
-    micro = divide(config.optim, group.rank, group.size, sharing).micro
-    drafted = round(micro * (row // sharing) * steps)
+    drafted = round(division.micro * (row // sharing) * steps)
     cached = config.capture.elsewhere  # only embedding and LM head are loaded; no layer runs
     held = None
     if target is not None:
         dtype = dtype_of(config.target, config.capture.dtype, choose_device(config.run.device))
         size = target[1] if cached and not config.run.live.load_target else target[0]
-        held = size * dtype.itemsize // (group.size if config.capture.tp_plan else 1)
+        held = size * dtype.itemsize // (processes if config.capture.tp_plan else 1)
     memory = {
         "target": held,  # per process; with capture.device_map over all its devices
-        "trained_state": share_of_state(state, group.size, divided),
+        "trained_state": share_of_state(state, processes, divided),
         "frozen_drafter": 4 * frozen,
         "loss_workspace": loss_workspace(
             config.memory.loss, config.memory.chunk_mb, drafted, columns, config.ttt.mixture

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from ..core.artifact import open_artifact
 from ..core.console import say
-from ..core.distributed import Group
 from ..core.errors import ArtifactError
 from ..core.files import atomic_write, atomic_write_json
 from ..models.drafters.io import KIND
@@ -16,30 +15,14 @@ from ..models.heads.io import KIND as HEAD_KIND
 from . import checkpoint as checkpoints
 from .checkpoint import trained
 from .config import JOINT_TARGET
-from .data import TrainData
 from .heads.draft_heads import FOLDER, configured, head_name
 from .machine import uses_bf16
-from .parallel.strategy import Strategy
-from .trainer import Trainer
+from .trainer import Run, Trainer
 
 HELDOUT_PROMPTS = "heldout_prompts.jsonl"
 
 
-class Resumable(Protocol):
-    """Run with checkpoints: a drafter's or a router's trainer."""
-
-    config: Any  # with ``output``, ``optim`` and ``run``
-    data: TrainData
-    group: Group
-    strategy: Strategy
-    identity: dict[str, Any]
-    facts: dict[str, Any]
-
-    @property
-    def captured(self) -> Any: ...  # source of the target's states
-
-
-def keep(trainer: Resumable, step: int) -> None:
+def keep(trainer: Run, step: int) -> None:
     """Write a checkpoint. Collective."""
     strategy, group = trainer.strategy, trainer.group
     weights, optimizer = strategy.weights(), strategy.optimizer_state()
@@ -51,7 +34,7 @@ def keep(trainer: Resumable, step: int) -> None:
     group.wait()
 
 
-def resume(trainer: Resumable) -> int:
+def resume(trainer: Run) -> int:
     """Load the newest checkpoint, if any; return the step to continue from. Collective.
 
     Raises:
@@ -74,21 +57,24 @@ def resume(trainer: Resumable) -> int:
         checkpoints.remove_old(folder, step, config.run.keep)
         say(f"Resuming at step {step} of {config.optim.steps} ({folder})")
         now = _division(trainer)
-        known = {name: state.facts[name] for name in now if name in state.facts}
-        before = {**now, "sequence_parallel": 1, **known}
+        before = {
+            **now,
+            "sequence_parallel": 1,
+            **{name: state.facts[name] for name in now if name in state.facts},
+        }
         if before != now:
             then, here = (
-                f"{one['strategy']}" + (f", {n} to a row" if (n := one["sequence_parallel"]) > 1 else "")
-                for one in (before, now)
+                f"{each['processes']} process(es), {each['strategy']}, {each['sequence_parallel']} to a row"
+                for each in (before, now)
             )
             say(
-                f"It ran as {before['processes']} process(es), {then}, and continues as {group.size}, "
-                f"{here}: the batches are the same, the last bits need not be."
+                f"The run began as {then}, and continues as {here}: the batches are the same, the last bits may "
+                "differ."
             )
     return step
 
 
-def _division(trainer: Resumable) -> dict[str, Any]:
+def _division(trainer: Run) -> dict[str, Any]:
     """Return how the work is shared between processes, which affects the last bits."""
     return {
         "processes": trainer.group.size,
@@ -118,7 +104,7 @@ def write_record(trainer: Trainer) -> None:
     """Write the resolved settings and held-out prompts; call it once the folder is known to be this run's."""
     if trainer.group.rank == 0:
         output = trainer.config.output
-        atomic_write(output / HELDOUT_PROMPTS, trainer.data.prepared.prompts.read_bytes())
+        atomic_write(output / HELDOUT_PROMPTS, trainer.data.prompts.read_bytes())
         atomic_write_json(output / "config.json", trainer.config.model_dump(mode="json"))
 
 

@@ -12,9 +12,8 @@ from ..core.console import say
 from ..core.lock import joined_run
 from ..layouts.importing import import_drafter, is_native
 from .checkpoint import discard_run
-from .config import JOINT_TARGET, TrainConfig
+from .config import JOINT_TARGET, RouterTrainConfig, TrainConfig
 from .heads.router import REPORT, ROUTER
-from .heads.router_config import RouterTrainConfig
 from .heads.router_setup import build_router_trainer
 from .loop import train
 from .machine import device_of
@@ -31,7 +30,13 @@ _ARTIFACTS = {
     "heads/low-rank": "draft-head",
     "heads/router": "draft-head",
 }
-_FILES = ("metrics.jsonl", "trackers.json", "report.html", "report.json")
+_FILES = (
+    "metrics.jsonl",
+    "trackers.json",
+    "report.png",
+    "report.html",
+    "report.json",
+)  # .html: of older versions
 
 
 def run_training(settings: TrainConfig, *, fresh: bool = False) -> Path | None:

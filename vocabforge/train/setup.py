@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -13,6 +13,7 @@ from ..core.artifact import open_artifact
 from ..core.distributed import Group
 from ..core.errors import MismatchError, UsageError
 from ..core.files import check_run_folder
+from ..corpus.prepared.artifact import PreparedData
 from ..corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
 from ..models.checkpoint import checkpoint_files, read_headers
 from ..models.drafters.interface import Drafter
@@ -29,8 +30,8 @@ from ..vocab.subset.subset import VocabSubset, load_subset
 from .capture.build import build_capture, load_capture_target
 from .capture.cache import CachedCapture
 from .capture.online import CapturedBatch, to_tensors
-from .config import DrafterConfig, TrainConfig
-from .data import TrainData, divide, prepare_together, with_prepared
+from .config import DrafterConfig, RouterTrainConfig, TrainConfig
+from .data import divide, prepare_together, with_prepared
 from .heads.draft_heads import (
     KINDS,
     check_clusters,
@@ -70,6 +71,25 @@ class Basis:
     sizes: Any
 
 
+Configured = TypeVar("Configured", TrainConfig, RouterTrainConfig)
+
+
+def read_inputs(config: Configured) -> tuple[Configured, Mapping[str, Any], TextTokenizer]:
+    """Complete a configuration by prepared data; return it, the target's ``config.json`` and the tokenizer.
+
+    Raises:
+        VocabForgeError: an input cannot be read, or they do not match.
+    """
+    config = config.model_copy(update={"data": with_prepared(config.data)})
+    check_run_folder(config.output)
+    target = read_target_config(config.target)
+    rows = int(text_config(target).vocab_size)
+    tokenizer = load_tokenizer(config.tokenizer or config.target, rows=rows)
+    check_tokenizer_fits(tokenizer.vocab_size, rows, tokenizer=tokenizer.source, target=config.target)
+    check_row_length(target, config.data.sequence_length, source=config.target / "config.json")
+    return config, target, tokenizer
+
+
 def read_basis(config: TrainConfig, group: Group) -> Basis:
     """Read the small inputs and check that they match before any large input is read.
 
@@ -77,7 +97,6 @@ def read_basis(config: TrainConfig, group: Group) -> Basis:
         VocabForgeError: an input cannot be read, was made with another target or tokenizer, or contradicts
             the configuration.
     """
-    config = config.model_copy(update={"data": with_prepared(config.data)})
     divide(config.optim, group.rank, group.size, config.run.sequence_parallel)
     strategy = wanted_strategy(config.run.strategy, group)
     if config.joint is not None and strategy != "single":
@@ -85,11 +104,7 @@ def read_basis(config: TrainConfig, group: Group) -> Basis:
             "joint trains a target in one process", got=f"strategy {strategy}", remedy="start one process"
         )
     check_trackers(config.run.trackers)
-    check_run_folder(config.output)
-    target = read_target_config(config.target)
-    rows = int(text_config(target).vocab_size)
-    tokenizer = load_tokenizer(config.tokenizer or config.target, rows=rows)
-    check_tokenizer_fits(tokenizer.vocab_size, rows, tokenizer=tokenizer.source, target=config.target)
+    config, target, tokenizer = read_inputs(config)
     subset = None
     if config.drafter.vocab is not None:
         subset = load_subset(config.drafter.vocab)
@@ -98,7 +113,6 @@ def read_basis(config: TrainConfig, group: Group) -> Basis:
         check_routable(drafter_class(config.drafter.kind), source=f"drafter.kind {config.drafter.kind}")
     sizes = sizes_of(config.drafter, target, subset)
     check_sequence_parallel(config, sizes, strategy)
-    check_row_length(target, config.data.sequence_length, source=config.target / "config.json")
     return Basis(config, target, tokenizer, subset, sizes)
 
 
@@ -269,7 +283,7 @@ def build_trainer(config: TrainConfig, group: Group | None = None) -> Trainer:
     if config.run.live.prompts and group.rank == 0 and joint is None:
         live = live_acceptance(
             target,
-            data.prepared.prompts,
+            data.prompts,
             tokenizer,
             config.run.live,
             chain_steps=config.ttt.steps,
@@ -280,11 +294,22 @@ def build_trainer(config: TrainConfig, group: Group | None = None) -> Trainer:
             },
             folder=config.target,
         )
-    return Trainer(config, target, step, data, captured, device, group, identity, meta, live)
+    return Trainer(
+        config=config,
+        target=target,
+        data=data,
+        captured=captured,
+        device=device,
+        group=group,
+        identity=identity,
+        step_module=step,
+        meta=meta,
+        live=live,
+    )
 
 
 def _fresh_drafter(
-    basis: Basis, target: Any, captured: Any, data: TrainData, device: torch.device
+    basis: Basis, target: Any, captured: Any, data: PreparedData, device: torch.device
 ) -> Drafter:
     kind, subset = basis.config.drafter.kind, basis.subset
     ids = None if subset is None else torch.from_numpy(subset.ids)

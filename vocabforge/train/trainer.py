@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -13,11 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from ..core.distributed import Group
+from ..corpus.prepared.artifact import PreparedData
 from ..models.drafters.interface import Drafter
 from ..models.drafters.parallel import is_parallel
-from .capture.online import CapturedBatch, RowBatch, to_tensors
+from .capture.online import WHOLE, CapturedBatch, RowBatch, to_tensors
 from .config import TrainConfig
-from .data import TrainData, divide
+from .data import Division, divide
 from .joint import target_rows
 from .loss.rows import draw_anchors, feature_noise
 from .machine import uses_bf16
@@ -28,35 +29,54 @@ from .parallel.strategy import Strategy, make_strategy, wanted_strategy
 from .step import TrainStep
 from .ttt import rows_by_step
 
+Split = Literal["train", "heldout"]
 # Decodes held-out prompts with a drafter and its draft heads, and returns figures (``monitoring/live.py``).
-Live = Callable[[Drafter, Mapping[str, nn.Module]], Mapping[str, Any]]
+Live = Callable[[Drafter, Mapping[str, nn.Module], int, "float | None"], Mapping[str, Any]]
 
 
-@dataclass
-class Trainer:
-    """State of a training run; see :func:`~vocabforge.train.loop.train`.
+@dataclass(kw_only=True)
+class Run:
+    """State of a training run of a drafter or a router.
 
     Attributes:
         target: object with ``embedding``, ``head_weight`` and ``logits``.
-        captured: capture source: packed rows and their keys -> captured batch.
+        captured: capture source: packed rows and their keys -> captured batch (``capture/``).
         identity: settings and input hashes that must match on resume.
-        meta: facts about target and tokenizer for the finished artefacts.
-        live: decodes held-out prompts at every evaluation.
         facts: values stored in checkpoints: the best evaluation so far, the number of threads.
-        summary: step and held-out figures of the last evaluation.
     """
 
-    config: TrainConfig
+    config: Any  # TrainConfig or RouterTrainConfig
     target: Any
-    step_module: TrainStep
-    data: TrainData
+    data: PreparedData
     captured: Any
     device: torch.device
     group: Group
     identity: dict[str, Any]
+    facts: dict[str, Any] = field(default_factory=dict)
+    division: Division = field(init=False)
+    strategy: Strategy = field(init=False)
+
+    def capture(self, split: Split, indices: Sequence[int], tokens: slice = WHOLE) -> CapturedBatch:
+        """Return the target's states for ``tokens`` of these packed rows of a split."""
+        rows = to_tensors(getattr(self.data, split), indices, self.device)
+        batch: CapturedBatch = self.captured(rows, [(split, index) for index in indices], tokens)
+        return batch
+
+
+@dataclass(kw_only=True)
+class Trainer(Run):
+    """Training run of a drafter; see :func:`~vocabforge.train.loop.train`.
+
+    Attributes:
+        meta: facts about target and tokenizer for the finished artefacts.
+        live: decodes held-out prompts at every evaluation.
+        summary: step and held-out figures of the last evaluation.
+    """
+
+    config: TrainConfig
+    step_module: TrainStep
     meta: dict[str, Any]
     live: Live | None = None
-    facts: dict[str, Any] = field(default_factory=dict)
     summary: tuple[int, dict[str, Any]] | None = None
 
     def __post_init__(self) -> None:
@@ -68,7 +88,7 @@ class Trainer:
         # Medusa trains all its heads, because decoding uses all of them.
         self.steps = config.ttt.steps if bound is None else bound
         strategy = wanted_strategy(config.run.strategy, group)
-        self.strategy: Strategy = make_strategy(strategy, self.step_module, config, group, self.device)
+        self.strategy = make_strategy(strategy, self.step_module, config, group, self.device)
         if config.joint is not None and isinstance(self.strategy, Replicated):
             slow_down(self.strategy.optimizer, self.step_module.joint.parameters(), config.joint.lr_fraction)
 
@@ -114,20 +134,15 @@ class Trainer:
             own = slice(shard.tokens.start, shard.tokens.start + shard.own)
         return feature_noise(shape, width, self.config.run.seed, step, rows)[:, own].to(self.device)
 
-    def capture(self, split: Literal["train", "heldout"], indices: list[int]) -> CapturedBatch:
-        """Return the target's states for these packed rows of a split."""
-        rows = to_tensors(self.data.rows(split), indices, self.device)
-        return self.captured(rows, [(split, i) for i in indices])
-
     def capture_part(
-        self, split: Literal["train", "heldout"], indices: list[int], steps: int
+        self, split: Split, indices: list[int], steps: int
     ) -> tuple[CapturedBatch, TokenShard | None]:
         """Capture this process's part of these packed rows for an unroll of K steps: all, or its shards."""
         if self._sequence is None:
             return self.capture(split, indices), None
-        rows = to_tensors(self.data.rows(split), indices, self.device)
-        shard = self._sequence.shard(rows.document, steps)
-        return self.captured(rows, [(split, i) for i in indices], shard.tokens), shard
+        document = torch.from_numpy(getattr(self.data, split).document[indices].astype("int64"))
+        shard = self._sequence.shard(document.to(self.device), steps)
+        return self.capture(split, indices, shard.tokens), shard
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
         """Return the autocast context of the run's forward passes."""

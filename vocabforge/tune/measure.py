@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field, ValidationError
@@ -26,11 +26,13 @@ from ..decode.request import Request
 from ..evaluate.acceptance.meter import LivePrompts
 from ..evaluate.results.intervals import Array, estimate, ratio, ratio_of_ratios
 from ..evaluate.results.schema import Figure
-from .types import Count
 
 WARM_UP = 8  # tokens decoded before timing starts
 TOGETHER = 8  # maximum number of alternating candidates, each with its own caches
 _MOST_TRIES = 4  # attempts to decode without passes being captured meanwhile
+
+
+Count = Annotated[int, Field(ge=0)]
 
 
 class TurnRow(StrictModel):

@@ -13,14 +13,12 @@ from pathlib import Path
 
 from ..core.console import say
 from ..core.errors import DataError, UsageError
-from ..core.files import atomic_write, atomic_write_json, check_run_folder
+from ..core.files import atomic_write_json, check_run_folder
 from ..core.lock import only_writer
 from ..core.progress import ProgressBar
 from ..decode.build.recipe import PLAIN, DecodingRecipe, write_recipe
-from ..decode.proposers.interface import Wrap
-from .outcome import RECIPE, REPORT, TUNE, TuneResults
-from .recommend import results_of
-from .report import render_report
+from ..decode.interface import Wrap
+from .results import RECIPE, TUNE, TuneResults, results_of
 from .search import FIRST, Entry, answers_of, search
 from .session import TuneSession
 from .settings import MethodSpace, TuneSettings
@@ -32,7 +30,7 @@ _OTHERS = 5  # number of methods in the recipe in addition to the recommended on
 def tune(
     output: Path, settings: TuneSettings, space: MethodSpace, *, wrap: Wrap | None = None, fresh: bool = False
 ) -> TuneResults:
-    """Search, recommend and write ``recipe.yaml``, ``tune.json`` and ``report.html``.
+    """Search, recommend and write ``recipe.yaml`` and ``tune.json``.
 
     Args:
         output: folder of the run, created or resumed.
@@ -49,7 +47,6 @@ def tune(
         loaded = TuneSession(output, settings, space, wrap)
         results = results_of(loaded, *_search(loaded))
         write_recipe(output / RECIPE, _recipe(loaded, results))
-        atomic_write(output / REPORT, render_report(results))
         atomic_write_json(output / TUNE, results.model_dump(mode="json"))
     return results
 
@@ -58,7 +55,7 @@ def _check_folder(output: Path) -> None:
     check_run_folder(output)
     # Temporary files of killed writes are hidden files.
     names = {item.name for item in output.iterdir() if item.name[0] != "."} if output.is_dir() else set()
-    if names and not names & {SPEEDS, "vocab", TUNE}:
+    if names and not names & {SPEEDS, TUNE}:
         raise UsageError(
             "the folder holds something else",
             got=output,

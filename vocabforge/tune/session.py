@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
@@ -17,7 +18,7 @@ from ..decode.build.models import Models
 from ..decode.build.recipe import PLAIN
 from ..decode.build.spec import MethodSpec
 from ..decode.engine import Decoder
-from ..decode.proposers.interface import Wrap
+from ..decode.interface import Wrap
 from ..evaluate.acceptance.meter import LivePrompts
 from ..evaluate.benchmarks import load_benchmark, spread
 from ..evaluate.run.environment import describe_environment
@@ -26,8 +27,7 @@ from ..models.heads.registry import DraftHead, base_of, exact_head
 from ..ops.backend import library_facts
 from .measure import Measured, SpeedMeter, TurnStore, measured
 from .settings import MethodSpace, TuneSettings
-from .space import FULL, HeadChoice, TuneCandidate, candidates, cut_vocabs, head_choices, trees_of
-from .types import TreeSetting
+from .space import FULL, HeadChoice, TreeSetting, TuneCandidate, candidates, head_choices, trees_of
 
 OWN = "own"
 
@@ -99,11 +99,8 @@ class TuneSession:
             limit=settings.limit,
             room=room,
         )
-        cut = list[tuple[str, Path]]()
-        if settings.ranking is not None:
-            cut = cut_vocabs(settings.ranking, settings.size, settings.target, output / "vocab")
         base = base_of(self.drafter)
-        self.choices = head_choices(space, FULL if len(base.weight) == len(base.embedding) else OWN, cut)
+        self.choices = head_choices(space, FULL if len(base.weight) == len(base.embedding) else OWN)
         self._heads: dict[HeadChoice, DraftHead] = {}
         self.candidates = candidates({choice: self.head(choice).size for choice in self.choices}, self.trees)
         about = {
@@ -169,7 +166,7 @@ class TuneSession:
             "shortlist": head.shortlist,
             "budget": head.budget,
             "dynamic": head.dynamic,
-            "tree": candidate.tree.model_dump(mode="json"),
+            "tree": asdict(candidate.tree),
         }
 
     def known(self, candidate: TuneCandidate) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -30,8 +29,6 @@ class TuneSettings(StrictModel):
         ...,
         "Question file of any format that eval reads, or the name of a benchmark. The first turns are decoded.",
     )
-    ranking: Path | None = option(None, "Frequency table for static vocabularies.")
-    size: Sizes = option((), "Sizes of static vocabularies to try.", metavar="R,...")
     batch: Sizes = option((1,), "Batch sizes; each gets a recommendation.", metavar="N,...")
     max_new_tokens: int = option(128, "Maximum tokens per answer.", ge=2)
     limit: Annotated[int, Field(ge=2)] = option(64, "Maximum questions, spread over the file.")
@@ -50,12 +47,6 @@ class TuneSettings(StrictModel):
 
     @model_validator(mode="after")
     def _together(self) -> TuneSettings:
-        if bool(self.size) != (self.ranking is not None):
-            raise UsageError(
-                "vocabularies are cut from a ranking in some sizes",
-                got="--size without --ranking" if self.size else "--ranking without --size",
-                expected="both",
-            )
         if not self.batch or min(self.batch) < 1 or len(set(self.batch)) != len(self.batch):
             raise UsageError(
                 "a batch size is below 1 or given twice",

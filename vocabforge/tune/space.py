@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..core.artifact import MANIFEST, open_artifact
-from ..core.errors import ArtifactError, DataError, UsageError
+from ..core.artifact import open_artifact
+from ..core.errors import UsageError
 from ..decode.build.heads import parse_dynamic
 from ..decode.build.spec import MethodSpec
-from ..vocab.counts.table import load_counts
-from ..vocab.subset.forced import ForceOptions, forced_ids
-from ..vocab.subset.subset import load_subset, make_subset, save_subset
 from .settings import MethodSpace
-from .types import TreeSetting
 
 FULL = "full"
 
@@ -25,6 +21,43 @@ class HeadChoice:
 
     name: str = FULL
     spec: MethodSpec = field(default_factory=MethodSpec)
+
+
+@dataclass(frozen=True)
+class TreeSetting:
+    """A draft tree; with one child per node a chain.
+
+    Attributes:
+        topk: children per node.
+        depth: rounds after the root's expansion; the tree has depth + 1 levels.
+        total: number of verified nodes, including the root.
+    """
+
+    topk: int
+    depth: int
+    total: int
+
+    @classmethod
+    def chain(cls, depth: int) -> TreeSetting:
+        """Return a chain of depth + 1 draft tokens."""
+        return cls(topk=1, depth=depth, total=depth + 2)
+
+    @property
+    def levels(self) -> int:
+        """Number of levels below the root."""
+        return self.depth + 1
+
+    @property
+    def options(self) -> MethodSpec:
+        """Return the fields of a method that select this tree."""
+        if self.topk == 1:
+            return MethodSpec(tree="chain", depth=self.depth)
+        return MethodSpec(tree="dynamic", depth=self.depth, topk=self.topk, total_nodes=self.total)
+
+    @property
+    def label(self) -> str:
+        """Label that is valid in file names: ``chain4``, ``tree6x10x60`` (levels, width, nodes)."""
+        return f"chain{self.levels}" if self.topk == 1 else f"tree{self.levels}x{self.topk}x{self.total}"
 
 
 @dataclass(frozen=True)
@@ -45,16 +78,13 @@ class TuneCandidate:
         return self.head.spec.model_copy(update=own)
 
 
-def head_choices(
-    space: MethodSpace, own: str = FULL, cut: Sequence[tuple[str, Path]] = ()
-) -> list[HeadChoice]:
-    """Return every draft head of a search, the drafter's own (``own``) first; ``cut`` adds vocabularies.
+def head_choices(space: MethodSpace, own: str = FULL) -> list[HeadChoice]:
+    """Return every draft head of a search, the drafter's own (``own``) first.
 
     Raises:
         ArtifactError: a folder has no draft head.
         UsageError: an option does not apply to any of the heads.
     """
-    vocabs = (*space.vocabs, *cut)
     kinds = {path: str(open_artifact(path, verify=False).meta.get("head")) for _, path in space.heads}
     rankers = [one for one in space.dynamic if one.startswith("ranker")]
     for name, given, kind in (
@@ -67,9 +97,9 @@ def head_choices(
             raise UsageError(
                 f"{name} has no effect here", got=list(given), expected=f"--head with a {kind}", remedy=remedy
             )
-    if space.dynamic and not vocabs:
-        raise UsageError("--dynamic adds tokens to a draft vocabulary", expected="--vocab or --ranking")
-    found = [HeadChoice(own), *(HeadChoice(label, MethodSpec(vocab=path)) for label, path in vocabs)]
+    if space.dynamic and not space.vocabs:
+        raise UsageError("--dynamic adds tokens to a draft vocabulary", expected="--vocab DIR")
+    found = [HeadChoice(own), *(HeadChoice(label, MethodSpec(vocab=path)) for label, path in space.vocabs)]
     for label, path in space.heads:
         if kinds[path] == "ranker" and space.shortlists:
             sizes = {f"{label}-k{k}": MethodSpec(head=path, shortlist=k) for k in space.shortlists}
@@ -81,7 +111,7 @@ def head_choices(
         found += [HeadChoice(name, spec) for name, spec in sizes.items()]
     for text in space.dynamic:
         what, tail = parse_dynamic(text), text.replace(":", "")
-        for label, vocab in vocabs:
+        for label, vocab in space.vocabs:
             if what.source == "context":
                 found.append(HeadChoice(f"{label}+{tail}", MethodSpec(vocab=vocab, dynamic=text)))
                 continue
@@ -142,39 +172,3 @@ def candidates(heads: Mapping[HeadChoice, int], trees: Sequence[TreeSetting]) ->
             remedy="give a smaller --topk",
         )
     return found
-
-
-def cut_vocabs(ranking: Path, sizes: Iterable[int], target: Path, folder: Path) -> list[tuple[str, Path]]:
-    """Create missing subset artefacts ``folder/rSIZE``; return label and folder of each, by size.
-
-    Args:
-        ranking: frequency table; the target's end tokens and control tokens are forced.
-
-    Raises:
-        ArtifactError: ``ranking`` is not a frequency table.
-        DataError: a size is smaller than the forced ids, or larger than the number of counted ids.
-    """
-    found = open_artifact(ranking)
-    if found.kind != "counts":
-        raise ArtifactError(
-            "this is not a ranking",
-            got=found.kind,
-            expected="a frequency table of count-freq",
-            source=ranking,
-            remedy="make subsets with select-vocab and pass them with --vocab",
-        )
-    table = load_counts(ranking)
-    forced, made = forced_ids(table, ForceOptions(target=target)), []
-    for size in sorted(set(sizes)):
-        try:
-            subset = make_subset(table.counts, size, forced, fingerprint=table.fingerprint)
-        except DataError as error:  # replace its remedy, which is for select-vocab
-            remedy = "leave this size out, count more text, or give vocabularies of select-vocab with --vocab"
-            raise DataError(
-                error.message, got=error.got, expected=error.expected, source=ranking, remedy=remedy
-            ) from error
-        path = folder / f"r{size}"
-        if not (path / MANIFEST).is_file() or load_subset(path).digest() != subset.digest():
-            save_subset(subset, path, parents={"ranking": found.content_hash}, overwrite=True)
-        made.append((path.name, path))
-    return made

@@ -1,4 +1,4 @@
-"""Benchmarks of the ops under ``kernels/``: one module per op, each with ``cases(shape) -> list[OpCase]``."""
+"""Benchmarks of the ops under ``kernels/``: functions ``cases(shape) -> list[OpCase]``, several in a module."""
 
 from __future__ import annotations
 
@@ -8,28 +8,25 @@ from .types import ModelShape, OpCase
 
 _HERE = "bench.cases"
 
-# name of the op -> "module:attr" of its ``cases``.
+# name of the op -> "module:attr" of its cases.
 OP_BENCHES: dict[str, str] = {
-    "indexed_logits": f"{_HERE}.indexed_logits:cases",
-    "union_logits": f"{_HERE}.union_logits:cases",
-    "distinct_rows": f"{_HERE}.distinct_rows:cases",
-    "ranker_select": f"{_HERE}.ranker_select:cases",
-    "ranker_topk": f"{_HERE}.ranker_topk:cases",
-    "draft_topk": f"{_HERE}.draft_topk:cases",
-    "cluster_logits": f"{_HERE}.cluster_logits:cases",
-    "add_rms_norm": f"{_HERE}.add_rms_norm:cases",
-    "rope_store": f"{_HERE}.rope_store:cases",
-    "fused_linear": f"{_HERE}.fused_linear:linear_cases",
-    "fused_qkv": f"{_HERE}.fused_linear:qkv_cases",
-    "silu_mul": f"{_HERE}.silu_mul:cases",
-    "tree_attention": f"{_HERE}.tree_attention:cases",
-    "tree_expand": f"{_HERE}.tree_expand:cases",
-    "tree_select": f"{_HERE}.tree_select:cases",
-    "tree_verify": f"{_HERE}.tree_verify:cases",
-    "tree_verify_point": f"{_HERE}.tree_verify_point:cases",
-    "target_choice": f"{_HERE}.target_choice:cases",
-    "target_sample": f"{_HERE}.target_sample:cases",
-    "compact_kv": f"{_HERE}.compact_kv:cases",
+    "indexed_logits": f"{_HERE}.logits:indexed_cases",
+    "union_logits": f"{_HERE}.logits:union_cases",
+    "distinct_rows": f"{_HERE}.logits:distinct_cases",
+    "ranker_select": f"{_HERE}.ranker:select_cases",
+    "draft_topk": f"{_HERE}.logits:topk_cases",
+    "cluster_logits": f"{_HERE}.logits:cluster_cases",
+    "add_rms_norm": f"{_HERE}.layer:norm_cases",
+    "rope_store": f"{_HERE}.layer:rope_cases",
+    "silu_mul": f"{_HERE}.layer:silu_cases",
+    "tree_attention": f"{_HERE}.tree:attention_cases",
+    "tree_expand": f"{_HERE}.tree:expand_cases",
+    "tree_select": f"{_HERE}.tree:select_cases",
+    "tree_verify": f"{_HERE}.tree:verify_cases",
+    "tree_verify_point": f"{_HERE}.tree:verify_point_cases",
+    "target_choice": f"{_HERE}.sampling:choice_cases",
+    "target_sample": f"{_HERE}.sampling:sample_cases",
+    "compact_kv": f"{_HERE}.tree:compact_cases",
 }
 
 

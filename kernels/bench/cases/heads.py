@@ -6,7 +6,7 @@ ranker picks different candidates for each row) or alike (siblings, which share 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -19,12 +19,17 @@ from vocabforge.models.heads.router import Router, top_clusters
 from vocabforge.models.heads.scorer import LowRankScorer
 from vocabforge.ops.fp8 import quantise_rows, restore_rows
 
-from . import ranker_topk
+from . import ranker
 from .types import Inputs, ModelShape, OpCase, distinct_ids, integers, normal
 
 LOGIT = 3.0  # standard deviation of the random logits
 _TEXT = 256
 _HYBRID_CORE = 4096
+_NOISE = 0.1  # scale of siblings' noise, relative to a common part of 1
+_HYBRID_TAIL = 512
+_STEP = 1
+# Allows for different summation orders, and for bf16 logits up to about 4 standard deviations.
+_TOLERANCE = 0.1
 
 
 @dataclass(frozen=True)
@@ -39,7 +44,6 @@ class BenchHead:
         alike: whether the rows of a step are siblings.
         fp8: whether the scorer's rows have 8 bits per weight.
         ops: whether to use our ops instead of plain torch.
-        fused: whether to run a ranker as one op, over slightly more candidates.
     """
 
     kind: str
@@ -50,7 +54,6 @@ class BenchHead:
     alike: bool = True
     fp8: bool = False
     ops: bool = True
-    fused: bool = False
 
 
 Built = tuple[DraftHead, "nn.Module | None", Tensor]  # head, trained part, ids of the rows below it
@@ -86,11 +89,6 @@ def _random_router(shape: ModelShape, base: HeadBase, random: torch.Generator) -
     return router
 
 
-def router_budget(shape: ModelShape) -> int:
-    """Return the number of clusters that hold about ``router_tokens`` tokens."""
-    return max(1, round(shape.router_tokens * shape.clusters / shape.vocab))
-
-
 def text_tokens(shape: ModelShape) -> int:
     """Return the number of tokens that the context head takes from the text."""
     return min(_TEXT, shape.context_tokens // 2)
@@ -116,10 +114,10 @@ def build_setting(shape: ModelShape, setting: BenchHead, base: HeadBase, random:
         return build_head(kind, below, None, HeadOptions(**options)), module, ids
     if kind == "ranker":
         options |= {"shortlist": setting.shortlist, "rows": "own", "fp8": setting.fp8 or None}
-        options |= {"fused": setting.fused or None}
     elif kind == "router":
         module = _random_router(shape, base, random)
-        options |= {"budgets": (router_budget(shape),), "rows": "shared"}
+        budget = max(1, round(shape.router_tokens * shape.clusters / shape.vocab))
+        options |= {"budgets": (budget,), "rows": "shared"}
     elif kind == "context":
         text = text_tokens(shape)
         ids = some_ids(shape, shape.context_tokens - text, random)
@@ -128,9 +126,6 @@ def build_setting(shape: ModelShape, setting: BenchHead, base: HeadBase, random:
         ids = some_ids(shape, hybrid_core(shape), random)
         options |= {"ranked": tuple(ids.tolist()), "shortlist": setting.shortlist, "rows": "own"}
     return build_head(kind, below, module, HeadOptions(**options)), module, ids
-
-
-Distribution = tuple[Tensor, "Tensor | None"]
 
 
 def distribution_of(kind: str, inputs: Inputs, topk: int) -> tuple[Tensor, Tensor | None]:
@@ -177,13 +172,6 @@ def _scores(inputs: Inputs) -> Tensor:
     return found
 
 
-_NOISE = 0.1  # scale of siblings' noise, relative to a common part of 1
-_HYBRID_TAIL = 512
-_STEP = 1
-# Allows for different summation orders, and for bf16 logits up to about 4 standard deviations.
-_TOLERANCE = 0.1
-
-
 def settings(shape: ModelShape) -> list[BenchHead]:
     """Return the table's heads for a shape."""
     several = shape.rows > 1
@@ -200,8 +188,6 @@ def settings(shape: ModelShape) -> list[BenchHead]:
                 label = f"ranker d/{shape.hidden // rank}, k = {shortlist:,}"
                 label += (", rows alike" if alike else ", rows unlike") if several else ""
                 found.append(BenchHead("ranker", label, True, rank, shortlist, alike))
-                if shortlist == min(shape.shortlists):
-                    found.append(replace(found[-1], label=f"{label}, in one op", fused=True))
     middle = shape.shortlists[len(shape.shortlists) // 2]
     for rank in shape.ranks:
         label = f"ranker d/{shape.hidden // rank} in fp8, k = {middle:,}"
@@ -234,18 +220,14 @@ def case_of(shape: ModelShape, setting: BenchHead) -> OpCase:
             "d": shape.hidden,
             "r": setting.rank,
             "k": setting.shortlist,
-            "dynamic": int(setting.dynamic),
-            "alike": int(setting.alike),
-            "fp8": int(setting.fp8),
-            "ops": int(setting.ops),
-            "fused": int(setting.fused),
+            **{name: int(getattr(setting, name)) for name in ("dynamic", "alike", "fp8", "ops")},
         },
         make=partial(_make, shape, setting),
         run=lambda inputs, backend: inputs["head"].topk(inputs["hidden"], shape.topk, inputs["state"]),
-        reference=_fused_reference if setting.fused else partial(_reference, setting, shape.topk),
+        reference=partial(_reference, setting, shape.topk),
         floor_bytes=moved + 2.0 * shape.rows * shape.hidden,
         floor_flops=2.0 * shape.rows * work,
-        check=partial(ranker_topk.check, max(setting.shortlist, shape.topk)) if setting.fused else _check,
+        check=_check,
         dtypes=(torch.bfloat16,),
         goal=_is_goal(shape, setting),
     )
@@ -330,19 +312,12 @@ def _reference(setting: BenchHead, topk: int, inputs: Inputs) -> tuple[Tensor, .
     return (logits.log_softmax(-1),)
 
 
-def _fused_reference(inputs: Inputs) -> tuple[Tensor, ...]:
-    scorer = inputs["module"]
-    return ranker_topk.plain(inputs["hidden"], scorer.down.weight, scorer.head_weight, inputs["weight"])
-
-
 def _check(inputs: Inputs, got: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> str | None:
     """Check that returned ids have the reference's log-probabilities and include the best tokens."""
     (logprobs, ids), (distribution,) = got, expected
     k = ids.shape[1]
-    if int((ids < 0).sum() + (ids >= distribution.shape[1]).sum()):
-        return "ids outside of the vocabulary"
-    if bool((ids.sort(1).values.diff(dim=1) == 0).any()):
-        return "an id stands twice in a row"
+    if (problem := ranker.wrong_ids(ids, distribution.shape[1])) is not None:
+        return problem
     for what, theirs in (
         ("of the ids", distribution.gather(1, ids)),
         ("of the best", distribution.topk(k, 1).values),

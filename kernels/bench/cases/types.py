@@ -1,6 +1,6 @@
 """Types of an op's benchmark: model sizes, and cases with inputs, floor, baselines and check.
 
-A module ``cases/X.py`` defines ``cases(shape) -> list[OpCase]`` for the op X; ``timing.py`` does the rest.
+A function ``cases(shape) -> list[OpCase]`` makes those of an op; ``timing.py`` does the rest.
 See docs/guides/add-a-kernel.md for an example.
 """
 
@@ -88,26 +88,6 @@ ROWS = (1, 10, 60)  # measured values of N
 CaseCheck: TypeAlias = Callable[[Inputs, tuple[Tensor, ...], tuple[Tensor, ...]], "str | None"]
 
 
-TRITON = "bench.triton_ops"  # needs Triton, which CUDA builds of torch include
-
-
-@dataclass(frozen=True)
-class LibraryWay:
-    """Another library's implementation of a case.
-
-    Attributes:
-        module: module to import first; if that fails, the implementation is skipped with the reason.
-        prepare: inputs -> the timed call; does the setup that users of the library do once for many calls.
-        untimed: description of that setup, for the report.
-        check: like :attr:`OpCase.check`; None uses the case's check.
-    """
-
-    module: str
-    prepare: Callable[[Inputs], Callable[[], Outputs]]
-    untimed: str = ""
-    check: CaseCheck | None = None
-
-
 @dataclass(frozen=True)
 class OpCase:
     """An op at a size.
@@ -131,8 +111,6 @@ class OpCase:
         dtypes: dtypes of hidden states and weights; the first is measured, all are checked.
         measures: name -> (inputs after the run, outputs) -> a figure other than time, such as recall.
         goal: whether a performance goal depends on this case; such cases are measured first.
-        libraries: library -> its implementation; checked, then timed against the op in the part
-            ``libraries``.
     """
 
     name: str
@@ -150,18 +128,10 @@ class OpCase:
     dtypes: tuple[torch.dtype, ...] = (torch.bfloat16, torch.float16)
     measures: Mapping[str, Callable[[Inputs, tuple[Tensor, ...]], float]] = field(default_factory=dict)
     goal: bool = False
-    libraries: Mapping[str, LibraryWay] = field(default_factory=dict)
 
-    def problem(
-        self,
-        inputs: Inputs,
-        got: tuple[Tensor, ...],
-        expected: tuple[Tensor, ...],
-        check: CaseCheck | None = None,
-    ) -> str | None:
-        """Return the problem with outputs, using ``check``, the case's check or :func:`close`."""
-        check = check or self.check
-        return check(inputs, got, expected) if check else close(got, expected, self.tolerance)
+    def problem(self, inputs: Inputs, got: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> str | None:
+        """Return the problem with outputs, using the case's check or :func:`close`."""
+        return self.check(inputs, got, expected) if self.check else close(got, expected, self.tolerance)
 
     def inputs(self, device: torch.device, dtype: torch.dtype, seed: int) -> Inputs:
         """Create inputs on a device, deterministic for a seed."""

@@ -13,8 +13,6 @@ from torch import Tensor
 
 from vocabforge.ops.ordering import topk_lowest_id
 
-_SAMPLE = 4096  # scores of a row that its pivot is read from
-
 
 @dataclass(frozen=True)
 class Pairs:
@@ -84,7 +82,7 @@ def on_lists(scores: Tensor, pairs: Pairs, wanted: Tensor, lists: Sequence[Short
         pairs: what is above the wanted tokens by exact logits.
         wanted: (B,) int64 head rows; -1: none, which is on no list.
     """
-    values, columns = _best(scores, min(max(one.depth for one in lists), scores.shape[-1]))
+    values, columns = topk_lowest_id(scores, min(max(one.depth for one in lists), scores.shape[-1]))
     pairs = pairs.where(scores[pairs.rows, pairs.columns] >= values[pairs.rows, -1])
     of_pairs = scores[pairs.rows, pairs.columns]
     places = wanted.clamp(min=0)
@@ -106,25 +104,3 @@ def on_lists(scores: Tensor, pairs: Pairs, wanted: Tensor, lists: Sequence[Short
 def _holds(scores: Tensor, columns: Tensor, score: Tensor, row: Tensor) -> Tensor:
     """Not behind the last one of a list, whose score and head row these are."""
     return (scores > score) | ((scores == score) & (columns <= row))
-
-
-def _best(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """``topk_lowest_id``, on a CPU several times as fast: a pivot from a sample leaves little to be ordered."""
-    batch, size = scores.shape
-    sample = scores[:, :: max(1, size // _SAMPLE)]
-    share = count / size * sample.shape[1]
-    taken = math.ceil(share + 4 * math.sqrt(share) + 4)  # four deviations more: the pivot is seldom too high
-    if taken >= sample.shape[1]:
-        return topk_lowest_id(scores, count)
-    pivot = sample.topk(taken).values[:, -1:]
-    rows, columns = (scores >= pivot).nonzero(as_tuple=True)
-    sizes = rows.bincount(minlength=batch)
-    if int(sizes.min()) < count:
-        return topk_lowest_id(scores, count)
-    places = torch.arange(len(rows), device=rows.device) - (sizes.cumsum(0) - sizes)[rows]
-    pool = scores.new_full((batch, int(sizes.max())), -math.inf)
-    pool[rows, places] = scores[rows, columns]
-    named = torch.zeros(pool.shape, dtype=torch.int64, device=rows.device)
-    named[rows, places] = columns
-    values, at = topk_lowest_id(pool, count)
-    return values, named.gather(-1, at)

@@ -27,7 +27,6 @@ from vocabforge.models.heads.registry import (
     ScheduledHead,
     StaticHead,
 )
-from vocabforge.tune.types import setting_of
 
 from .block import Block, Parts, Placed, part_of
 from .lists import Shortlist, above
@@ -51,7 +50,8 @@ def support_of(head: DraftHead, parts: Parts) -> Support:
             expected=", ".join(SUPPORTS),
             remedy="say in recipes/study/replay/supports.py which tokens it scores",
         )
-    if setting_of(head).shared:  # which tokens it scores depends on a tree's other nodes
+    owner = getattr(head, "tail", None) or head  # the dynamic part of a head with a core
+    if getattr(owner, "shared", False):  # which tokens it scores depends on a tree's other nodes
         raise UsageError(
             "a draft head whose rows share a shortlist cannot be replayed",
             got="rows shared",

@@ -21,7 +21,6 @@ ContentFormat = Literal["auto", "text", "parts"]
 """Form of turn contents: text or lists of parts; ``auto`` detects it."""
 
 _PROBES = ("Xq7Jd", "Zw4Kv")
-_KEY = "vocabforge_probe"
 _REPR = re.compile(r"""['"]type['"]: ['"](text|thinking)['"]""")
 _CALL_ID = "callXq7Jd"  # nine letters and digits, as Mistral's templates require
 _TOOL: dict[str, Any] = {
@@ -47,7 +46,6 @@ class TemplateForms:
             template reads no thinking.
         text_arguments: whether call arguments are passed as JSON text instead of an object.
         flat_calls: whether name and arguments of a call are passed without an object ``function`` around them.
-        whole_turns: whether the template writes turns with all their keys.
         tools: whether the template reads the tool list.
     """
 
@@ -57,7 +55,6 @@ class TemplateForms:
     thinking: str | None = "reasoning_content"
     text_arguments: bool = False
     flat_calls: bool = False
-    whole_turns: bool = False
     tools: bool = False
 
     def shape(self, messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -162,14 +159,11 @@ def _found(template: str, names: _Names, tools: bool, content: ContentFormat) ->
     return replace(
         forms,
         thinking=prober.thinking(forms),
-        whole_turns=prober.dumps(forms),
         tools=tools and prober.reads_tools(forms),
     )
 
 
 class _Prober:
-    """Renderer of short test conversations."""
-
     def __init__(self, template: str, names: Mapping[str, Any], tools: bool) -> None:
         self._template = template
         self._names = {**names, "tools": [_TOOL] if tools else None}
@@ -269,11 +263,6 @@ class _Prober:
                 return True
         return False
 
-    def dumps(self, forms: TemplateForms) -> bool:
-        """Return whether the template writes an unknown key of a turn."""
-        core = [{**_turn("user"), _KEY: _PROBES[0]}, _turn("assistant")]
-        return any(_KEY in first for first, _ in self._compare(forms, [(core, core)]))
-
 
 def _turn(role: str, content: str = "sea") -> Message:
     return {"role": role, "content": content}
@@ -283,14 +272,10 @@ def _call(arguments: Mapping[str, Any], name: str = "look") -> dict[str, Any]:
     return {"id": _CALL_ID, "type": "function", "function": {"name": name, "arguments": dict(arguments)}}
 
 
-_AFTER_CALL = [
-    {**_turn("tool"), "tool_call_id": _CALL_ID, "name": "look"},
-    _turn("assistant"),
-]
+_AFTER_CALL = [{**_turn("tool"), "tool_call_id": _CALL_ID, "name": "look"}, _turn("assistant")]
 
 
 def _contexts(role: str, content: str) -> Iterator[list[Message]]:
-    """Yield conversations with a turn of this role and content."""
     turn = _turn(role, content)
     user, assistant, system = _turn("user"), _turn("assistant"), _turn("system")
     if role == "user":

@@ -36,15 +36,6 @@ from .turns import (
     roles_of,
 )
 
-__all__ = [
-    "ChatOptions",
-    "RenderedChat",
-    "mask_tokens",
-    "render_chats",
-    "render_with_mask",
-    "unread_keys",
-]
-
 _HANDLED = INTERNAL | {"role", "content", "reasoning_content", "tool_calls"}
 
 
@@ -264,8 +255,7 @@ def unread_keys(rendering: Rendering, own: Mapping[str, Any]) -> Counter[str]:
         if key not in _HANDLED and not is_empty(value)
     )
     for key, count in extra.items():
-        known = mentions(template, key) or forms.whole_turns
-        if not (known and _changes(rendering, partial(_without, key))):
+        if not (mentions(template, key) and _changes(rendering, partial(_without, key))):
             found[f"{key} in turns"] += count
     calls = [(message, len(message["tool_calls"])) for message in messages if message.get("tool_calls")]
     several = sum(number > 1 for _, number in calls)
@@ -291,7 +281,6 @@ def _call_keys(message: Message) -> set[str]:
 
 
 def _depends(rendering: Rendering, index: int) -> bool:
-    """Return whether the text depends on the content of a turn."""
     return _changes(
         rendering,
         lambda message: {**message, "content": ""} if message is rendering.messages[index] else message,
@@ -385,7 +374,6 @@ def _span(
     thoughts: Mapping[int, Thought],
     facts: Counter[str],
 ) -> tuple[int, int]:
-    """Return the learnt span of a turn; it may be empty."""
     tags, thought = options.thinking_tags, thoughts.get(turn.index)
     if options.thinking == "drop" or (
         thought is not None and thought[0] not in rendering.whole[turn.start : turn.end]

@@ -84,12 +84,9 @@ def is_encodable(tokenizer: TextTokenizer, document: Document, problems: Problem
 
 
 def _documents(
-    files: Iterable[Path],
-    sources: SourceOptions,
-    problems: Problems,
-    on_bytes: Callable[[int], None] | None,
+    files: Iterable[Path], sources: SourceOptions, problems: Problems, on_bytes: Callable[[int], None] | None
 ) -> Iterator[Document]:
-    for shard in plan_shards(list(files), sources, cut=None, shard_bytes=_WHOLE):
+    for shard in plan_shards(list(files), sources, shard_bytes=_WHOLE):
         yield from read_shard(shard, sources, cut=None, problems=problems, on_bytes=on_bytes)
 
 

@@ -9,9 +9,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ...core.files import sha256_file
 from ...core.progress import ProgressBar
-from ..sources.bytes import unreadable
+from ..sources.bytes import ByteSpan
 from ..sources.inputs import expand_paths, is_hub, kind_of, split_suffix
 from ..tokenizer.tokenizer import TextTokenizer
 from .dataset import SequenceOptions
@@ -67,12 +66,12 @@ def source_digests(paths: Sequence[Path | str]) -> list[str]:
                 from ..sources.hub import hub_digest
 
                 found.append(f"hub:{hub_digest(str(path), 0, None)}")
-            else:
-                try:
-                    found.append(f"{kind_of(path)}{split_suffix(path)[1]}:{sha256_file(path)}")
-                    bar.update(path.stat().st_size)
-                except OSError as error:
-                    raise unreadable(path, error) from error
+                continue
+            digest = hashlib.sha256()
+            for block in ByteSpan(path).stored_blocks():
+                digest.update(block)
+                bar.update(len(block))
+            found.append(f"{kind_of(path)}{split_suffix(path)[1]}:{digest.hexdigest()}")
     return found
 
 

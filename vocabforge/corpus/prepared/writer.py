@@ -260,7 +260,6 @@ def _check_train(
 
 
 def _check_learnt(writer: _SplitWriter, what: str, paths: Paths) -> None:
-    """Check that at least one row of a split contributes to the loss."""
     figures = writer.figures
     if not writer.counted:
         raise DataError(

@@ -67,14 +67,8 @@ class RegenerateJob:
         beside = document.beside_contents(answers=False)
         if self.tokenizer is None:
             return Counter({key: n for key, n in beside.items() if key.rpartition(" in ")[0] not in _SENT})
-        tools = read_tools(document.tools)
-        template, forms = (
-            self.tokenizer.template_for(tools),
-            self.tokenizer.forms(tools, document.variables),
-        )
+        template = self.tokenizer.template_for(read_tools(document.tools))
         left = {key: n for key, n in beside.items() if not mentions(template, key.rpartition(" in ")[0])}
-        if forms.whole_turns:
-            left = {key: n for key, n in left.items() if not key.endswith(" in turns")}
         left.pop("chat_template_kwargs in rows", None)
         for key in document.variables:
             if not mentions(template, key):
@@ -119,7 +113,6 @@ class RegenerateRun:
         self._bar.update(turns - before, " | ".join(filter(None, (failed, note))) or None)
 
     def _note(self, answer: ChatCompletion) -> str:
-        """Return the tokens per second and the beginning of the latest answer."""
         rate = human_rate(self._tokens / max(time.monotonic() - self._began, 1e-9), "tokens")
         text = " ".join(str(answer.message.get("content") or "").split())
         return f"{rate} | {text[:_SHOWN_TEXT]}{'…' if len(text) > _SHOWN_TEXT else ''}"

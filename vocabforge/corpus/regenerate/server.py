@@ -297,8 +297,7 @@ def read_answer(reply: Any, seed: int) -> ChatCompletion:
         ) from error
     if not isinstance(usage, dict) or not (content is None or isinstance(content, str)):
         raise DataError(
-            "its answer is not a chat completion",
-            expected="content as text or null, usage as an object",
+            "its answer is not a chat completion", expected="content as text or null, usage as an object"
         )
     message: Message = {"role": "assistant", "content": content or ""}
     reasoning = said.get("reasoning_content") or said.get("reasoning")  # newer servers omit the suffix

@@ -8,20 +8,16 @@ Original nulls are kept if the type identifies them: in JSON columns (``arrow.js
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ...core.errors import DataError
-from .bytes import unreadable
 from .document import Document, ReadContext, Sampler
-from .inputs import import_extra
 from .rows import CONVERSATION_KEYS, missing_column, row_document
 
 Convert = Callable[[Any], Any]
 _JSON = "arrow.json"
 _LIST_TYPES = ("is_list", "is_large_list", "is_fixed_size_list", "is_list_view", "is_large_list_view")
-_ROWS = 1024
 
 
 def choose_columns(schema: Any, text_field: str | None, what: str, source: object) -> list[str]:
@@ -42,35 +38,43 @@ def choose_columns(schema: Any, text_field: str | None, what: str, source: objec
 
 
 class RowReader:
-    """Reader of documents from record batches with selected columns of a table."""
+    """Reader of documents from the record batches of a table; ``what`` names its kind in messages.
 
-    def __init__(self, schema: Any, columns: Sequence[str], path: Path, context: ReadContext) -> None:
-        converters = {name: converter(schema.field(name)) for name in columns}
+    Attributes:
+        columns: columns that are read, see :func:`choose_columns`.
+    """
+
+    def __init__(
+        self, schema: Any, what: str, source: Path, context: ReadContext, sampler: Sampler | None = None
+    ) -> None:
+        self.schema = schema
+        self.columns = choose_columns(schema, context.options.text_field, what, source)
+        converters = {name: converter(schema.field(name)) for name in self.columns}
         self._convert = {name: convert for name, convert in converters.items() if convert is not None}
-        left = [name for name in schema.names if name not in columns]
-        self._left = {f"{name} in rows": 1 for name in left}
-        self._path, self._context = path, context
-        self._sampler = Sampler.of_file(context.options, path)
+        self._unread = {f"{name} in rows": 1 for name in schema.names if name not in self.columns}
+        self._source, self._context = source, context
+        self._sampler = sampler or Sampler.of_file(context.options, source)
 
-    def documents(self, batch: Any, before: int) -> Iterator[Document]:
-        """Yield the documents of a batch; ``before`` is the number of rows before it."""
+    def documents(self, batch: Any, before: int, shard: int | None = None) -> Iterator[Document]:
+        """Yield the documents of a batch; ``before`` is the number of rows before it, in its shard if any."""
         problems = self._context.problems
-        for number, row in enumerate(_rows(batch), start=before + 1):
-            if not self._sampler.keeps(number):
+        for number, row in enumerate(_rows(batch.select(self.columns)), start=before + 1):
+            place = number if shard is None else f"shard {shard}, row {number}"
+            if not self._sampler.keeps(number if shard is None else f"{shard}:{number}"):
                 continue
             if row is None:
-                problems.add("the row is not valid UTF-8", self._path, number)
+                problems.add("the row is not valid UTF-8", self._source, place)
                 continue
             try:
                 for name, convert in self._convert.items():
                     row[name] = convert(row[name])
             except (ValueError, RecursionError) as error:
-                problems.add("a value of JSON type is not valid JSON", self._path, number, error)
+                problems.add("a value of JSON type is not valid JSON", self._source, place, error)
                 continue
-            document = row_document(row, self._path, number, self._context.options, problems)
+            document = row_document(row, self._source, place, self._context.options, problems)
             if document is not None:
                 if document.messages is not None:
-                    problems.unread(self._left, self._path, number)
+                    problems.unread(self._unread, self._source, place)
                 yield document
 
 
@@ -82,42 +86,6 @@ def _rows(batch: Any) -> list[dict[str, Any] | None]:
         if batch.num_rows == 1:
             return [None]
         return [row for index in range(batch.num_rows) for row in _rows(batch.slice(index, 1))]
-
-
-def arrow_documents(path: Path, context: ReadContext) -> Iterator[Document]:
-    """Yield the documents of an Arrow IPC file or stream, as written by ``save_to_disk`` of ``datasets``.
-
-    Raises:
-        DataError: the file is damaged, or has no column of text.
-    """
-    arrow = import_extra("pyarrow", "reading Arrow files", path)
-    ipc = import_extra("pyarrow.ipc", "reading Arrow files", path)
-    number = 0
-    try:
-        with open(path, "rb") as handle:
-            is_file = handle.read(6) == b"ARROW1"
-        with arrow.memory_map(str(path)) as source:
-            reader = ipc.open_file(source) if is_file else ipc.open_stream(source)
-            schema = reader.schema
-            columns = choose_columns(schema, context.options.text_field, "Arrow file", path)
-            rows = RowReader(schema, columns, path, context)
-            batches = map(reader.get_batch, range(reader.num_record_batches)) if is_file else reader
-            for batch in batches:
-                chosen = batch.select(columns)
-                for start in range(0, chosen.num_rows, _ROWS):
-                    yield from rows.documents(chosen.slice(start, _ROWS), number + start)
-                number += chosen.num_rows
-    except (arrow.ArrowException, OSError) as error:
-        if getattr(error, "errno", None) is not None:
-            raise unreadable(path, error) from error
-        raise DataError(  # Arrow reports truncated files as an OSError without errno
-            "the Arrow file is damaged or not Arrow",
-            got=" ".join(str(error).split())[:300],
-            source=path,
-            remedy="fetch or save it again",
-        ) from error
-    if context.on_bytes is not None:
-        context.on_bytes(path.stat().st_size)
 
 
 def is_text(kind: Any) -> bool:
@@ -154,8 +122,12 @@ def _is_list(kind: Any) -> bool:
 
 def holds_text(kind: Any) -> bool:
     """Return whether a type contains text or JSON at any level."""
+    from pyarrow import types
+
     if is_text(kind) or getattr(kind, "extension_name", None) == _JSON:
         return True
+    if types.is_struct(kind) and {"bytes", "path"} <= {field.name for field in kind}:
+        return False  # the form of images and audio in Hugging Face's tables
     return any(is_json(field) or holds_text(field.type) for field in _children(kind))
 
 
@@ -198,22 +170,3 @@ def _parsed(value: Any) -> Any:
 def _unpadded(value: Mapping[str, Any], inner: Mapping[str, Convert | None], padded: set[str]) -> Any:
     kept = {name: item for name, item in value.items() if item is not None or name not in padded}
     return {name: convert(item) if (convert := inner.get(name)) else item for name, item in kept.items()}
-
-
-def without_padding(value: Any, feature: Any = None) -> Any:
-    """Return a value of a Hugging Face data set without nulls for missing keys; ``feature`` is its type."""
-    if type(feature).__name__ == "Json":
-        return value
-    inner = getattr(feature, "feature", None)
-    if isinstance(feature, (list, tuple)) and feature:
-        inner = feature[0]
-    if isinstance(value, dict):
-        kinds = feature if isinstance(feature, dict) else inner if isinstance(inner, dict) else {}
-        return {
-            name: without_padding(item, kinds.get(name))
-            for name, item in value.items()
-            if item is not None or getattr(kinds.get(name), "dtype", None) == "null"
-        }
-    if isinstance(value, list):
-        return [without_padding(item, inner) for item in value]
-    return value

@@ -15,6 +15,7 @@ from typing import IO, Any, Protocol
 from ...core.console import say
 from ...core.errors import DataError
 from .inputs import import_extra, split_suffix
+from .remote import open_bytes
 
 _PACKED_BYTES = 1 << 14  # bytes of a .zst file to decompress at once
 BLOCK_BYTES = 1 << 20
@@ -204,7 +205,7 @@ class ByteSpan:
     def _read(self, on_bytes: OnBytes | None, *, unpacked: bool) -> Iterator[tuple[int, bytes]]:
         at = self.start
         try:
-            with open(self.path, "rb") as stored:
+            with open_bytes(self.path) as stored:
                 handle = _unpacked(self.path, stored) if unpacked else stored
                 stored.seek(self.start)
                 for block in _counted(self._raw(handle), stored, self.start, on_bytes):

@@ -43,6 +43,13 @@ class SourceOptions:
             raise UsageError(
                 "the separator of documents is empty", expected='a literal such as "<|endoftext|>"'
             )
+        if self.separator is not None and self.text_unit != "file":
+            raise UsageError(
+                "--separator and --text-unit exclude each other",
+                got=f"--text-unit {self.text_unit}",
+                expected="one of them",
+                remedy="leave --text-unit out: the separator parts documents",
+            )
         if self.sample is not None and not 0 < self.sample <= 1:
             raise UsageError(
                 "the share of documents to sample is out of range",
@@ -132,14 +139,3 @@ class Sampler:
         digest = self._hash.copy()
         digest.update(str(place).encode())
         return int.from_bytes(digest.digest(), "little") < self._share * 2**64
-
-
-def check_parting(separator: str | None, text_unit: str) -> None:
-    """Raise UsageError if both ways of splitting documents are given."""
-    if separator is not None and text_unit != "file":
-        raise UsageError(
-            "--separator and --text-unit exclude each other",
-            got=f"--text-unit {text_unit}",
-            expected="one of them",
-            remedy="leave --text-unit out: the separator parts documents",
-        )

@@ -13,10 +13,11 @@ from typing import Any
 
 from ...core.errors import DataError
 from ...core.files import sha256_file
-from .arrow import without_padding
+from .arrow import RowReader
 from .document import Document, ReadContext, Sampler
 from .inputs import HubName, import_extra, parse_hub
-from .rows import CONVERSATION_KEYS, missing_column, row_document
+
+_ROWS = 1024
 
 
 def hub_shards(source: str) -> int:
@@ -41,21 +42,28 @@ def hub_documents(
     name = parse_hub(source)
     sampler = Sampler(context.options, f"{Path(name.name).name}:{name.config or ''}:{name.split}", 0)
     with _errors(source):
-        data = _stream(name)
+        data = _stream(name).with_format("arrow")  # images and audio stay undecoded bytes
         number = int(data.num_shards)
-        data, left = _with_text(data, source, context.options.text_field)
-        features = data.features or {}
         for index in range(start, number if stop is None else stop):
-            for line, row in enumerate(data.shard(num_shards=number, index=index), start=1):
-                if not sampler.keeps(f"{index}:{line}"):
-                    continue
-                place = f"shard {index}, row {line}"
-                row = {name: without_padding(value, features.get(name)) for name, value in row.items()}
-                document = row_document(row, Path(source), place, context.options, context.problems)
-                if document is not None:
-                    if document.messages is not None:
-                        context.problems.unread(left, Path(source), place)
-                    yield document
+            before = 0
+            rows: RowReader | None = None
+            for table in data.shard(num_shards=number, index=index).iter(batch_size=_ROWS):
+                table = _null_as_text(table)
+                if rows is None or table.schema != rows.schema:
+                    # The blocks of a JSON file may have different schemas.
+                    rows = RowReader(table.schema, "data set", Path(source), context, sampler)
+                yield from rows.documents(table, before, index)
+                before += table.num_rows
+
+
+def _null_as_text(table: Any) -> Any:
+    """Give columns without any value in this block the type of text: other blocks may hold texts there."""
+    import pyarrow as pa
+
+    fields = [
+        field.with_type(pa.string()) if pa.types.is_null(field.type) else field for field in table.schema
+    ]
+    return table.cast(pa.schema(fields, table.schema.metadata))
 
 
 def hub_digest(source: str, start: int, stop: int | None) -> str:
@@ -78,7 +86,6 @@ def _stream(name: HubName) -> Any:
 
 @functools.lru_cache(maxsize=8)
 def _files(name: HubName) -> list[Any]:
-    """Return data that identifies the content of each file of the split."""
     datasets = import_extra("datasets", "reading Hub data sets", f"hub:{name.name}")
     builder = datasets.load_dataset_builder(name.name, name.config, revision=name.revision)
     files = (builder.config.data_files or {}).get(name.split)
@@ -89,46 +96,6 @@ def _files(name: HubName) -> list[Any]:
         local = Path(file)
         facts.append([local.name, sha256_file(local)] if local.is_file() else [str(file), list(origin)])
     return facts
-
-
-def _with_text(data: Any, source: str, text_field: str | None) -> tuple[Any, dict[str, int]]:
-    """Return the data set with only the needed columns, and the dropped columns as ``KEY in rows``.
-
-    Dropping columns avoids decoding images and audio.
-    """
-    features = data.features
-    if features is None:
-        return data, {}
-    if text_field is not None and text_field not in features:
-        raise missing_column("data set", features, text_field, source)
-    if text_field is not None and str(getattr(features[text_field], "dtype", "")).endswith("string"):
-        return data.select_columns([text_field]), {}
-    if not any(map(_holds_text, features.values())):
-        raise missing_column("data set", features, text_field, source)
-    light = [n for n, feature in features.items() if n in CONVERSATION_KEYS or not _is_heavy(feature)]
-    return data.select_columns(light), {f"{name} in rows": 1 for name in features if name not in light}
-
-
-def _is_heavy(feature: Any) -> bool:
-    """Return whether a feature is an image, audio, bytes or lists of numbers."""
-    if isinstance(feature, dict):
-        return any(map(_is_heavy, feature.values())) and not _holds_text(feature)
-    inner = (
-        feature[0] if isinstance(feature, (list, tuple)) and feature else getattr(feature, "feature", None)
-    )
-    if inner is not None:
-        return not _holds_text(inner)
-    return type(feature).__name__ not in ("Value", "Json", "ClassLabel") or "binary" in str(feature.dtype)
-
-
-def _holds_text(feature: Any) -> bool:
-    if isinstance(feature, dict):
-        return any(map(_holds_text, feature.values()))
-    if isinstance(feature, (list, tuple)):
-        return any(map(_holds_text, feature))
-    if (inner := getattr(feature, "feature", None)) is not None:
-        return _holds_text(inner)
-    return "string" in str(getattr(feature, "dtype", "")) or type(feature).__name__ == "Json"
 
 
 @contextlib.contextmanager

@@ -14,17 +14,19 @@ from ...core.artifact import MANIFEST
 from ...core.console import say
 from ...core.errors import DataError, UsageError, VocabForgeError, did_you_mean
 from .known import DATASETS
-
-TEXT_SUFFIXES = (".txt", ".text")
-LINE_SUFFIXES = (".jsonl", ".ndjson")
-JSON_SUFFIXES = (".json",)
-PARQUET_SUFFIXES = (".parquet",)
-ARROW_SUFFIXES = (".arrow",)
-PACKED_SUFFIXES = (".gz", ".xz", ".zst")
-_PACKABLE = (*TEXT_SUFFIXES, *LINE_SUFFIXES, *JSON_SUFFIXES)
-SUPPORTED = f"{', '.join(_PACKABLE)}, each also with {' or '.join(PACKED_SUFFIXES)}; .parquet; .arrow"
+from .remote import RemotePath, input_path, remote_files
 
 SourceKind = Literal["text", "lines", "json", "parquet", "arrow", "hub"]
+_PACKABLE: dict[str, SourceKind] = {
+    ".txt": "text",
+    ".text": "text",
+    ".jsonl": "lines",
+    ".ndjson": "lines",
+    ".json": "json",
+}
+_KINDS: dict[str, SourceKind] = {**_PACKABLE, ".parquet": "parquet", ".arrow": "arrow"}
+_PACKED = (".gz", ".xz", ".zst")
+SUPPORTED = f"{', '.join(_PACKABLE)}, each also with {' or '.join(_PACKED)}; .parquet; .arrow"
 _HUB = "hub:"
 _SAVED = ("dataset_info.json", "state.json")
 
@@ -103,24 +105,16 @@ def _known_source(name: str) -> str:
 def split_suffix(path: Path) -> tuple[str, str]:
     """Return the (content, compression) suffixes of a file name, each ``""`` if not supported."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
-    packed = suffixes.pop() if suffixes and suffixes[-1] in PACKED_SUFFIXES else ""
+    packed = suffixes.pop() if suffixes and suffixes[-1] in _PACKED else ""
     content = suffixes[-1] if suffixes else ""
-    known = _PACKABLE if packed else (*_PACKABLE, *PARQUET_SUFFIXES, *ARROW_SUFFIXES)
-    return (content if content in known else ""), packed
+    return (content if content in (_PACKABLE if packed else _KINDS) else ""), packed
 
 
 def kind_of(path: Path | str) -> SourceKind:
     """Return the kind of a supported input, which selects its reader."""
     if is_hub(path):
         return "hub"
-    content, _ = split_suffix(Path(path))
-    if content in TEXT_SUFFIXES:
-        return "text"
-    if content in LINE_SUFFIXES:
-        return "lines"
-    if content in ARROW_SUFFIXES:
-        return "arrow"
-    return "parquet" if content in PARQUET_SUFFIXES else "json"
+    return _KINDS[split_suffix(Path(path))[0]]
 
 
 def expand_paths(paths: Iterable[Path | str]) -> list[Path]:
@@ -140,7 +134,7 @@ def expand_paths(paths: Iterable[Path | str]) -> list[Path]:
             parse_hub(path)
             found.setdefault(str(path), Path(path))
             continue
-        for file in _files(Path(path)):
+        for file in _files(input_path(path)):
             found.setdefault(str(file.resolve()), file)
     if not found:
         raise UsageError("no input was given", expected="--input PATH")
@@ -148,6 +142,13 @@ def expand_paths(paths: Iterable[Path | str]) -> list[Path]:
 
 
 def _files(path: Path) -> list[Path]:
+    if isinstance(path, RemotePath):
+        if split_suffix(path)[0] and not glob.has_magic(str(path)):
+            return [path]
+        files: list[Path] = [file for file in remote_files(path) if _is_source(file)]
+        if not files:
+            raise DataError("the URL holds no supported file", got=path, expected=SUPPORTED)
+        return files
     if path.is_dir():
         inside = _inside(path)
         if not inside:

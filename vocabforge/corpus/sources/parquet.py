@@ -1,4 +1,4 @@
-"""Parquet files, read in small batches so that memory is bounded for row groups of any size."""
+"""Parquet and Arrow files, read in small batches so that memory is bounded for row groups of any size."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from ...core.errors import DataError
-from .arrow import RowReader, choose_columns
+from .arrow import RowReader
 from .bytes import unreadable
 from .document import Document, ReadContext
 from .inputs import import_extra
+from .remote import open_bytes
 
 _BATCH_BYTES = 4 << 20
 _BATCH_ROWS = 1024
@@ -56,11 +57,12 @@ def parquet_documents(
     """
     footer = row_groups(path)
     with opened_parquet(path) as file:
-        columns = choose_columns(file.schema_arrow, context.options.text_field, "Parquet file", path)
-        rows = RowReader(file.schema_arrow, columns, path, context)
+        rows = RowReader(file.schema_arrow, "Parquet file", path, context)
         for group in range(start, len(footer.rows) if stop is None else stop):
             number = sum(footer.rows[:group])
-            for batch in file.iter_batches(_batch_rows(file, group), [group], columns, use_threads=False):
+            for batch in file.iter_batches(
+                _batch_rows(file, group), [group], rows.columns, use_threads=False
+            ):
                 yield from rows.documents(batch, number)
                 number += batch.num_rows
             if context.on_bytes is not None:
@@ -70,7 +72,7 @@ def parquet_documents(
 def groups_digest(path: Path, start: int, stop: int | None) -> str:
     """Return the SHA-256 of the schema and of the stored bytes of row groups [start, stop)."""
     digest = hashlib.sha256()
-    with opened_parquet(path) as file, open(path, "rb") as stored:
+    with opened_parquet(path) as file, open_bytes(path) as stored:
         facts = file.metadata
         digest.update(file.schema_arrow.to_string(show_schema_metadata=False).encode())
         for group in range(start, facts.num_row_groups if stop is None else stop):
@@ -91,20 +93,46 @@ def groups_digest(path: Path, start: int, stop: int | None) -> str:
 def opened_parquet(path: Path) -> Iterator[Any]:
     """Open a ``pyarrow.parquet.ParquetFile``; its errors, also within the block, become DataError."""
     parquet = import_extra("pyarrow.parquet", "reading Parquet", path)
-    arrow = import_extra("pyarrow", "reading Parquet", path)
+    with _errors(path, "Parquet"), open_bytes(path) as stored:
+        yield parquet.ParquetFile(stored, buffer_size=_READ_BYTES, pre_buffer=False)
+
+
+def arrow_documents(path: Path, context: ReadContext) -> Iterator[Document]:
+    """Yield the documents of an Arrow IPC file or stream, as written by ``save_to_disk`` of ``datasets``.
+
+    Raises:
+        DataError: the file is damaged, or has no column of text.
+    """
+    ipc = import_extra("pyarrow.ipc", "reading Arrow files", path)
+    number = 0
+    with _errors(path, "Arrow"), open_bytes(path) as stored:
+        is_file = stored.read(6) == b"ARROW1"
+        stored.seek(0)
+        reader = ipc.open_file(stored) if is_file else ipc.open_stream(stored)
+        rows = RowReader(reader.schema, "Arrow file", path, context)
+        for batch in map(reader.get_batch, range(reader.num_record_batches)) if is_file else reader:
+            for start in range(0, batch.num_rows, _BATCH_ROWS):
+                yield from rows.documents(batch.slice(start, _BATCH_ROWS), number + start)
+            number += batch.num_rows
+    if context.on_bytes is not None:
+        context.on_bytes(path.stat().st_size)
+
+
+@contextlib.contextmanager
+def _errors(path: Path, what: str) -> Iterator[None]:
+    arrow = import_extra("pyarrow", f"reading {what}", path)
     try:
-        with parquet.ParquetFile(path, buffer_size=_READ_BYTES, pre_buffer=False) as file:
-            yield file
-    except arrow.ArrowException as error:
-        raise damaged_parquet(path, error) from error
-    except OSError as error:  # Arrow reports damaged pages as an OSError without errno
-        raise (damaged_parquet(path, error) if error.errno is None else unreadable(path, error)) from error
+        yield
+    except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:  # the last: names of columns
+        if isinstance(error, OSError) and error.errno is not None:
+            raise unreadable(path, error) from error
+        raise damaged_table(path, error, what) from error  # Arrow raises OSError without errno for damage
 
 
-def damaged_parquet(path: Path, error: Exception) -> DataError:
+def damaged_table(path: Path, error: Exception, what: str = "Parquet") -> DataError:
     """Return the error for a file that Arrow cannot read."""
     return DataError(
-        "the Parquet file is damaged or not Parquet",
+        f"the {what} file is damaged or not {what}",
         got=" ".join(str(error).split())[:300],
         source=path,
         remedy="fetch or make it again",

@@ -17,7 +17,7 @@ from . import bytes as reading
 from .bytes import ByteSpan, Problems, file_size, unreadable
 from .document import Document, ReadContext, SourceOptions
 from .inputs import SourceKind, expand_paths, is_hub, kind_of, split_suffix
-from .pieces import is_blank
+from .remote import input_path, open_bytes
 from .sources import documents_between
 
 if TYPE_CHECKING:
@@ -49,14 +49,13 @@ def plan_shards(
     options: SourceOptions,
     *,
     domains: Mapping[str, Sequence[str]] | None = None,
-    cut: CutRule | None,
     shard_bytes: int,
 ) -> list[Shard]:
     """Divide inputs in order, then files listed only in domains; each file is read once.
 
-    Uncompressed text and JSONL files are divided near each multiple of ``shard_bytes`` (text that is one
-    document, only at places that ``cut`` allows). Parquet files are divided into runs of row groups, Hub data
-    sets into their shards. Compressed and ``.json`` files, and text files with a separator, stay whole.
+    Uncompressed JSONL files, and text files of lines or paragraphs, are divided near each multiple of
+    ``shard_bytes``. Parquet files are divided into runs of row groups, Hub data sets into their shards. Other
+    files stay whole: compressed, ``.json`` and Arrow files, and text files with a separator or of one document.
 
     Raises:
         DataError: an input is missing, unsupported or unreadable.
@@ -75,7 +74,7 @@ def plan_shards(
     for path in (path for paths in (plain, *named.values()) for path in paths):
         if (key := _identity(path)) not in seen:
             seen.add(key)
-            shards += _divide(path, options, owner.get(key, ""), cut, shard_bytes)
+            shards += _divide(path, options, owner.get(key, ""), shard_bytes)
     return shards
 
 
@@ -83,9 +82,7 @@ def _identity(path: Path) -> str:
     return str(path) if is_hub(path) else str(path.resolve())
 
 
-def _divide(
-    path: Path, options: SourceOptions, domain: str, cut: CutRule | None, shard_bytes: int
-) -> list[Shard]:
+def _divide(path: Path, options: SourceOptions, domain: str, shard_bytes: int) -> list[Shard]:
     kind = kind_of(path)
     if kind == "hub":
         from .hub import hub_shards
@@ -98,16 +95,24 @@ def _divide(
         runs = _runs(row_groups(path).stored, shard_bytes)
         return [Shard(str(path), kind, start, stop, domain, size) for start, stop, size in runs]
     size = file_size(path)
-    points: list[int] = []
-    if not split_suffix(path)[1] and kind == "text":
-        points = text_points(path, shard_bytes, options, cut)
-    elif not split_suffix(path)[1] and kind == "lines":
-        points = split_points(path, shard_bytes, after_newline)
+    find = _finder(path, kind, options)
+    points = [] if find is None else split_points(path, size, shard_bytes, find)
     parts = pairwise([0, *points, size])
     return [
         Shard(str(path), kind, start, None if stop == size else stop, domain, stop - start)
         for start, stop in (parts if size else [(0, 0)])
     ]
+
+
+def _finder(path: Path, kind: SourceKind, options: SourceOptions) -> Finder | None:
+    """Return how to find a place where a file may be divided, or None if it stays whole."""
+    if split_suffix(path)[1]:
+        return None
+    if kind == "lines":
+        return after_newline
+    if kind == "text" and options.separator is None:
+        return {"line": after_newline, "paragraph": after_blank_line}.get(options.text_unit)
+    return None
 
 
 def _runs(sizes: Sequence[int], limit: int) -> Iterator[tuple[int, int, int]]:
@@ -132,16 +137,16 @@ def read_shard(
 ) -> Iterator[Document]:
     """Yield the documents of a shard in bounded memory.
 
-    All shards together yield the documents of :func:`~vocabforge.corpus.sources.sources.iter_documents`. A
-    text file that is one document is split into pieces, with ``begins`` False from the second on; joined,
-    they are its text.
+    All shards together yield the documents of :func:`~vocabforge.corpus.sources.sources.iter_documents`. With
+    ``cut``, a text file that is one document is split into pieces, with ``begins`` False from the second on;
+    joined, they are its text.
 
     Raises:
         DataError: see ``iter_documents``; also a text above ``DOCUMENT_LIMIT`` bytes without a safe cut.
     """
     problems = Problems(strict=options.strict) if problems is None else problems
     context = ReadContext(options, problems, on_bytes, cut, reading.DOCUMENT_LIMIT)
-    return documents_between(Path(shard.source), shard.kind, context, shard.start, shard.stop)
+    return documents_between(input_path(shard.source), shard.kind, context, shard.start, shard.stop)
 
 
 def shard_digest(shard: Shard) -> str:
@@ -153,13 +158,13 @@ def shard_digest(shard: Shard) -> str:
     if shard.kind == "parquet":
         from .parquet import groups_digest
 
-        return groups_digest(Path(shard.source), shard.start, shard.stop)
+        return groups_digest(input_path(shard.source), shard.start, shard.stop)
     if shard.kind == "hub":
         from .hub import hub_digest
 
         return hub_digest(shard.source, shard.start, shard.stop)
     digest = hashlib.sha256()
-    for block in ByteSpan(Path(shard.source), shard.start, shard.stop).stored_blocks():
+    for block in ByteSpan(input_path(shard.source), shard.start, shard.stop).stored_blocks():
         digest.update(block)
     return digest.hexdigest()
 
@@ -167,45 +172,26 @@ def shard_digest(shard: Shard) -> str:
 _WINDOW = 64 << 10
 _SHORT_LINE = 64 << 10
 
-Finder = Callable[[IO[bytes], int, int], int | None]
-"""(file, nominal byte, size) -> first byte from there on where the file may be divided; ``size`` if there is
-no such byte up to the end, None if none was found nearby."""
+Finder = Callable[[IO[bytes], int, int], int]
+"""(file, nominal byte, size) -> first byte from there on where the file may be divided, at most ``size``."""
 
 
-def split_points(path: Path, every: int, find: Finder) -> list[int]:
+def split_points(path: Path, size: int, every: int, find: Finder) -> list[int]:
     """Return the ascending bytes that divide a file near each multiple of ``every`` (0 and the end excluded).
 
     Raises:
         DataError: the file cannot be read.
     """
-    size = file_size(path)
     points: list[int] = []
     try:
-        with open(path, "rb") as handle:
+        with open_bytes(path) as handle:
             nominal = every
-            while nominal < size:
-                point = find(handle, nominal, size)
-                if point is not None and point >= size:
-                    break
-                if point is not None:
-                    points.append(point)
-                nominal = max((point or 0) + 1, nominal + every)
+            while nominal < size and (point := find(handle, nominal, size)) < size:
+                points.append(point)
+                nominal = max(point + 1, nominal + every)
     except OSError as error:
         raise unreadable(path, error) from error
     return points
-
-
-def text_points(path: Path, every: int, options: SourceOptions, cut: CutRule | None) -> list[int]:
-    """Return the :func:`split_points` of a text file by its unit, empty if no place is certain."""
-    if options.separator is not None or file_size(path) <= every:
-        return []
-    if options.text_unit == "line":
-        return split_points(path, every, after_newline)
-    if options.text_unit == "paragraph":
-        return split_points(path, every, after_blank_line)
-    if cut is None or is_blank(path):  # a part cannot show that the whole file is blank
-        return []
-    return split_points(path, every, lambda handle, at, size: at_safe_cut(handle, at, size, cut))
 
 
 def after_newline(handle: IO[bytes], at: int, size: int) -> int:
@@ -236,48 +222,3 @@ def _blank(line: bytes) -> bool:
         return not line.decode("utf-8").strip()
     except UnicodeDecodeError:  # the line will be skipped and separates nothing
         return False
-
-
-def at_safe_cut(handle: IO[bytes], at: int, size: int, cut: CutRule) -> int | None:
-    """Return the first cut after ``at`` within whole valid lines, searched in a growing window.
-
-    None if the window has no cut: the part becomes longer but stays correct.
-    """
-    window = _WINDOW
-    while window <= reading.DOCUMENT_LIMIT:
-        handle.seek(at - 1)
-        data = handle.read(window + 2)
-        ends = at - 1 + len(data) >= size
-        for start, text in _valid_runs(data, at - 1, ends):
-            if (place := _cut_within(text, cut)) is not None:
-                return start + place
-        if ends:
-            return size
-        window *= 4
-    return None
-
-
-def _cut_within(text: str, cut: CutRule) -> int | None:
-    """Return the bytes before the first cut with ``cut.margin`` characters on both sides, or None."""
-    place = cut.first(text, max(1, cut.margin))
-    if place is None or place + cut.margin > len(text):
-        return None
-    return len(text[:place].encode("utf-8"))
-
-
-def _valid_runs(data: bytes, offset: int, ends: bool) -> Iterator[tuple[int, str]]:
-    """Yield (offset, text) of runs of whole valid lines; the first byte belongs to the previous line."""
-    start = data.find(b"\n") + 1
-    if not start:
-        return
-    held: list[str] = []
-    begin = place = offset + start
-    *lines, rest = data[start:].split(b"\n")
-    for line in [*(line + b"\n" for line in lines), *([rest] if ends else [])]:
-        try:
-            held.append(line.decode("utf-8"))
-        except UnicodeDecodeError:
-            yield begin, "".join(held)
-            held, begin = [], place + len(line)
-        place += len(line)
-    yield begin, "".join(held)

@@ -72,19 +72,14 @@ class Normal:
     """Behaviour of the normaliser at a cut.
 
     Attributes:
-        strict: the characters around a cut must be plain letters or digits.
         restarts: the start of a text is treated differently (a prefix is added, spaces are stripped).
         strips: white space at the end of a text is removed.
-        pads: spaces are added around East Asian letters.
-        images: possible replacements of a space at a cut.
+        space: what a space becomes.
     """
 
-    strict: bool
     restarts: bool
     strips: bool
-    pads: bool
-    images: frozenset[str]
-    steps: tuple[Part, ...]
+    space: str
 
 
 @dataclass(frozen=True)
@@ -95,13 +90,13 @@ class Splits:
         kinds: kinds of these places; empty if the model receives the text unsplit.
         letter: the character before a newline must be a letter or digit.
         runs: a LINE place may follow several newlines.
-        unsplit: replacements of a space or newline in unsplit text; None if the text is split.
+        unsplit: what a space is in unsplit text; None if the text is split.
     """
 
     kinds: frozenset[str]
     letter: bool = False
     runs: bool = False
-    unsplit: Mapping[str, str] | None = None
+    unsplit: str | None = None
 
 
 def flat(part: Part | None, key: str) -> tuple[Part, ...]:
@@ -117,48 +112,30 @@ def read_normalizer(part: Part | None) -> Normal:
     """Return the behaviour of a normaliser at a cut.
 
     Each known normaliser changes both sides of a cut as it would change the two texts separately. NFC: a
-    space or newline is a starter that composes with nothing. Other normal forms, Lowercase, StripAccents, Nmt
-    and BertNormalizer also work per character, but may remove a character, end it with a mark or put a space
-    before it, so only plain letters and digits may surround the cut (``strict``). Strip and Prepend change
-    only the ends of a text. Replace: no match crosses ``x|c`` if the pattern is one space, a run of spaces
-    from its start on, or text without letters, digits and white space.
+    space or newline is a starter that composes with nothing. Strip and Prepend change only the ends of a
+    text. Replace: no match of one space, or of a run of spaces from its start on, crosses a cut.
 
     Raises:
-        NotProven: another normaliser (Precompiled joins graphemes, ByteLevel rewrites everything).
+        NotProven: another normaliser. Lowercase and NFKC, for example, may remove a character beside a cut.
     """
-    steps = flat(part, "normalizers")
-    strict = restarts = strips = pads = False
-    images = frozenset({" "})
-    for step in steps:
+    restarts = strips = False
+    space = " "
+    for step in flat(part, "normalizers"):
         kind = step["type"]
-        if kind in ("NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "Nmt", "BertNormalizer"):
-            strict = True
-            pads = pads or kind == "BertNormalizer"
-        elif kind == "Strip":
+        if kind == "Strip":
             restarts = restarts or bool(step["strip_left"])
             strips = strips or bool(step["strip_right"])
         elif kind == "Prepend":
             restarts = True
         elif kind == "Replace":
-            images, harder = _replaced(step, images)
-            strict = strict or harder
+            pattern, content = step["pattern"], step["content"]
+            if pattern == {"String": " "} and len(content) == 1:
+                space = content if space == " " else space
+            elif (pattern, content) != ({"Regex": " {2,}"}, " "):
+                raise NotProven(f"the normalizer Replace {dict(pattern)} by {content!r}")
         elif kind != "NFC":
             raise NotProven(f"the normalizer {kind}")
-    return Normal(strict, restarts, strips, pads, images, steps)
-
-
-def _replaced(step: Part, images: frozenset[str]) -> tuple[frozenset[str], bool]:
-    """Return (images of a space after a Replace, whether only plain characters may surround a cut)."""
-    pattern, content = step["pattern"], step["content"]
-    if pattern == {"String": " "} and len(content) == 1:
-        return frozenset(content if image == " " else image for image in images), False
-    if pattern == {"Regex": " {2,}"} and content in (" ", "▁"):
-        return (images | {content} if " " in images else images), False
-    text = pattern.get("String", "")
-    plain = not any(letter.isalnum() or letter.isspace() or letter == "▁" for letter in text + content)
-    if text and content and plain:
-        return images, True
-    raise NotProven(f"the normalizer Replace {dict(pattern)} by {content!r}")
+    return Normal(restarts, strips, space)
 
 
 def read_pre_tokenizer(part: Part | None, normal: Normal) -> Splits:
@@ -173,33 +150,33 @@ def read_pre_tokenizer(part: Part | None, normal: Normal) -> Splits:
     steps = flat(part, "pretokenizers")
     if (unsplit := _unsplit(steps, normal)) is not None:
         return Splits(frozenset(), unsplit=unsplit)
-    kinds, found = ALL_KINDS, None
+    found: Splits | None = None
     for step in steps:
-        kind = step["type"]
-        if found is not None:
-            kinds &= _behind(step, found[1])
-        elif (found := _splitting(step, normal)) is not None:
-            kinds &= found[0].kinds
-        elif kind not in ("Digits", "Punctuation") and _pattern(step) not in LOCAL_PATTERNS:
-            raise NotProven(_named(step))  # the others never match a space or newline
-    if found is None or not kinds:
+        splits = None if found else _splitting(step, normal)
+        later = found is not None and step["type"] in ("ByteLevel", "Split")
+        harmless = step["type"] in ("Digits", "Punctuation") or _pattern(step) in LOCAL_PATTERNS
+        if splits is None and not (later or harmless):  # the harmless ones never match a space or newline
+            raise NotProven(_named(step))
+        found = found or splits
+    if found is None:
         raise NotProven("the pre-tokenizer, which has no known split points")
-    return Splits(kinds, found[0].letter, found[0].runs)
+    return found
 
 
-def _unsplit(steps: tuple[Part, ...], normal: Normal) -> Mapping[str, str] | None:
-    """Return the replacements of a space and a newline if text reaches the model unsplit, else None."""
+def _unsplit(steps: tuple[Part, ...], normal: Normal) -> str | None:
+    """Return what a space is to the model if text reaches it unsplit, else None."""
     if not steps:
-        return {}
+        return normal.space
     step = steps[0]
-    if len(steps) > 1:
-        return None
-    if step["type"] == "Metaspace" and not step["split"]:
-        return {" ": step["replacement"]}
-    if step["type"] == "ByteLevel" and not step["use_regex"] and not step["add_prefix_space"]:
-        return {" ": "Ġ", "\n": "Ċ"}
-    if step["type"] == "Split" and step["pattern"] == {"String": " "} and " " not in normal.images:
-        return {}  # as in Gemma: no space is left after normalisation
+    if len(steps) == 1 and step["type"] == "Metaspace" and not step["split"]:
+        return str(step["replacement"]) if normal.space == " " else normal.space
+    if (
+        len(steps) == 1
+        and step["type"] == "Split"
+        and step["pattern"] == {"String": " "}
+        and normal.space != " "
+    ):
+        return normal.space  # as in Gemma: no space is left after normalisation
     return None
 
 
@@ -213,52 +190,26 @@ def _pattern(step: Part) -> str | None:
     return pattern
 
 
-def _splitting(step: Part, normal: Normal) -> tuple[Splits, bool] | None:
-    """Return (places where this step splits, whether it drops white space), or None if it may not split.
+def _splitting(step: Part, normal: Normal) -> Splits | None:
+    """Return the places where this step splits, or None if it may not split.
 
-    WhitespaceSplit, Whitespace, BertPreTokenizer: white space ends the piece on its left and is dropped.
-    Metaspace: every replaced space begins a piece.
     GPT-2's pattern (built into ByteLevel): no alternative matches a space or newline after a visible
     character, so a match begins there. A match also begins after a single newline, which ``\\s+`` always
     takes. Patterns with a tail: ``[^\\s\\p{L}\\p{N}]+[\\r\\n]*`` matches a newline after punctuation, so a
     newline must follow a letter or digit; ``\\s*[\\r\\n]+`` ends at the last newline of a run.
     """
-    kind = step["type"]
-    if kind in ("WhitespaceSplit", "Whitespace", "BertPreTokenizer"):
-        return _plain_space(normal, Splits(ALL_KINDS)), True
-    if normal.pads:
-        return None
-    if kind == "Metaspace" and step["split"]:
-        if not normal.images <= {" ", step["replacement"]}:
-            raise NotProven(f"the normalizer, which turns a space into {sorted(normal.images)}")
-        return Splits(frozenset({SPACE})), False
     pattern = _pattern(step)
-    if pattern == GPT2 or (kind == "ByteLevel" and step["use_regex"]):
+    if pattern == GPT2 or (step["type"] == "ByteLevel" and step["use_regex"]):
         # A prefix is added to any text that does not begin with a space.
-        prefix = kind == "ByteLevel" and step["add_prefix_space"]
-        return _plain_space(normal, Splits(frozenset({SPACE}) if prefix else ALL_KINDS)), False
-    if pattern in TAIL_PATTERNS:
-        return _plain_space(normal, Splits(ALL_KINDS, letter=True, runs=True)), False
-    return None
-
-
-def _plain_space(normal: Normal, splits: Splits) -> Splits:
-    if normal.images != {" "}:
-        raise NotProven(f"the normalizer, which turns a space into {sorted(normal.images)}")
+        prefix = step["type"] == "ByteLevel" and step["add_prefix_space"]
+        splits = Splits(frozenset({SPACE}) if prefix else ALL_KINDS)
+    elif pattern in TAIL_PATTERNS:
+        splits = Splits(ALL_KINDS, letter=True, runs=True)
+    else:
+        return None
+    if normal.space != " ":
+        raise NotProven(f"the normalizer, which turns a space into {normal.space!r}")
     return splits
-
-
-def _behind(step: Part, dropped: bool) -> frozenset[str]:
-    kind = step["type"]
-    if kind == "Metaspace" and step["prepend_scheme"] == "first":
-        # It marks the piece at offset 0 of a text, which does not exist if white space was dropped.
-        if not dropped:
-            raise NotProven("the pre-tokenizer Metaspace with prepend_scheme first after another step")
-        return frozenset({SPACE, NEWLINE})
-    known = ("ByteLevel", "Metaspace", "Digits", "Punctuation", "Split", "Whitespace", "WhitespaceSplit")
-    if kind in (*known, "BertPreTokenizer"):
-        return ALL_KINDS
-    raise NotProven(_named(step))
 
 
 def _named(step: Part) -> str:

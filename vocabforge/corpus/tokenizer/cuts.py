@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from tokenizers import Tokenizer, pre_tokenizers
+from tokenizers import Tokenizer
 
 from .cut_parts import (
     LINE,
@@ -155,34 +155,43 @@ def cut_rule(tokenizer: TextTokenizer) -> CutRule | NoCut:
         splits = read_pre_tokenizer(whole["pre_tokenizer"], normal)
         restarts = normal.restarts or _adds_prefix(splits, whole)
         normal = replace(normal, restarts=restarts)
-        kinds, avoid = _model_kinds(whole["model"], backend, normal, splits)
+        kinds, avoid = _model_kinds(whole["model"], backend, splits)
         normalized = backend.normalizer.normalize_str if backend.normalizer is not None else None
         kinds, banned = read_added(whole["added_tokens"], normal, kinds, normalized)
-        places = join_places(normal, splits, kinds, banned + avoid)
-        if not places.kinds & {SPACE, NEWLINE}:
+        if not kinds & {SPACE, NEWLINE}:
             raise NotProven("an added token that may contain every kind of cut")
     except NotProven as problem:
         return NoCut(f"cuts are not proven for {problem}")
-    return _rule(backend, whole, places, restarts)
-
-
-def _rule(backend: Tokenizer, whole: Mapping[str, Any], places: Places, restarts: bool) -> CutRule:
+    if restarts or normal.strips:
+        kinds &= {SPACE, NEWLINE}
+    interior = json.dumps(interior_form(json.loads(backend.to_str()))) if restarts else None
     contents = sorted((token["content"] for token in whole["added_tokens"]), key=len, reverse=True)
     return CutRule(
         backend=backend,
-        interior=Tokenizer.from_str(json.dumps(interior_form(json.loads(backend.to_str()))))
-        if restarts
-        else backend,
-        places=places.kinds,
+        interior=backend if interior is None else Tokenizer.from_str(interior),
+        places=kinds,
         margin=2,
-        _cut=re.compile(places.pattern()),
+        _cut=re.compile(_cut_pattern(splits, kinds, banned + avoid)),
         # Without added tokens, a pattern that never matches.
         _added=re.compile("|".join(map(re.escape, contents)) or r"(?!)"),
     )
 
 
+def _cut_pattern(splits: Splits, kinds: Collection[str], banned: str) -> str:
+    """Return a regular expression that matches, with zero width, at every place of ``kinds``."""
+    but = f"(?![{re.escape(banned)}])" if banned else ""
+    visible = f"[^{NOT_VISIBLE}]"
+    before_newline = f"[{PLAIN}]" if splits.letter else visible
+    before_line = rf"(?:{visible}|[\r\n])" if splits.runs else visible
+    patterns = {
+        SPACE: f"(?<={but}{visible})(?= )",
+        NEWLINE: rf"(?<={but}{before_newline})(?=\n)",
+        LINE: rf"(?<={before_line}\n)(?=[{PLAIN}])",
+    }
+    return "|".join(pattern for kind, pattern in patterns.items() if kind in kinds)
+
+
 def _adds_prefix(splits: Splits, whole: Mapping[str, Any]) -> bool:
-    """Return whether a Metaspace that does not split adds its mark before a text."""
     steps = flat(whole["pre_tokenizer"], "pretokenizers")
     return splits.unsplit is not None and any(
         step["type"] == "Metaspace" and step["prepend_scheme"] != "never" for step in steps
@@ -202,9 +211,7 @@ def interior_form(whole: Mapping[str, Any]) -> dict[str, Any]:
     return edited
 
 
-def _model_kinds(
-    model: Mapping[str, Any], backend: Tokenizer, normal: Normal, splits: Splits
-) -> tuple[frozenset[str], str]:
+def _model_kinds(model: Mapping[str, Any], backend: Tokenizer, splits: Splits) -> tuple[frozenset[str], str]:
     """Return (kinds of places that the model allows, characters that must not precede them)."""
     if model.get("dropout"):
         raise NotProven("a BPE model with dropout")
@@ -215,18 +222,14 @@ def _model_kinds(
     for name in ("continuing_subword_prefix", "end_of_word_suffix", "ignore_merges"):
         if model.get(name):
             raise NotProven(f"the model's {name} on unsplit text")
-    if any(step["type"] in ("Nmt", "BertNormalizer") for step in normal.steps):
-        raise NotProven("a normalizer that turns newlines into spaces, on unsplit text")
     vocab = backend.get_vocab(with_added_tokens=False)
-    if not _keeps_all(model, vocab, splits.unsplit):
+    complete = all_bytes(model, vocab)
+    if model["unk_token"] is None and not complete:  # dropping a character would join its neighbours
         raise NotProven("a BPE model that drops unknown characters of unsplit text")
-    if len(normal.images) != 1 and not ("▁" in normal.images and splits.unsplit.get(" ") == "▁"):
-        raise NotProven(f"the normalizer, which turns a space into {sorted(normal.images)}")
-    space = next(iter(normal.images - {"▁"}), "▁")
-    space = splits.unsplit.get(space, space)
-    newline = _newline_symbol(model, vocab, splits.unsplit)
+    # Without a symbol of its own, a newline may be fused with unknown characters.
+    newline = "\n" if "\n" in vocab else "<0x0A>" if complete else ""
     kinds, problems = set(), []
-    for kind, symbol in ((SPACE, space), (NEWLINE, newline)):
+    for kind, symbol in ((SPACE, splits.unsplit), (NEWLINE, newline)):
         crossing = _crossing(vocab, symbol)
         if crossing is None:
             kinds.add(kind)
@@ -235,28 +238,12 @@ def _model_kinds(
     # The model cannot distinguish a literal "▁" (or other replacement of a space) from a space.
     if not kinds:
         raise NotProven("; ".join(problems))
-    return frozenset(kinds), "" if splits.unsplit.get(" ") == "Ġ" else space.strip()
-
-
-def _keeps_all(model: Mapping[str, Any], vocab: Collection[str], unsplit: Mapping[str, str]) -> bool:
-    """Return whether every character becomes a symbol; dropping one would join its neighbours."""
-    if model["unk_token"] is not None or all_bytes(model, vocab):
-        return True
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    return unsplit.get(" ") == "Ġ" and all(letter in vocab for letter in alphabet)
+    return frozenset(kinds), splits.unsplit.strip()
 
 
 def all_bytes(model: Mapping[str, Any], vocab: Collection[str]) -> bool:
     """Return whether a BPE model has byte fallback with all 256 bytes, so no character is unknown."""
     return bool(model["byte_fallback"]) and all(f"<0x{byte:02X}>" in vocab for byte in range(256))
-
-
-def _newline_symbol(model: Mapping[str, Any], vocab: Collection[str], unsplit: Mapping[str, str]) -> str:
-    """Return the symbol of a newline before merging, or "" if it may be fused with unknown characters."""
-    newline = unsplit.get("\n", "\n")
-    if newline in vocab:
-        return newline
-    return "<0x0A>" if all_bytes(model, vocab) and newline == "\n" else ""
 
 
 def _crossing(vocab: Collection[str], symbol: str) -> str | None:
@@ -268,56 +255,6 @@ def _crossing(vocab: Collection[str], symbol: str) -> str | None:
     )
     found = next((token for token in vocab if symbol in token and inside.search(token)), None)
     return None if found is None else f"the token {found!r}, which spans {symbol!r}"
-
-
-@dataclass(frozen=True)
-class Places:
-    """Kinds of places in use, with patterns of the characters before them.
-
-    Attributes:
-        space_left: pattern before a space.
-        newline_left: pattern before a newline.
-        line_left: pattern before the newline of a LINE place.
-        strict: whether plain characters are required on both sides.
-    """
-
-    kinds: frozenset[str]
-    space_left: str
-    newline_left: str
-    line_left: str
-    strict: bool
-
-    def pattern(self, kinds: Iterable[str] | None = None) -> str:
-        """Return a regular expression that matches, with zero width, at every place of ``kinds``."""
-        wanted = self.kinds if kinds is None else self.kinds & set(kinds)
-        found = []
-        for kind, left, white in ((SPACE, self.space_left, " "), (NEWLINE, self.newline_left, r"\n")):
-            if kind in wanted and self.strict:
-                found.append(f"(?<=[{PLAIN}]{left})(?={white}[{PLAIN}])")
-            elif kind in wanted:
-                found.append(f"(?<={left})(?={white})")
-        if LINE in wanted:
-            found.append(rf"(?<={self.line_left}\n)(?=[{PLAIN}])")
-        return "|".join(found)
-
-
-def join_places(normal: Normal, splits: Splits, kinds: frozenset[str], banned: str) -> Places:
-    """Return the places that all components allow."""
-    if normal.strict:
-        kinds &= {SPACE} if splits.letter else {SPACE, NEWLINE}
-    if normal.restarts or normal.strips:
-        kinds &= {SPACE, NEWLINE}
-    if NEWLINE in kinds and splits.letter and normal.strict:
-        kinds -= {NEWLINE}
-    but = f"(?![{re.escape(banned)}])" if banned else ""
-    visible = f"{but}[^{NOT_VISIBLE}]" if not normal.strict else f"{but}[{PLAIN}]"
-    return Places(
-        kinds=kinds,
-        space_left=visible,
-        newline_left=f"{but}[{PLAIN}]" if splits.letter else visible,
-        line_left=rf"(?:[^{NOT_VISIBLE}]|[\r\n])" if splits.runs else f"[^{NOT_VISIBLE}]",
-        strict=normal.strict,
-    )
 
 
 def read_added(
@@ -360,5 +297,4 @@ _SPANS = {
 
 
 def _spanned(content: str) -> frozenset[str]:
-    """Return the kinds of places that may occur inside a token."""
     return frozenset(kind for kind, pattern in _SPANS.items() if pattern.search(content))

@@ -22,12 +22,7 @@ _USUAL_EOS = (
     "<eos>",
     "<|end|>",
 )
-_SIDE_FILES = (
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "generation_config.json",
-    "config.json",
-)
+_SIDE_FILES = ("tokenizer_config.json", "special_tokens_map.json", "generation_config.json", "config.json")
 _MOST_IDS = 1 << 24
 _CONVERT = (
     "convert it once: transformers.AutoTokenizer.from_pretrained(FOLDER).save_pretrained(NEW_FOLDER), "

@@ -77,9 +77,6 @@ def _without(value: Any, key: str) -> Any:
     return value
 
 
-__all__ = ["TextTokenizer", "check_fingerprint", "encode_prompt", "load_tokenizer"]
-
-
 @dataclass(frozen=True, eq=False)
 class TextTokenizer:
     """Tokenizer with the properties that counting, training and decoding need.

@@ -8,13 +8,11 @@ from pathlib import Path
 
 from ...core.errors import UsageError
 from ...core.registry import resolve
-from ..proposers.registry import FITTING, FOREIGN, PROPOSERS, check_hybrid, part_names, usable, with_drafter
+from ..proposers.registry import FITTING, FOREIGN, PROPOSERS, part_names, usable, with_drafter
 from ..trees.policies import tree_settings
 from ..verify.registry import chosen_verifier
-from .heads import RANKER, no_ranker, parse_dynamic
-from .spec import DRAFT_MODEL, MethodGrid, MethodSpec, meaningless, meant_for, only_proposer, option_of
-
-_LANGUAGE_MODEL = "--drafter with a language model's folder beside it"
+from .heads import RANKER, check_head_options, no_ranker, parse_dynamic
+from .spec import DRAFT_MODEL, MethodGrid, MethodSpec, meaningless, option_needs, option_of
 
 
 @dataclass(frozen=True)
@@ -59,7 +57,7 @@ def expand(
         UsageError: two methods have the same name, or no method uses an option.
     """
     _check_heads(grid, heads)
-    found, notes = dict[str, MethodSpec](), list[str]()
+    specs, notes = dict[str, MethodSpec](), list[str]()
     several = draft_several(grid)
 
     def add(name: str, spec: MethodSpec, proposer: str) -> None:
@@ -68,14 +66,14 @@ def expand(
             if lost:
                 them = "them" if lost[1:] else "it"
                 notes.append(f"{name} drafts without {', '.join(lost)}: {proposer} has no use for {them}.")
-        if name in found:
+        if name in specs:
             raise UsageError(
                 "two methods have the same name", got=name, remedy="name them: --drafter LABEL=DIR"
             )
-        found[name] = spec
+        specs[name] = spec
 
     whole = grid.common.without("overlap", "drafter_tokenizer")
-    bare = whole.without(*(name for name in grid.common.given() if meant_for(name)))
+    bare = whole.without(*(name for name in grid.common.given() if option_needs(name).heads))
     for name in grid.proposers:
         if with_drafter(name) is None:
             spec = bare.model_copy(update={"proposer": name})
@@ -94,17 +92,19 @@ def expand(
                 "drafter_tokenizer": grid.common.drafter_tokenizer if facts.tokenizer else None,
             }
             add(method, bare.model_copy(update=own), name)
-            useless = [o for o, there in (("--vocab", grid.vocabs), ("--dynamic", grid.dynamic)) if there]
+            useless = [
+                option for option, given in (("--vocab", grid.vocabs), ("--dynamic", grid.dynamic)) if given
+            ]
             foreign = name in FOREIGN and (name != "tli" or bool(grid.dynamic))  # TLI restricts its bridge
             if useless and foreign and several:
-                given = " and ".join(useless)
-                notes.append(f"{method} drafts without {given}: {name} has no use for them.")
+                options = " and ".join(useless)
+                notes.append(f"{method} drafts without {options}: {name} has no use for them.")
                 continue
-            trained = {one: heads[one] for one in facts.heads}
+            trained = {head: heads[head] for head in facts.heads}
             for more, kind, changes in _vocab_ways(grid, trained, facts.hot_only):
                 start = bare if kind is None else _head_options(whole, kind, hybrid="vocab" in changes)
                 add(f"{method}+{more}", start.model_copy(update={**own, **changes}), name)
-    return found, notes
+    return specs, notes
 
 
 _Way = tuple[str, "str | None", dict[str, object]]
@@ -124,8 +124,8 @@ def _vocab_ways(grid: MethodGrid, trained: Mapping[str, str], hot_only: Sequence
                 ways.append((f"{label}+context", None, core))
             else:
                 ways += [
-                    (f"{label}+{one}", kind, {**core, "head": paths[one]})
-                    for one, kind in trained.items()
+                    (f"{label}+{head}", kind, {**core, "head": paths[head]})
+                    for head, kind in trained.items()
                     if kind == RANKER
                 ]
     return ways
@@ -133,16 +133,13 @@ def _vocab_ways(grid: MethodGrid, trained: Mapping[str, str], hot_only: Sequence
 
 def _head_options(spec: MethodSpec, kind: str, *, hybrid: bool) -> MethodSpec:
     """Drop the options of other kinds of head; ``dynamic`` sets the size of a hybrid head's tail."""
-    useless = [name for name in spec.given() if (kinds := meant_for(name)) and kind not in kinds]
+    useless = [name for name in spec.given() if (kinds := option_needs(name).heads) and kind not in kinds]
     return spec.without(*useless, *(["shortlist"] if hybrid else []))
 
 
 def _check_heads(grid: MethodGrid, heads: Mapping[str, str]) -> None:
     there = ", ".join(f"{label} ({kind})" for label, kind in heads.items()) or "no draft head"
-    for name in grid.common.given():
-        kinds = meant_for(name)
-        if kinds and not set(kinds) & set(heads.values()):
-            raise meaningless(option_of(name), there, f"--head with a {' or '.join(kinds)}")
+    check_head_options(grid.common, set(heads.values()), there)
     sources = [parse_dynamic(text).source for text in grid.dynamic]
     if len(set(sources)) < len(sources):
         raise UsageError(
@@ -150,9 +147,7 @@ def _check_heads(grid: MethodGrid, heads: Mapping[str, str]) -> None:
         )
     if sources and not grid.vocabs:
         raise UsageError(
-            "--dynamic adds tokens to a draft vocabulary",
-            got="no draft vocabulary",
-            expected="--vocab DIR",
+            "--dynamic adds tokens to a draft vocabulary", got="no draft vocabulary", expected="--vocab DIR"
         )
     if RANKER in sources and RANKER not in heads.values():
         raise no_ranker(there)
@@ -167,8 +162,8 @@ def check_grid(grid: MethodGrid, kinds: Sequence[str], *, sampled: bool) -> None
     Raises:
         UsageError: it has either.
     """
-    _check_belonging(grid.heads, grid.overlaps, kinds)
-    _check_settings(grid.common, grid.proposers, kinds, sampled=sampled)
+    first = {"head": next((path for _, path in grid.heads), None), "overlap": next(iter(grid.overlaps), None)}
+    _check_settings(grid.common.model_copy(update=first), grid.proposers, kinds, sampled=sampled)
 
 
 def check_spec(spec: MethodSpec, kind: str | None, *, sampled: bool) -> None:
@@ -177,47 +172,37 @@ def check_spec(spec: MethodSpec, kind: str | None, *, sampled: bool) -> None:
     Raises:
         UsageError: the settings do not fit together.
     """
-    kinds = [] if kind is None else [kind]
-    _check_settings(spec, [] if spec.proposer is None else [spec.proposer], kinds, sampled=sampled)
-    parts = part_names(spec.proposer) if spec.proposer else []
-    if spec.drafter is not None and parts and with_drafter(spec.proposer or "") is None:
+    proposers = [] if spec.proposer is None else [spec.proposer]
+    _check_settings(spec, proposers, [] if kind is None else [kind], sampled=sampled)
+    if spec.drafter is not None and proposers and with_drafter(proposers[0]) is None:
         raise UsageError(
             "this proposer does not use a drafter",
             got=f"--proposer {spec.proposer} and --drafter {spec.drafter}",
             expected="one of them",
             remedy="vocabforge eval compares several",
         )
-    if spec.vocab is not None and spec.drafter is None and "early-exit" not in parts:
+    if (
+        spec.vocab is not None
+        and spec.drafter is None
+        and "early-exit" not in part_names(spec.proposer or "")
+    ):
         raise UsageError(
             "--vocab restricts a draft head",
             got=f"proposer {spec.proposer}, which has none" if spec.proposer else "nothing that drafts",
             expected="--drafter DIR, or --proposer early-exit",
         )
-    _check_belonging(spec.head, spec.overlap, kinds)
     if (problem := spec.contradiction()) is not None:
         raise UsageError(problem, expected="settings that belong to one method")
     if spec.dynamic is not None:
         parse_dynamic(spec.dynamic)
 
 
-def _check_belonging(head: object, overlap: object, kinds: Sequence[str]) -> None:
-    if head and set(kinds) <= {DRAFT_MODEL}:
-        raise UsageError("--head belongs to a drafter", expected="--drafter with a trained drafter")
-    if overlap:
-        _check_draft_model("--overlap", kinds)
-
-
-def _check_draft_model(option: str, kinds: Sequence[str]) -> None:
-    if DRAFT_MODEL not in kinds:
-        raise meaningless(option, "no draft model", _LANGUAGE_MODEL)
-
-
 def _check_settings(
     spec: MethodSpec, proposers: Sequence[str], kinds: Sequence[str], *, sampled: bool
 ) -> None:
+    """Check the settings of all methods: the proposers, then what each option needs (``option_needs``)."""
     parts = [part for name in proposers for part in part_names(name)]
-    unknown = [name for name in parts if name not in PROPOSERS]
-    if unknown:
+    if unknown := [name for name in parts if name not in PROPOSERS]:
         raise UsageError(
             "there is no such proposer",
             got=", ".join(unknown),
@@ -227,37 +212,25 @@ def _check_settings(
     if spec.verifier is not None:
         chosen_verifier(spec.verifier, sampled=sampled)
     for name in proposers:
-        if len(part_names(name)) > 1:
-            check_hybrid(name, spec.control)
-        part = with_drafter(name)
-        if part and not any(part in FITTING[kind] for kind in kinds):
-            raise UsageError(
-                "this proposer has no drafter that drafts so",
-                got=f"--proposer {name} " + (f"with {' and '.join(kinds)}" if kinds else "without --drafter"),
-                expected=_LANGUAGE_MODEL
-                if part in FITTING[DRAFT_MODEL]
-                else "--drafter with a drafter of its kind",
-            )
-    given = [name for name in spec.given() if not meant_for(name) and name not in _NOT_DRAFTING]
+        _check_proposer(name, kinds, spec.control)
+    if spec.head is not None and set(kinds) <= {DRAFT_MODEL}:
+        raise UsageError("--head belongs to a drafter", expected="--drafter with a trained drafter")
     # The proposer of a draft model may be chosen later.
     open_choice = DRAFT_MODEL in kinds and not any(map(with_drafter, proposers))
-    for name in given:
-        proposer = only_proposer(name)
-        if proposer and proposer not in parts and not (open_choice and proposer in FOREIGN):
+    for name in spec.given():
+        needs = option_needs(name)
+        if needs.drafter and needs.drafter not in kinds:
+            raise meaningless(
+                option_of(name), " and ".join(kinds) or "no drafter", _drafter_of(f"kind {needs.drafter}")
+            )
+        if needs.proposer and needs.proposer not in parts and not (open_choice and needs.proposer in FOREIGN):
             named = ", ".join(proposers) or "no named proposer"
-            raise meaningless(option_of(name), named, f"--proposer {proposer}")
-    if spec.confidence is not None and "dspark" not in kinds:
-        raise UsageError(
-            "--confidence needs a DSpark drafter",
-            got="--confidence " + (f"with {' and '.join(kinds)}" if kinds else "without --drafter"),
-            expected="--drafter with a drafter of kind dspark",
-        )
-    if spec.drafter_tokenizer is not None:
-        _check_draft_model("--drafter-tokenizer", kinds)
-    if given and not kinds and all(map(with_drafter, proposers)):
+            raise meaningless(option_of(name), named, f"--proposer {needs.proposer}")
+    drafting = [name for name in spec.given() if not option_needs(name).heads and name not in _INPUTS]
+    if drafting and not kinds and all(map(with_drafter, proposers)):
         raise UsageError(
             "an option of drafting has no effect here",
-            got=f"{', '.join(map(option_of, given))}, and nothing drafts",
+            got=f"{', '.join(map(option_of, drafting))}, and nothing drafts",
             expected="--drafter DIR, --proposer n-gram or --proposer early-exit",
         )
     if spec.tree in (None, "dynamic"):
@@ -265,12 +238,45 @@ def _check_settings(
 
 
 # Fields that select inputs, not how to draft.
-_NOT_DRAFTING = ("drafter", "proposer", "vocab", "head", "dynamic", "overlap", "drafter_tokenizer")
+_INPUTS = ("drafter", "proposer", "vocab", "head", "dynamic", "overlap", "drafter_tokenizer")
+
+
+def _check_proposer(name: str, kinds: Sequence[str], control: str | None) -> None:
+    """Reject joined names that cannot form a hybrid, and proposers for another kind of drafter."""
+    parts = part_names(name)
+    drafting = [part for part in parts if with_drafter(part)]
+    if len(parts) > 1 and (set(parts) & set(FOREIGN) or len(drafting) > 1 or len(set(parts)) < len(parts)):
+        raise UsageError(
+            "these proposers make no hybrid",
+            got=name,
+            expected="at most one proposer that needs a drafter, of the target's vocabulary, and n-gram or early-exit",
+            source="--proposer",
+        )
+    if len(parts) > 1 and control in ("fixed", "adaptive"):
+        raise UsageError(
+            "a hybrid's cycles need a choice of the proposer",
+            got=f"--control {control} with --proposer {name}",
+            expected="--control bandit",
+            remedy="leave --control out",
+        )
+    if drafting and not any(drafting[0] in FITTING[kind] for kind in kinds):
+        kind = f"kind {DRAFT_MODEL}" if drafting[0] in FITTING[DRAFT_MODEL] else "its kind"
+        raise UsageError(
+            "this proposer has no drafter that drafts so",
+            got=f"--proposer {name} " + (f"with {' and '.join(kinds)}" if kinds else "without --drafter"),
+            expected=_drafter_of(kind),
+        )
+
+
+def _drafter_of(kind: str) -> str:
+    if kind == f"kind {DRAFT_MODEL}":
+        return "--drafter with a language model's folder beside it"
+    return f"--drafter with a drafter of {kind}"
 
 
 def own_options(spec: MethodSpec, proposer: str) -> list[str]:
     """Return the given options that only this proposer reads."""
-    return [option_of(name) for name in spec.given() if only_proposer(name) == proposer]
+    return [option_of(name) for name in spec.given() if option_needs(name).proposer == proposer]
 
 
 def fitting(kind: str, named: Sequence[str], path: Path) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -14,19 +14,12 @@ from ...core.values import parse_size
 from ...models.heads.core import rows_of
 from ...models.heads.io import LoadedHead
 from ...models.heads.low_rank import check_shortlist
-from ...models.heads.registry import (
-    DraftHead,
-    HeadBase,
-    HeadOptions,
-    ScoresSome,
-    StaticHead,
-    build_head,
-)
+from ...models.heads.registry import DraftHead, HeadBase, HeadOptions, ScoresSome, StaticHead, build_head
 from ...models.heads.router import Router, check_budgets
 from ...models.heads.scorer import LowRankScorer
 from ...vocab.subset.schedule import schedule_sizes
 from ...vocab.subset.subset import VocabSubset, load_subset
-from .spec import MethodSpec, meaningless, meant_for, option_of
+from .spec import MethodSpec, meaningless, option_needs, option_of
 
 SOURCES = ("context", "ranker")
 RANKER = "ranker"
@@ -80,10 +73,7 @@ def parse_dynamic(text: str) -> Dynamic:
 
 
 def spec_head(
-    base: HeadBase,
-    spec: MethodSpec,
-    trained: LoadedHead | None = None,
-    fingerprint: str | None = None,
+    base: HeadBase, spec: MethodSpec, trained: LoadedHead | None = None, fingerprint: str | None = None
 ) -> BuiltHead | None:
     """Return the draft head of a spec over an exact head; None for the exact head itself.
 
@@ -100,10 +90,7 @@ def spec_head(
 
 
 def head_parts(
-    base: HeadBase,
-    spec: MethodSpec,
-    trained: LoadedHead | None = None,
-    fingerprint: str | None = None,
+    base: HeadBase, spec: MethodSpec, trained: LoadedHead | None = None, fingerprint: str | None = None
 ) -> tuple[str, nn.Module | None, HeadOptions] | None:
     """Return kind, trained part and settings of a spec's draft head; None if it has none.
 
@@ -139,12 +126,16 @@ def no_ranker(got: str) -> UsageError:
     return UsageError(problem, got=got, expected="--head with a ranker")
 
 
-def _check_trained(loaded: LoadedHead, options: HeadOptions, spec: MethodSpec) -> None:
+def check_head_options(spec: MethodSpec, kinds: Collection[str], got: str) -> None:
+    """Reject options of draft heads of other ``kinds`` than those of the run, which ``got`` describes."""
     for name in spec.given():
-        kinds = meant_for(name)
-        if kinds and loaded.kind not in kinds:
-            found = f"{spec.head} ({loaded.kind})"
-            raise meaningless(option_of(name), found, f"--head with a {' or '.join(kinds)}")
+        wanted = option_needs(name).heads
+        if wanted and not set(wanted) & set(kinds):
+            raise meaningless(option_of(name), got, f"--head with a {' or '.join(wanted)}")
+
+
+def _check_trained(loaded: LoadedHead, options: HeadOptions, spec: MethodSpec) -> None:
+    check_head_options(spec, [loaded.kind], f"{spec.head} ({loaded.kind})")
     if isinstance(loaded.module, Router) and options.budgets:
         check_budgets(options.budgets, loaded.module.clusters, source=loaded.artifact.path)
     if isinstance(loaded.module, LowRankScorer):
@@ -153,13 +144,17 @@ def _check_trained(loaded: LoadedHead, options: HeadOptions, spec: MethodSpec) -
 
 def head_options(kind: str, meta: Mapping[str, Any], spec: MethodSpec) -> HeadOptions:
     """Return the options of a kind of head: from the spec if given, else as saved."""
+
+    def reads(name: str) -> bool:
+        return kind in option_needs(name).heads
+
     shortlist = spec.shortlist or meta.get("shortlist")
     budgets = parse_budget(spec.budget, spec.draft_steps) if spec.budget else meta.get("budgets")
     return HeadOptions(
-        shortlist=int(shortlist) if shortlist and kind in meant_for("shortlist") else None,
-        budgets=tuple(map(int, budgets)) if budgets and kind in meant_for("budget") else None,
-        rows=spec.head_rows if kind in meant_for("head_rows") else None,
-        fp8=(spec.ranker_fp8 or None) if kind in meant_for("ranker_fp8") else None,
+        shortlist=int(shortlist) if shortlist and reads("shortlist") else None,
+        budgets=tuple(map(int, budgets)) if budgets and reads("budget") else None,
+        rows=spec.head_rows if reads("head_rows") else None,
+        fp8=(spec.ranker_fp8 or None) if reads("ranker_fp8") else None,
     )
 
 

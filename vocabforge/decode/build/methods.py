@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...core.console import say
 from ...core.errors import UsageError, VocabForgeError
@@ -16,18 +16,17 @@ from ...models.heads.io import check_owner, owner_of
 from ...models.heads.registry import HeadBase, base_of, base_of_model
 from ...vocab.subset.subset import load_subset
 from ..engine import Decoder
-from ..proposers.interface import Wrap
+from ..interface import Wrap
+from ..proposers.draft_model import head_base
 from ..proposers.registry import FITTING, FOREIGN, Proposer, ProposerParts, make_proposer
 from ..request import Generator
 from ..verify.registry import chosen_verifier
+from .foreign import ForeignWays, Way, restricted
 from .grid import DrafterFacts, check_grid, check_spec, draft_several, expand, fitting
 from .heads import BuiltHead, DraftVocabulary, draft_vocabulary, missing_ids, spec_head
 from .models import Models, is_draft_model
 from .recipe import PLAIN, DecodingRecipe
-from .spec import DRAFT_MODEL, MethodGrid, MethodSpec, meant_for
-
-if TYPE_CHECKING:
-    from ..cross_vocab.build import ForeignWays, Way
+from .spec import DRAFT_MODEL, MethodGrid, MethodSpec, option_needs
 
 
 @dataclass(frozen=True)
@@ -130,13 +129,7 @@ def build_method(
         made, built, way = build_proposer(models, spec, name, sampled=sampled)
         control = spec.control or "fixed"
         decoder = Decoder(
-            models.model,
-            made,
-            context=context,
-            rows=rows,
-            control=control,
-            verifier=spec.verifier,
-            wrap=wrap,
+            models.model, made, context=context, rows=rows, control=control, verifier=spec.verifier, wrap=wrap
         )
     plan = made.plan
     parts = [f"{made.label}, {plan.nodes} nodes on {plan.levels} levels"]
@@ -203,8 +196,6 @@ def _parts(
     ways.check_used()
     (proposer,) = way.names
     if proposer not in FOREIGN:
-        from ..proposers.draft_model import head_base
-
         return proposer, small, _head(models, spec, lambda: head_base(models.model, small)), None
     if way.reason is not None:
         say(f"{name}: {proposer}, chosen because {way.reason}.")
@@ -215,8 +206,6 @@ def _parts(
             expected="--vocab with --proposer tli; no --dynamic if the vocabularies differ",
         )
     if spec.vocab is not None:
-        from ..cross_vocab.build import restricted
-
         assert way.bridge is not None
         subset = load_subset(spec.vocab, models.tokenizer.fingerprint)
         way = replace(way, bridge=restricted(way.bridge, subset, spec.vocab))
@@ -224,8 +213,6 @@ def _parts(
 
 
 def _ways(models: Models, spec: MethodSpec, sampled: bool, **more: Any) -> ForeignWays:
-    from ..cross_vocab.build import ForeignWays
-
     size = models.model.config.vocab_size
     return ForeignWays(models.tokenizer, size, spec, sampled=sampled, bridges=models.bridges, **more)
 
@@ -236,7 +223,7 @@ def _head(
     """Return the draft head of a spec. Equal requests share one, because it copies rows of the LM head."""
     if spec.vocab is None and spec.head is None:
         return None
-    asked = {name: value for name, value in spec.given().items() if meant_for(name)}
+    asked = {name: value for name, value in spec.given().items() if option_needs(name).heads}
     steps = spec.draft_steps if spec.budget else None  # a schedule of budgets depends on the draft steps
     key = spec.drafter, spec.vocab, spec.head, spec.dynamic, steps, *asked.items()
     if key not in models.built:

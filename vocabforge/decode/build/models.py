@@ -53,11 +53,7 @@ class Models:
             raise UsageError("there is no such dtype", got=dtype, expected=", ".join(DTYPES))
         self.target = target
         self.model: Target = model or load_decoding_target(
-            target,
-            backend,
-            dtype=DTYPES[dtype],
-            device=choose_device(device),
-            device_map=device_map,
+            target, backend, dtype=DTYPES[dtype], device=choose_device(device), device_map=device_map
         )
         self.tokenizer: TextTokenizer = load_tokenizer(tokenizer or target, rows=self.model.config.vocab_size)
         check_tokenizer_fits(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from copy import copy
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
@@ -61,9 +61,7 @@ class MethodSpec(StrictModel):
     vocab: Path | None = option(None, "Draft vocabulary (subset artefact): draft only these tokens.")
     head: Path | None = option(None, "Draft head (ranker, low-rank, router) to draft with.")
     shortlist: Size | None = option(
-        None,
-        "Number of candidates of a ranker [default: the saved one].",
-        extra={"heads": ["ranker"]},
+        None, "Number of candidates of a ranker [default: the saved one].", extra={"heads": ["ranker"]}
     )
     budget: Text | None = option(
         None,
@@ -101,6 +99,7 @@ class MethodSpec(StrictModel):
         None,
         "End a DSpark chain before a draft token whose estimated probability of being reached is lower "
         "[default: draft all].",
+        extra={"drafter": "dspark"},
     )
     tree_file: Path | None = option(None, "JSON file with the paths of a static tree, each a list of ranks.")
     draft_sampling: bool = option(
@@ -132,16 +131,15 @@ class MethodSpec(StrictModel):
         extra={"proposer": "slrs"},
     )
     single_token: bool = option(
-        False,
-        "slrs drafts one target token per cycle, as in its paper.",
-        extra={"proposer": "slrs"},
+        False, "slrs drafts one target token per cycle, as in its paper.", extra={"proposer": "slrs"}
     )
     overlap: Path | None = option(
         None,
         "Shared tokens of target and drafter: a folder written by `compare-vocab --output`, in either order.",
+        extra={"drafter": DRAFT_MODEL},
     )
     drafter_tokenizer: TokenizerPath | None = option(
-        None, "Tokenizer folder for a draft model without its own tokenizer."
+        None, "Tokenizer folder for a draft model without its own tokenizer.", extra={"drafter": DRAFT_MODEL}
     )
     control: Literal["fixed", "adaptive", "bandit"] | None = option(
         None,
@@ -198,6 +196,11 @@ class MethodSpec(StrictModel):
             or (value == 0 and type(value) is int)
         }
 
+    def texts(self, names: Sequence[str]) -> list[str]:
+        """Return options as on a command line, such as ``--depth 3``."""
+        values = {name: getattr(self, name) for name in names}
+        return [option_of(name) + ("" if value is True else f" {value}") for name, value in values.items()]
+
     def on(
         self,
         device: str,
@@ -241,7 +244,7 @@ class MethodSpec(StrictModel):
             return "vocab and head are two ways of drafting; dynamic: ranker joins them"
         if self.dynamic is not None and self.vocab is None:
             return "dynamic adds tokens to a draft vocabulary: give vocab"
-        useless = [name for name in self.given() if meant_for(name)] if self.head is None else []
+        useless = [name for name in self.given() if option_needs(name).heads] if self.head is None else []
         return f"{useless[0]} applies to a trained draft head: give head" if useless else None
 
 
@@ -293,17 +296,21 @@ def meaningless(what: str, got: object, expected: str, remedy: str | None = None
     return UsageError(f"{what} has no effect here", got=got, expected=expected, remedy=remedy)
 
 
-def _extra(name: str) -> Mapping[str, Any]:
-    extra = MethodSpec.model_fields[name].json_schema_extra
-    return extra if isinstance(extra, dict) else {}
+class OptionNeeds(NamedTuple):
+    """What an option of :class:`MethodSpec` needs to have an effect; its field declares it as ``extra``.
+
+    Attributes:
+        heads: kinds of trained draft head that read it; empty: it is not about heads.
+        proposer: the only proposer that reads it; None: all do.
+        drafter: the only kind of drafter that it is for; None: any.
+    """
+
+    heads: Sequence[str] = ()
+    proposer: str | None = None
+    drafter: str | None = None
 
 
-def meant_for(name: str) -> list[str]:
-    """Return the kinds of trained draft head to which an option applies; empty: it is not about heads."""
-    return list(_extra(name).get("heads", ()))
-
-
-def only_proposer(name: str) -> str | None:
-    """Return the only proposer that reads an option; None if all do."""
-    found: str | None = _extra(name).get("proposer")
-    return found
+def option_needs(name: str) -> OptionNeeds:
+    """Return what an option needs."""
+    extra: Any = MethodSpec.model_fields[name].json_schema_extra or {}
+    return OptionNeeds(**{key: extra[key] for key in OptionNeeds._fields if key in extra})

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from ..proposers.interface import PLAIN_PLAN, Plan
+from ..interface import PLAIN_PLAN, Plan
 from .control import CARRY, CHANGE, FIRST, HALF_LIFE, CycleFigures, Estimate, Ready, distinct
 from .estimates import SECONDS, CostEstimates, TokenEstimates
 

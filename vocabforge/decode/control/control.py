@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from ...core.registry import resolve
-from ..proposers.interface import PLAIN_PLAN, Plan
+from ..interface import PLAIN_PLAN, Plan
 from .estimates import SECONDS, CostEstimates, TokenEstimates
 
 # name -> "module:attr", called as control(plans)

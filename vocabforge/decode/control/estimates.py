@@ -13,7 +13,7 @@ from operator import mul
 
 import numpy as np
 
-from ..proposers.interface import Plan
+from ..interface import Plan
 
 SECONDS = (1e-9, 1e9)  # plausible range of a cycle
 OTHERS_FADE = 1 / 8  # relative rate at which evidence on trees of one width fades while another width is used

@@ -21,12 +21,12 @@ from ...models.heads.registry import DraftHead, StaticHead
 from ...models.kv_cache import KVCache
 from ...models.lean.model import LeanModel
 from ...vocab.overlap.bridge import Bridge
+from ..interface import Commit, Draw, Plan, Wrap
 from ..proposers.draft_model import DraftModelBackend, draft_model_of
-from ..proposers.interface import Commit, Draw, Plan, Wrap
 from ..proposers.model import ModelProposer
-from ..proposers.registry import Lap, ProposerParts
+from ..proposers.registry import Lap, ProposerParts, unused_options
 from ..tree import DraftTree
-from ..trees.policies import choose_policy
+from ..trees.policies import choose_policy, refuse_given
 from .text import DraftText
 from .trees import NO_TOKEN, Drafted, Respelling, TokenMap, Translation, paths_of
 
@@ -178,12 +178,12 @@ def build_slem(parts: ProposerParts) -> ForeignProposer:
     """Build the SLEM proposer (string-level exact match; Timor et al. 2025), which respells drafts."""
     bridge, drafter = check_parts(parts, "slem")
     options = parts.options
-    if options.draft_sampling:
-        raise UsageError(
-            "slem has no use for drawn drafts: it compares texts, and the drafter's distribution plays no part",
-            got="--draft-sampling",
-            expected="--proposer tli or slrs with it, or slem without",
-        )
+    refuse_given(
+        options,
+        unused_options(options, "slem"),
+        "slem has no use for drawn drafts: it compares texts, and the drafter's distribution plays no part",
+        expected="--proposer tli or slrs with it, or slem without",
+    )
     ratio = bridge.target.mean_bytes / bridge.drafter.mean_bytes
     if options.depth is None and options.tree in (None, "chain") and options.tree_file is None:
         tokens = min(max(round(TARGET_TOKENS * ratio), 2), MOST_DRAFTED)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ...vocab.overlap.bridge import Bridge
-from ..proposers.interface import Plan
+from ..interface import Plan
 from ..proposers.ngram import chain_trees, count_nodes, merged_trees
 from ..tree import DraftDistribution, DraftTree, root_trees
 from .text import DraftText, cut_incomplete

@@ -20,14 +20,14 @@ from ...core.errors import UsageError
 from ...models.drafters.parallel import ParallelDrafter, is_parallel
 from ...models.heads.exact import FullHead, answer
 from ...models.heads.registry import DraftHead, DraftState, exact_head
-from ...models.kv_cache import CacheView, TreeMask
+from ...models.kv_cache import CacheView
 from ...ops.decoder_layers import runs_layers
 from ...ops.few_rows import linear
 from ...ops.trees import bits_of
 from ..accelerate.graphs import GraphCapture
-from ..target_side import block_mask, view_length
+from ..interface import Commit, DraftBackend, DraftStep, Frontier, Wrap
+from ..positions import CapturedPositions, Positions, view_length
 from ..trees.policies import choose_policy
-from .interface import Commit, DraftBackend, DraftStep, Frontier, Wrap
 from .levels import Answer, LevelHead, level_step
 from .model import ModelProposer
 from .registry import ProposerParts
@@ -36,6 +36,8 @@ from .registry import ProposerParts
 class BlockBackend(DraftBackend):
     """Draft states of a parallel drafter: one pass computes ``states`` (B, levels, .) of all ``levels``."""
 
+    positions: Positions
+
     def __init__(self, drafter: ParallelDrafter, levels: int) -> None:
         self.drafter, self.kind, self.label = drafter, drafter.kind, drafter.label
         self.reads = drafter.reads
@@ -43,7 +45,7 @@ class BlockBackend(DraftBackend):
         self.most_levels = drafter.max_steps
         self.levels = levels
         self._weight = next(iter(drafter.parameters()))
-        self._bits = False  # attention takes lengths and bits instead of masks
+        self._positions: type[Positions] = Positions
 
     def allocate(self, rows: int, positions: int, scratch: int) -> None:
         c, weight, block = self.drafter.config, self._weight, self.drafter.block_rows
@@ -51,33 +53,28 @@ class BlockBackend(DraftBackend):
         capacity = positions + block + 2 * (scratch + 2)
         self.cache = self.drafter.new_cache(rows, capacity)
         self.drafter.ensure_positions(capacity)
-        self._slots = torch.arange(capacity, device=weight.device)
+        self.positions = self._positions(rows, capacity, weight.device)
         own = torch.ones(block, block, dtype=torch.bool, device=weight.device)
         self._own = own.tril() if self.drafter.config.causal else own
         self._own_bits = bits_of(self._own).repeat(rows, 1, 1)  # (B, b, words)
-        self.rows = torch.zeros(rows, dtype=torch.int64, device=weight.device)  # committed positions
-        self.lengths = [0] * rows  # host copy of ``rows``
         self._context = torch.zeros(rows, c.hidden_size, dtype=weight.dtype, device=weight.device)
         # (B, H) state of the last position, if drafting needs it.
         self._last = torch.zeros_like(self._context) if self.drafter.first_everywhere else None
 
     def prefill(self, row: int, following: Tensor, states: Tensor | None) -> None:
         assert states is not None
-        start, count = self.lengths[row], len(following)
-        steps = self._slots[start : start + count]
-        view = self._slots[: view_length(start + count, self.cache.capacity)]
+        steps = self.positions.extend(row, len(following))
+        view = self.positions.slots[: view_length(self.positions.lengths[row], self.cache.capacity)]
         cached = CacheView(self.cache.row(row), steps, view[None] <= steps[:, None])
         made = self.drafter.absorb(following[None], states[None], steps[None], cached)
         self._context[row] = self.drafter.fuse(states[-1:])[0]
         if made is not None and self._last is not None:
             self._last[row] = made[0, -1]
-        self.rows[row] += count
-        self.lengths[row] += count
 
     def advance(self, following: Tensor, states: Tensor | None, counts: Tensor) -> None:
         assert states is not None
-        steps = self.rows[:, None] + self._slots[: following.shape[1]]  # (B, L)
-        mask = TreeMask.chain(steps) if self._bits else self._view(steps.shape[1]) <= steps[:, :, None]
+        steps = self.positions.ahead(0, following.shape[1])  # (B, L)
+        mask = self.positions.line_mask(steps, 0, self.positions.view(steps.shape[1]))
         made = self.drafter.absorb(following, states, steps, CacheView(self.cache, steps, mask))
         last = (counts - 1).clamp(min=0)[:, None, None]
         idle = (counts == 0)[:, None]
@@ -86,45 +83,37 @@ class BlockBackend(DraftBackend):
         if made is not None and self._last is not None:
             found = made.gather(1, last.expand(-1, 1, made.shape[-1]))[:, 0]
             self._last.copy_(torch.where(idle, self._last, found))
-        self.rows.add_(counts)
+        self.positions.committed.add_(counts)
 
     def device_state(self) -> Sequence[Tensor]:
-        return self.rows, self._context, *(() if self._last is None else (self._last,))
+        return self.positions.committed, self._context, *(() if self._last is None else (self._last,))
 
     def wrap(self, wrap: Wrap) -> None:
-        self._bits = isinstance(wrap, GraphCapture)
+        self._positions = CapturedPositions if isinstance(wrap, GraphCapture) else Positions
 
     def view(self) -> Tensor:
-        return self._view(self.drafter.block_rows)
-
-    def _view(self, ahead: int) -> Tensor:
-        if self._bits:
-            return self._slots
-        return self._slots[: view_length(max(self.lengths) + ahead, self.cache.capacity)]
+        return self.positions.view(self.drafter.block_rows)
 
     def chains(self, head: DraftHead) -> bool:
         # Fewer calls, for one row on a CPU.
         level = head.head if isinstance(head, BiasedHead) else head
         inner = level.head if isinstance(level, LevelHead) else None
         self._head = inner.table() if isinstance(inner, FullHead) else None
-        if self._head is None or len(self.lengths) > 1 or not runs_layers(self._weight):
+        if self._head is None or len(self.positions.lengths) > 1 or not runs_layers(self._weight):
             return False
         return {self._head[0].dtype, self._weight.dtype} == {torch.float32}
 
     def chain(self, commit: Commit, count: int) -> Tensor:
         assert commit.states is not None
         assert self._head is not None
-        drafter, size, start = self.drafter, self.drafter.block_rows, self.lengths[0]
-        kept = commit.following.shape[1]
-        end = start + kept
-        steps, ahead = self._slots[start:end], self._slots[end : end + size]
-        view = self._slots[:end]
+        drafter, kept = self.drafter, commit.following.shape[1]
+        steps = self.positions.extend(0, kept)
+        end = self.positions.lengths[0]
+        view, ahead = self.positions.slots[:end], self.positions.slots[end : end + drafter.block_rows]
         cached = CacheView(self.cache, steps, end if kept == 1 else view <= steps[:, None])
         made = drafter.absorb(commit.following, commit.states, steps[None], cached)
         if made is not None and self._last is not None:
             self._last.copy_(made[:, -1])
-        self.rows.add_(kept)
-        self.lengths = [end]
         root = commit.following[:, -1]
         mask = F.pad(self._own, (end, 0), value=True)
         drafts = drafter.draft(root, self._last, ahead[None], CacheView(self.cache, ahead, mask))
@@ -141,12 +130,9 @@ class BlockBackend(DraftBackend):
         return torch.cat(tokens)[None]
 
     def start_in(self, roots: Tensor, view: Tensor) -> DraftStep:
-        slots = self.rows[:, None] + self._slots[: self.drafter.block_rows]  # (B, b)
-        mask: Tensor | TreeMask
-        if self._bits:
-            mask = TreeMask(self.rows, self._own_bits, slots)
-        else:
-            mask = block_mask(self._own.expand(len(roots), -1, -1), self.rows, len(view))
+        slots = self.positions.ahead(0, self.drafter.block_rows)  # (B, b)
+        own = self._own.expand(len(roots), -1, -1)
+        mask = self.positions.tree_mask(own, self._own_bits, 0, slots, view)
         drafts = self.drafter.draft(roots, self._last, slots, CacheView(self.cache, slots, mask))
         self.fed_tokens = roots[:, None]
         self.states = self.drafter.read_rows(drafts[:, : self.levels])  # (B, levels, H)

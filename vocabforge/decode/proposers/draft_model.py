@@ -22,8 +22,8 @@ from ...models.heads.registry import HeadBase, exact_head_of
 from ...models.lean.model import LeanModel
 from ...models.target.interface import Target
 from ..accelerate.graphs import GraphCapture
+from ..interface import Commit, DraftBackend, DraftStep, Frontier, Wrap
 from ..trees.policies import choose_policy
-from .interface import Commit, DraftBackend, DraftStep, Frontier, Wrap
 from .model import ModelProposer
 from .node_passes import NodePasses
 from .registry import ProposerParts

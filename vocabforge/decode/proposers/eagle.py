@@ -22,13 +22,12 @@ from ...models.drafters.interface import CachedDrafter
 from ...models.drafters.parts import RotaryPositions
 from ...models.heads.exact import FullHead
 from ...models.heads.registry import DraftHead, exact_head
-from ...models.kv_cache import CacheView, Mask, TreeMask
+from ...models.kv_cache import CacheView
 from ...ops.draft_chain import runs_chains
-from ...ops.trees import WORD
 from ..accelerate.graphs import GraphCapture
-from ..target_side import block_mask, view_length
+from ..interface import Commit, DraftBackend, DraftStep, Frontier, Wrap
+from ..positions import CapturedPositions, OneRow, Positions, view_length
 from ..trees.policies import choose_policy
-from .interface import Commit, DraftBackend, DraftStep, Frontier, Wrap
 from .model import ModelProposer
 from .registry import ProposerParts
 
@@ -53,87 +52,75 @@ class _Carry(NamedTuple):
 class EagleBackend(DraftBackend):
     """Draft states of an EAGLE drafter whose next state is a function of its path."""
 
+    positions: Positions
+
     def __init__(self, drafter: CachedDrafter, kind: str, label: str) -> None:
         self.drafter, self.kind, self.label = drafter, kind, label
         self.reads = drafter.reads
         self.aux_layers = tuple(drafter.config.aux_layers)
         self._weight = next(iter(drafter.parameters()))
-        self._device = self._weight.device
         self._head: tuple[Tensor, Tensor | None] | None = None  # head rows and their ids, for chains
-        self._bits = False  # attention takes lengths and bits instead of masks
-        self._told = True  # use the length on the host for a single row: fewer calls
+        self._wrap: Wrap | None = None
         self._run_extend = self._extend
 
     def allocate(self, rows: int, positions: int, scratch: int) -> None:
         # After the committed rows: a padded path while committing, or the nodes of a tree while drafting. A
         # row whose request has ended may be a path beyond its positions, and is drafted for with the others.
         capacity = positions + 2 * (scratch + 2)
-        c, weight = self.drafter.config, self._weight
-        self.cache = self.drafter.new_cache(rows, capacity)
-        self.drafter.ensure_positions(capacity)
+        drafter, weight = self.drafter, self._weight
+        self.cache = drafter.new_cache(rows, capacity)
+        drafter.ensure_positions(capacity)
         # Captured passes read the rotary tables at fixed addresses, and another decoder may need longer ones.
-        self._tables = list(self.drafter.buffers())
+        self._tables = list(drafter.buffers())
         self._scratch = max(scratch, 1)
-        self._columns = torch.eye(self._scratch, dtype=torch.bool, device=self._device)
-        # For captured passes: (P, 2 D) cosines and signed sines; slots (B, M) that a cycle may write, and
-        # their angles.
-        self._angles: Tensor | None = None
-        if self._bits and isinstance(self.drafter, RotaryPositions):
-            self._angles = torch.cat([self.drafter.cos[:capacity], self.drafter.sin[:capacity]], -1)
-        self._most = scratch + 2
-        self._steps: Tensor | None = None
-        self._turns: Tensor | None = None
-        self._slots = torch.arange(capacity, device=self._device)
-        self.rows = torch.zeros(rows, dtype=torch.int64, device=self._device)  # committed rows
-        self.lengths = [0] * rows  # host copy of ``rows``
-        self._g = torch.zeros(rows, c.hidden_size, dtype=weight.dtype, device=self._device)
-        self._read: Tensor | None = None  # the head's input computed from it, if known
+        self._columns = torch.eye(self._scratch, dtype=torch.bool, device=weight.device)
+        if isinstance(self._wrap, GraphCapture):
+            angles: Tensor | None = None
+            if isinstance(drafter, RotaryPositions):
+                angles = torch.cat([drafter.cos[:capacity], drafter.sin[:capacity]], -1)
+            self.positions = CapturedPositions(rows, capacity, weight.device, scratch + 2, angles)
+        else:
+            one_row = rows == 1 and self._wrap is None
+            self.positions = (OneRow if one_row else Positions)(rows, capacity, weight.device)
+        self._g = torch.zeros(rows, drafter.config.hidden_size, dtype=weight.dtype, device=weight.device)
+        self._g_read: Tensor | None = None  # the head's input computed from it, if known
         self._fed = torch.zeros_like(self._g)  # states that it was computed from
 
     def prefill(self, row: int, following: Tensor, states: Tensor | None) -> None:
         assert states is not None
-        start, count = self.lengths[row], len(following)
-        steps = self._slots[start : start + count]
-        view = self._slots[: view_length(start + count, self.cache.capacity)]
+        steps = self.positions.extend(row, len(following))
+        view = self.positions.slots[: view_length(self.positions.lengths[row], self.cache.capacity)]
         fused = self.drafter.fuse(states)
         cached = CacheView(self.cache.row(row), steps, view[None] <= steps[:, None])
         g, _ = self.drafter.extend(following[None], fused[None], steps[None], cached)
-        self._g[row], self._fed[row], self._read = g[0, -1], fused[-1], None
-        self.rows[row] += count
-        self.lengths[row] += count
+        self._g[row], self._fed[row], self._g_read = g[0, -1], fused[-1], None
 
     def commit(self, commit: Commit) -> None:
-        self._steps = None  # those of a draft belong to another pass
+        self.positions.end_pass()  # that of a draft
         super().commit(commit)
 
     def advance(self, following: Tensor, states: Tensor | None, counts: Tensor) -> None:
         assert states is not None
-        self._read = None
-        self._run_extend(following, states, counts, self._view(following.shape[1]))
-        self.rows.add_(counts)
+        self._g_read = None
+        self._run_extend(following, states, counts, self.positions.view(following.shape[1]))
+        self.positions.committed.add_(counts)
 
     def device_state(self) -> Sequence[Tensor]:
-        return self.rows, self._g, self._fed
+        return self.positions.committed, self._g, self._fed
 
     def _extend(self, following: Tensor, states: Tensor, counts: Tensor, view: Tensor) -> None:
         """Write the keys of committed positions, and ``_g`` and ``_fed`` of each row's last one."""
-        count = following.shape[1]
-        alone = self._told and len(self.lengths) == 1 and count == int(counts)
-        if self._bits and self._steps is None:
-            self._look_ahead(count)
-        steps = self._ahead(0, count)  # (B, L)
+        positions, count = self.positions, following.shape[1]
+        positions.begin_pass(count)
+        steps = positions.ahead(0, count)  # (B, L)
         fused = self.drafter.fuse(states)
-        bits = self._bits and steps.shape[1] <= WORD
-        if alone and count == 1:
-            mask: Mask = self.lengths[0] + 1
-        else:
-            mask = TreeMask.chain(steps, angles=self._turned(0, count)) if bits else view <= steps[:, :, None]
-        g, read = self.drafter.extend(following, fused, steps, CacheView(self.cache, steps, mask))
-        self._steps = None
-        if alone:
+        cached = CacheView(self.cache, steps, positions.line_mask(steps, 0, view))
+        g, read = self.drafter.extend(following, fused, steps, cached)
+        positions.end_pass()
+        if isinstance(positions, OneRow) and count == int(counts):
             self._g.copy_(g[:, -1])
             self._fed.copy_(fused[:, -1])
-            self._read = read[:, -1]
+            self._g_read = read[:, -1]
             return
         last = counts[:, None, None].expand(-1, 1, g.shape[-1])  # an idle row keeps its state
         for state, made in ((self._g[:, None], g), (self._fed[:, None], fused)):
@@ -141,8 +128,9 @@ class EagleBackend(DraftBackend):
 
     def chains(self, head: DraftHead) -> bool:
         self._head = head.table() if isinstance(head, FullHead) else None
-        one = self._told and len(self.lengths) == 1 and isinstance(self.drafter, Eagle3Drafter)
-        if not one or self.drafter.cache_layers > 1 or self._head is None or not runs_chains(self._weight):
+        if not isinstance(self.positions, OneRow) or not isinstance(self.drafter, Eagle3Drafter):
+            return False
+        if self.drafter.cache_layers > 1 or self._head is None or not runs_chains(self._weight):
             return False
         return {self._head[0].dtype, self._weight.dtype, self.drafter.embedding.dtype} == {torch.float32}
 
@@ -151,57 +139,24 @@ class EagleBackend(DraftBackend):
         assert self._head is not None
         assert isinstance(self.drafter, Eagle3Drafter)
         head, ids = self._head
-        start, following = self.lengths[0], commit.following[0]
+        following, start = commit.following[0], self.positions.lengths[0]
         tokens = self.drafter.chain(
             following, commit.states[0], start, count, cache=self.cache, head=head, head_ids=ids
         )
-        self.rows.add_(len(following))
-        self.note([len(following)])
+        self.positions.extend(0, len(following))
         return tokens[None]
 
-    def _ahead(self, used: int, count: int) -> Tensor:
-        """Return ``count`` slots (B, count), ``used`` slots after the committed ones."""
-        if self._told and len(self.lengths) == 1:
-            return self._slots[self.lengths[0] + used :][:count][None]
-        if self._bits and self._steps is not None:
-            return self._steps[:, used : used + count]
-        return self.rows[:, None] + self._slots[used : used + count]
-
-    def _look_ahead(self, count: int) -> None:
-        """Compute slots and angles of a whole captured pass, which writes at most ``count`` slots."""
-        self._steps = self.rows[:, None] + self._slots[: max(count, self._most)]
-        self._turns = None if self._angles is None else self._angles[self._steps]
-
-    def _turned(self, first: int, count: int, width: int = -1) -> tuple[Tensor, Tensor] | None:
-        """Return angles (B, count, D) from position ``first`` after the committed ones.
-
-        A single position's angles are repeated ``width`` times.
-        """
-        if self._turns is None:
-            return None
-        cos, sin = self._turns[:, first : first + count].expand(-1, width, -1).chunk(2, -1)
-        return cos, sin
-
-    def _view(self, ahead: int) -> Tensor:
-        """Return the slots that a pass with ``ahead`` new slots reads."""
-        if self._bits:
-            return self._slots
-        if self._told and len(self.lengths) == 1:
-            return self._slots[: self.lengths[0] + ahead]
-        return self._slots[: view_length(max(self.lengths) + ahead, self.cache.capacity)]
-
     def wrap(self, wrap: Wrap) -> None:
-        self._bits, self._told = isinstance(wrap, GraphCapture), False
+        self._wrap = wrap
         self._run_extend = wrap(f"{self.kind} commit", self._extend)
 
     def view(self) -> Tensor:
-        return self._view(self._scratch)
+        return self.positions.view(self._scratch)
 
     def start_in(self, roots: Tensor, view: Tensor) -> DraftStep:
-        if self._bits:
-            self._look_ahead(0)
+        self.positions.begin_pass()
         g = self._g[:, None]
-        read = self.drafter.read(g) if self._read is None else self._read[:, None]
+        read = self.drafter.read(g) if self._g_read is None else self._g_read[:, None]
         return DraftStep(read, roots[:, None], self._fed[:, None], _Carry(g, None, 0, view))
 
     def fed(self, frontier: Frontier, step: DraftStep) -> Tensor:
@@ -212,37 +167,26 @@ class EagleBackend(DraftBackend):
 
     def expand(self, frontier: Frontier, step: DraftStep, level: int) -> DraftStep:
         carry: _Carry = step.carry
-        width = frontier.tokens.shape[1]
-        view = carry.view
-        slots = self._ahead(carry.used, width)  # (B, W)
+        positions, width, used = self.positions, frontier.tokens.shape[1], carry.used
+        slots = positions.ahead(used, width)  # (B, W)
         above: Tensor | None = None
-        if width == 1 and carry.used == level - 1:  # a chain node attends to all nodes before it
-            position = slots
-            if self._told and len(self.lengths) == 1:
-                mask: Mask = self.lengths[0] + level
-            elif self._bits:
-                mask = TreeMask.chain(slots, angles=self._turned(level - 1, 1))
-            else:
-                mask = view <= slots[:, :, None]
+        if width == 1 and used == level - 1:  # a chain node attends to all nodes before it
+            position, mask = slots, positions.line_mask(slots, used, carry.view)
         else:
-            position = self._ahead(level - 1, 1).expand(-1, width)
-            if self._bits:
-                assert frontier.words is not None
-                mask = TreeMask(self.rows, frontier.words, position, angles=self._turned(level - 1, 1, width))
-            else:
+            position = positions.ahead(level - 1, 1).expand(-1, width)
+            if not positions.bits:
                 pick = frontier.parents[:, :, None].expand(-1, -1, self._scratch)
-                above = self._above(carry).gather(1, pick) | self._columns[carry.used : carry.used + width]
-                mask = block_mask(above, self.rows, len(view))
+                above = self._above(carry).gather(1, pick) | self._columns[used : used + width]
+            mask = positions.tree_mask(above, frontier.words, level - 1, position, carry.view)
         g = self.fed(frontier, step)
-        cached = CacheView(self.cache, slots, mask)
-        state, read = self.drafter.extend(frontier.tokens, g, position, cached)
-        return DraftStep(read, frontier.tokens, g, _Carry(state, above, carry.used + width, view))
+        state, read = self.drafter.extend(frontier.tokens, g, position, CacheView(self.cache, slots, mask))
+        return DraftStep(read, frontier.tokens, g, _Carry(state, above, used + width, carry.view))
 
     def _above(self, carry: _Carry) -> Tensor:
         """Return ``above`` of the last frontier; after a chain, all its nodes."""
         if carry.above is not None:
             return carry.above
-        return self._columns[: carry.used].any(0).expand(len(self.rows), 1, -1)
+        return self._columns[: carry.used].any(0).expand(len(self._g), 1, -1)
 
 
 def _build(kind: str, label: str, default_tree: str, parts: ProposerParts) -> ModelProposer:

@@ -24,9 +24,9 @@ from ...models.lean.config import FAMILIES
 from ...models.lean.model import LeanModel
 from ..accelerate.graphs import GraphCapture
 from ..exit_states import ExitStates, places_of
+from ..interface import DraftBackend, DraftStep, Frontier, Wrap
 from ..tree import DraftTree
 from ..trees.policies import choose_policy
-from .interface import DraftBackend, DraftStep, Frontier, Wrap
 from .model import ModelProposer
 from .node_passes import NodePasses, NodeStates
 from .registry import ProposerParts

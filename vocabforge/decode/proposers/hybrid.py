@@ -15,8 +15,8 @@ from torch import Tensor
 from ...core.errors import UsageError
 from ...models.heads.registry import DraftHead
 from ...models.kv_cache import KVCache
+from ..interface import Commit, Draw, Plan, SometimesReady, Wrap, WrapsPasses
 from ..tree import DraftTree
-from .interface import Commit, Draw, Plan, SometimesReady, Wrap, WrapsPasses
 from .registry import JOIN, Lap, Proposer
 
 

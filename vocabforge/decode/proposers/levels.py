@@ -7,7 +7,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from ...models.heads.registry import DraftHead, DraftState
-from .interface import DraftBackend, DraftStep, Frontier
+from ..interface import DraftBackend, DraftStep, Frontier
 
 Answer = tuple[Tensor, Tensor]
 

@@ -15,8 +15,8 @@ from torch import Tensor
 from ...core.errors import UsageError
 from ...models.drafters.medusa import MedusaDrafter
 from ...models.heads.registry import exact_head
+from ..interface import DraftBackend, DraftStep, Frontier
 from ..trees.policies import choose_policy
-from .interface import DraftBackend, DraftStep, Frontier
 from .levels import LevelHead, level_step
 from .model import ModelProposer
 from .registry import ProposerParts
@@ -38,9 +38,6 @@ class MedusaBackend(DraftBackend):
         size = self.drafter.config.hidden_size
         self._h = torch.zeros(rows, size, dtype=weight.dtype, device=weight.device)
 
-    def begin(self, row: int, prompt_ids: Sequence[int]) -> None:
-        """Do nothing: the prompt's last state replaces the old one."""
-
     def prefill(self, row: int, following: Tensor, states: Tensor | None) -> None:
         assert states is not None
         self._h[row] = states[-1]
@@ -49,9 +46,6 @@ class MedusaBackend(DraftBackend):
         assert states is not None
         last = (counts - 1).clamp(min=0)[:, None, None].expand(-1, 1, states.shape[-1])
         self._h.copy_(torch.where((counts == 0)[:, None], self._h, states.gather(1, last)[:, 0]))
-
-    def note(self, counts: Sequence[int]) -> None:
-        """Do nothing, because Medusa has no cache."""
 
     def device_state(self) -> Sequence[Tensor]:
         return (self._h,)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -15,19 +16,10 @@ from ...models.heads.registry import DraftHead, DraftState
 from ...models.kv_cache import KVCache
 from ...ops.few_rows import MOST_ROWS as FEW
 from ..accelerate.graphs import GraphCapture
+from ..interface import Commit, DraftBackend, DraftPolicy, DraftStep, Draw, Frontier, Plan, Wrap
 from ..tree import DraftTree
 from ..trees.fixed import ShapePolicy
 from .context import ContextTokens
-from .interface import (
-    Commit,
-    DraftBackend,
-    DraftPolicy,
-    DraftStep,
-    Draw,
-    Frontier,
-    Plan,
-    Wrap,
-)
 from .registry import Lap
 
 MOST_PENDING = 1024  # positions committed without a draft that may accumulate before the next draft
@@ -47,39 +39,36 @@ class ModelProposer:
         self.reads, self.aux_layers = backend.reads, backend.aux_layers
         self.plan, self.samples = policy.plan, policy.samples
         self.scratch = policy.scratch + 1 if backend.shares_cache else 0
+        self.pending = PendingCommits()
         self._context: ContextTokens | None = None
-        self._pending: list[Commit] = []
-        self._waiting = 0  # positions in ``_pending``
         self._unread: dict[int, int] = {}  # prompt positions of each row not yet prefilled
-        self._wrap: Wrap | None = None
         # The head, if it prepares steps; a check in every cycle would take longer than a kernel.
         self._prepares = head if isinstance(head, PreparesSteps) else None
-        self.by_steps = False  # no single-call chains, so that steps can be timed
-        # For chains that commit and draft in one call.
-        self._chain: ShapePolicy | None = None
-        self._captured: GraphCapture | None = None
-        self._whole: dict[Plan, Callable[..., DraftTree]] = {}
+        self._capture: GraphCapture | None = None
+        self._one_pass: _OnePass | None = None  # if all drafting is wrapped
+        self._mode: _Mode = _LevelByLevel(self)
 
     def plans(self) -> list[Plan]:
         return self.policy.plans()
 
     def allocate(self, rows: int, positions: int, cache: KVCache) -> None:
-        if self._captured is not None:
-            self.wrap(self._captured)  # captured passes access the old memory
+        if self._capture is not None:
+            self.wrap(self._capture)  # captured passes access the old memory
         self.backend.share(cache)
         self.backend.allocate(rows, positions, self.policy.scratch)
+        self._rows = rows
         if self.head.context_size:
             self._context = ContextTokens(rows, self.head.context_size, cache.device)
-        self._pending, self._waiting = [], 0
-        policy, self._chain = self.policy, None
-        eager = self._wrap is None and not self.by_steps
-        if eager and isinstance(policy, ShapePolicy) and policy.chain and self.backend.chains(self.head):
-            self._chain = policy
+        self.pending = PendingCommits()
+        self._mode = self._one_pass or _LevelByLevel(self)
+        chain = isinstance(self.policy, ShapePolicy) and self.policy.chain
+        if self._one_pass is None and chain and self.backend.chains(self.head):
+            self._mode = _OneCall(self)
 
     def begin(self, row: int, prompt_ids: Sequence[int]) -> None:
-        if self._chain is None:
-            self._flush()  # commit the other rows' positions
-        self._pending, self._waiting = [], 0
+        if self._rows > 1:  # the other rows' positions
+            self.flush()
+        self.pending = PendingCommits()
         self.backend.begin(row, prompt_ids)
         self._unread[row] = len(prompt_ids)
         if self._context is not None:
@@ -93,50 +82,32 @@ class ModelProposer:
 
     def commit(self, commit: Commit) -> None:
         """Keep accepted positions; without a draft, they may wait until the next one."""
-        self._meet(commit.tokens)
-        if self._chain is None and commit.path is not None:
+        self._add_context(commit.tokens)
+        if commit.path is not None and not self._mode.commits:
             self.backend.commit(commit)
             return
-        commit = _trimmed(commit) if len(commit.tokens) == 1 else commit  # a joined row has no padding
-        self._pending.append(commit)
-        self._waiting += commit.following.shape[1]
-        if self._waiting >= MOST_PENDING:
-            self._flush()
+        self.pending.add(commit)
+        if self.pending.positions >= MOST_PENDING:
+            self.flush()
 
-    def _meet(self, tokens: Sequence[Sequence[int]]) -> None:
+    def flush(self) -> None:
+        """Commit the pending positions."""
+        for commit in self.pending.take():
+            self.backend.commit(commit)
+
+    def _add_context(self, tokens: Sequence[Sequence[int]]) -> None:
         if self._context is not None:
-            for row, found in enumerate(tokens):
-                self._context.add(row, found)
+            for row, new in enumerate(tokens):
+                self._context.add(row, new)
 
-    def _flush(self) -> None:
-        if not self._pending:
-            return
-        if len(self._pending[0].counts) == 1:  # one row has no padding between its parts
-            self.backend.commit(_joined(self._pending))
-        else:
-            for commit in self._pending:
-                self.backend.commit(commit)
-        self._pending, self._waiting = [], 0
+    def context(self) -> Tensor | None:
+        """Return the tokens of each request's text, if the head reads them; always the same tensor."""
+        return None if self._context is None else self._context.tensor
 
     def propose(self, roots: Tensor, plan: Plan, draws: Sequence[Draw] | None, lap: Lap) -> DraftTree:
-        if self._chain is not None and 0 < self._waiting <= FEW:
-            commit = _joined(self._pending)
-            self._pending, self._waiting = [], 0
-            tokens = self.backend.chain(commit, plan.levels)
-            lap("layers")
-            return self._chain.tree(plan, tokens)
-        self._flush()
-        context = None if self._context is None else self._context.tensor
-        whole = self._whole_pass(plan)
-        if whole is not None:
-            tree: DraftTree = whole(roots, self.backend.view(), context)
-            lap("layers")
-            return tree
-        tree = self._draft(self.backend.start(roots), roots, context, plan, draws, lap)
-        exits = self.backend.exits(tree)
-        return tree if exits is None else replace(tree, exits=exits)
+        return self._mode.propose(roots, plan, draws, lap)
 
-    def _draft(
+    def grow(
         self,
         step: DraftStep,
         roots: Tensor,
@@ -145,7 +116,8 @@ class ModelProposer:
         draws: Sequence[Draw] | None,
         lap: Lap,
     ) -> DraftTree:
-        growth = self.policy.grow(len(roots), plan, draws, self._captured is not None)
+        """Grow trees from the states at the roots: score and select children, expand them, and so on."""
+        growth = self.policy.grow(len(roots), plan, draws, self._capture is not None)
         level = 0
         state = DraftState(0, step.tokens.flatten(), step.previous.flatten(0, 1), len(roots), context)
         lap("layers")
@@ -157,10 +129,10 @@ class ModelProposer:
             level += 1
             if not self.backend.worth(frontier, level):
                 break
-            ahead = self._prepared(frontier, step, state)
+            prepared = self._prepared(frontier, step, state)
             step = self.backend.expand(frontier, step, level)
             fed = step.tokens.flatten(), step.previous.flatten(0, 1)
-            state = ahead or DraftState(level, *fed, len(roots), context)
+            state = prepared or DraftState(level, *fed, len(roots), context)
             lap("layers")
         tree = growth.finish(roots)
         lap("draft")
@@ -184,13 +156,16 @@ class ModelProposer:
 
     def prepare(self) -> None:
         """Move the host's data to the device before a cycle on the device."""
-        self._flush()
-        self._told = None if self._context is None else self._context.tensor  # always the same tensor
-        self._view = self.backend.view()
+        self.flush()
+        self._inputs = self.backend.view(), self.context()
 
     def draft(self, roots: Tensor, plan: Plan) -> DraftTree:
         """Draft trees under the last committed tokens (B,) on the device; call :meth:`prepare` first."""
-        return self._draft(self.backend.start_in(roots, self._view), roots, self._told, plan, None, _no_lap)
+        return self.draft_in(roots, *self._inputs, plan)
+
+    def draft_in(self, roots: Tensor, view: Tensor, context: Tensor | None, plan: Plan) -> DraftTree:
+        """Draft as a function of tensors; ``view``: see ``DraftBackend``."""
+        return self.grow(self.backend.start_in(roots, view), roots, context, plan, None, _no_lap)
 
     def advance(self, following: Tensor, states: Tensor | None, counts: Tensor) -> None:
         """Commit drafted positions on the device; see ``DraftBackend``."""
@@ -198,30 +173,114 @@ class ModelProposer:
 
     def note(self, tokens: Sequence[Sequence[int]]) -> None:
         """Commit on the host: the committed tokens of each row."""
-        self._meet(tokens)
-        self.backend.note([len(found) for found in tokens])
+        self._add_context(tokens)
+        self.backend.note(list(map(len, tokens)))
 
     def device_state(self) -> Sequence[Tensor]:
         return self.backend.device_state()
 
     def wrap(self, wrap: Wrap) -> None:
         """Speed up drafting: all of it as one pass if it is a function of tensors, otherwise its passes."""
-        self._whole = {}
-        self._captured = wrap if isinstance(wrap, GraphCapture) else None
+        self._capture = wrap if isinstance(wrap, GraphCapture) else None
         self.backend.wrap(wrap)
-        if self.on_device():
-            self._wrap = wrap
+        self._one_pass = _OnePass(self, wrap) if self.on_device() else None
 
-    def _whole_pass(self, plan: Plan) -> Callable[..., DraftTree] | None:
-        if self._wrap is None:
-            return None
-        if plan not in self._whole:
+
+class PendingCommits:
+    """Commits that wait for the next draft; ``positions`` counts theirs, with padding."""
+
+    def __init__(self) -> None:
+        self._commits: list[Commit] = []
+        self.positions = 0
+
+    def add(self, commit: Commit) -> None:
+        if len(commit.tokens) == 1:  # commits of a single row are joined without padding
+            count = len(commit.tokens[0])
+            states = None if commit.states is None else commit.states[:, :count]
+            commit = replace(commit, following=commit.following[:, :count], states=states)
+        self._commits.append(commit)
+        self.positions += commit.following.shape[1]
+
+    def take(self) -> list[Commit]:
+        """Remove and return the commits, those of a single row as one."""
+        commits, self._commits, self.positions = self._commits, [], 0
+        if len(commits) < 2 or len(commits[0].tokens) > 1:
+            return commits
+        states = [commit.states for commit in commits if commit.states is not None]
+        joined = replace(
+            commits[0],
+            following=torch.cat([commit.following for commit in commits], 1),
+            states=torch.cat(states, 1) if states else None,
+            counts=torch.stack([commit.counts for commit in commits]).sum(0),
+            tokens=[[token for commit in commits for token in commit.tokens[0]]],
+        )
+        return [joined]
+
+
+class _Mode(Protocol):
+    """A way to run the drafting of a cycle; ``commits`` if it commits the last cycle's positions as well."""
+
+    commits: bool
+
+    def propose(self, roots: Tensor, plan: Plan, draws: Sequence[Draw] | None, lap: Lap) -> DraftTree: ...
+
+
+class _LevelByLevel:
+    """Drafting driven by the host, for any backend, head and policy."""
+
+    commits = False
+
+    def __init__(self, proposer: ModelProposer) -> None:
+        self._proposer = proposer
+
+    def propose(self, roots: Tensor, plan: Plan, draws: Sequence[Draw] | None, lap: Lap) -> DraftTree:
+        proposer, backend = self._proposer, self._proposer.backend
+        proposer.flush()
+        tree = proposer.grow(backend.start(roots), roots, proposer.context(), plan, draws, lap)
+        exits = backend.exits(tree)
+        return tree if exits is None else replace(tree, exits=exits)
+
+
+class _OnePass:
+    """Drafting as one compiled or captured pass for each plan."""
+
+    commits = False
+
+    def __init__(self, proposer: ModelProposer, wrap: Wrap) -> None:
+        self._proposer, self._wrap = proposer, wrap
+        self._passes: dict[Plan, Callable[..., DraftTree]] = {}
+
+    def propose(self, roots: Tensor, plan: Plan, draws: Sequence[Draw] | None, lap: Lap) -> DraftTree:
+        proposer = self._proposer
+        proposer.flush()
+        if plan not in self._passes:
 
             def draft(roots: Tensor, view: Tensor, context: Tensor | None) -> DraftTree:
-                return self._draft(self.backend.start_in(roots, view), roots, context, plan, None, _no_lap)
+                return proposer.draft_in(roots, view, context, plan)
 
-            self._whole[plan] = self._wrap(f"{self.kind} drafting of {plan.nodes} nodes", draft)
-        return self._whole[plan]
+            self._passes[plan] = self._wrap(f"{proposer.kind} drafting of {plan.nodes} nodes", draft)
+        tree = self._passes[plan](roots, proposer.backend.view(), proposer.context())
+        lap("layers")
+        return tree
+
+
+class _OneCall:
+    """Chains of one row on a CPU: one call commits the pending positions and drafts the best tokens."""
+
+    commits = True
+
+    def __init__(self, proposer: ModelProposer) -> None:
+        self._proposer, self._otherwise = proposer, _LevelByLevel(proposer)
+
+    def propose(self, roots: Tensor, plan: Plan, draws: Sequence[Draw] | None, lap: Lap) -> DraftTree:
+        proposer, policy = self._proposer, self._proposer.policy
+        if not 0 < proposer.pending.positions <= FEW:
+            return self._otherwise.propose(roots, plan, draws, lap)
+        (commit,) = proposer.pending.take()
+        tokens = proposer.backend.chain(commit, plan.levels)
+        lap("layers")
+        assert isinstance(policy, ShapePolicy)
+        return policy.tree(plan, tokens)
 
 
 def _no_lap(part: str) -> None:
@@ -244,27 +303,3 @@ def check_tree(backend: DraftBackend, head: DraftHead, policy: DraftPolicy) -> N
             expected=f"at most depth {backend.most_levels - 1}",
             remedy="lower --depth",
         )
-
-
-def _trimmed(commit: Commit) -> Commit:
-    count = len(commit.tokens[0])
-    if commit.following.shape[1] == count:
-        return commit
-    states = None if commit.states is None else commit.states[:, :count]
-    return replace(commit, following=commit.following[:, :count], states=states)
-
-
-def _joined(commits: Sequence[Commit]) -> Commit:
-    """Join consecutive commits of one row."""
-    if len(commits) == 1:
-        return commits[0]
-    first = commits[0]
-    return replace(
-        first,
-        following=torch.cat([one.following for one in commits], 1),
-        states=None
-        if first.states is None
-        else torch.cat([one.states for one in commits if one.states is not None], 1),
-        counts=torch.stack([one.counts for one in commits]).sum(0),
-        tokens=[[token for one in commits for token in one.tokens[0]]],
-    )

@@ -15,11 +15,11 @@ from torch import Tensor
 from ...core.errors import UsageError
 from ...models.heads.registry import DraftHead
 from ...models.kv_cache import KVCache
+from ..interface import Commit, Draw, Plan, shallower_plans
 from ..tree import DraftTree, build_tree, root_trees
 from ..trees.policies import refuse_given
 from ..trees.shapes import chain
-from .interface import Commit, Draw, Plan, shallower_plans
-from .registry import Lap, ProposerParts
+from .registry import Lap, ProposerParts, unused_options
 
 
 def chain_trees(
@@ -215,16 +215,9 @@ def build(parts: ProposerParts) -> NgramProposer:
     topk different ones into a tree of at most ``total_nodes``.
     """
     options = parts.options
-    sizes = [] if options.tree == "dynamic" else ["topk", "total_nodes"]
     refuse_given(
         options,
-        [
-            "draft_sampling",
-            "exit_layers",
-            "tree_file",
-            *(["tree"] if options.tree == "static" else []),
-            *sizes,
-        ],
+        unused_options(options, "n-gram"),
         "n-gram drafting does not support this",
         expected="--ngram, --depth and --tree chain, or --tree dynamic with --topk and --total-nodes",
     )

@@ -15,8 +15,8 @@ from torch import Tensor
 from ...models.kv_cache import KVCache, TreeMask
 from ...models.lean.model import LeanModel
 from ...ops.trees import WORD
-from ..target_side import block_mask, view_length
-from .interface import Frontier
+from ..interface import Frontier
+from ..positions import block_mask, view_length
 
 
 class NodeCarry(NamedTuple):

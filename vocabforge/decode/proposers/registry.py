@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from torch import Tensor
 
-from ...core.errors import UsageError
 from ...core.registry import ExtensionTable, load_attribute, resolve
 from ...models.heads.registry import DraftHead
 from ...models.kv_cache import KVCache
 from ...models.target.interface import Target
+from ..interface import Commit, Draw, Plan
 from ..tree import DraftTree, TreeSettings
-from .interface import Commit, Draw, Plan
 
 if TYPE_CHECKING:
     from ...vocab.overlap.bridge import Bridge
@@ -168,44 +167,25 @@ def usable(spec: MethodSpec, proposer: str) -> tuple[MethodSpec, list[str]]:
 
     Options meant for another proposer are also dropped, but not listed.
     """
-    from ..build.spec import only_proposer, option_of
+    from ..build.spec import option_needs
 
-    given = spec.given()
-    others = [name for name in given if only_proposer(name) not in (None, *part_names(proposer))]
-    lost = []
+    lost, own = unused_options(spec, proposer), (None, *part_names(proposer))
+    others = [name for name in spec.given() if option_needs(name).proposer not in own]
+    return spec.without(*others, *lost), spec.texts(lost)
+
+
+def unused_options(spec: MethodSpec, proposer: str) -> list[str]:
+    """Return the names of the given options for which a proposer has no use."""
+    unused: list[str] = []
     if proposer in ("n-gram", "slem"):
-        lost += ["draft_sampling"]
+        unused += ["draft_sampling"]
     if proposer in ("n-gram", "slrs"):
-        lost += ["tree_file"]
+        unused += ["tree_file"]
         if proposer == "slrs" or spec.tree != "dynamic":
-            lost += ("tree", "topk", "total_nodes")
-    lost = [name for name in given if name in lost]
-    told = [option_of(name) + ("" if given[name] is True else f" {given[name]}") for name in lost]
-    return spec.without(*others, *lost), told
-
-
-def check_hybrid(name: str, control: str | None) -> None:
-    """Reject joined names that cannot form a hybrid, and controls that do not choose a proposer.
-
-    Raises:
-        UsageError: either was given.
-    """
-    parts = part_names(name)
-    drafting = [part for part in parts if with_drafter(part)]
-    if set(parts) & set(FOREIGN) or len(drafting) > 1 or len(set(parts)) < len(parts):
-        raise UsageError(
-            "these proposers make no hybrid",
-            got=name,
-            expected="at most one proposer that needs a drafter, of the target's vocabulary, and n-gram or early-exit",
-            source="--proposer",
-        )
-    if control in ("fixed", "adaptive"):
-        raise UsageError(
-            "a hybrid's cycles need a choice of the proposer",
-            got=f"--control {control} with --proposer {name}",
-            expected="--control bandit",
-            remedy="leave --control out",
-        )
+            unused += ["topk", "total_nodes"]
+        if spec.tree != "chain" and (proposer == "slrs" or spec.tree != "dynamic"):
+            unused += ["tree"]
+    return [name for name in spec.given() if name in unused]
 
 
 def tree_proposer(target: Target, drafter: Any, head: DraftHead, settings: TreeSettings) -> Proposer:

@@ -17,7 +17,7 @@ from ...models.heads.registry import DraftHead, DraftState
 from ...ops.tree_expand import tree_expand
 from ...ops.tree_select import tree_select
 from ...ops.trees import bits_of
-from ..proposers.interface import Draw, Frontier, Growth, Plan, shallower_plans
+from ..interface import Draw, Frontier, Growth, Plan, shallower_plans
 from ..tree import DraftTree, TreeSettings
 
 

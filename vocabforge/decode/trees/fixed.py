@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ...models.heads.registry import DraftHead, DraftState
 from ...ops.trees import bits_of
-from ..proposers.interface import Draw, Frontier, Growth, Plan
+from ..interface import Draw, Frontier, Growth, Plan
 from ..sampling import Chance, draft_weights
 from ..tree import DraftDistribution, DraftTree, build_tree
 from .shapes import TreeShape

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ...core.errors import UsageError
-from ..proposers.interface import DraftPolicy
+from ..interface import DraftPolicy
 from ..tree import TreeSettings
 from .dynamic import DynamicPolicy
 from .fixed import ShapePolicy
@@ -66,12 +66,9 @@ def _shape(options: MethodSpec, tree: str, most_levels: int | None) -> TreeShape
 
 def refuse_given(options: MethodSpec, names: Iterable[str], message: str, **more: Any) -> None:
     """Reject those of the named options that were given, because they have no effect here."""
-    given = [(name, value) for name in names if (value := getattr(options, name)) not in (None, False)]
-    if given:
-        told = [
-            f"--{name.replace('_', '-')}" + ("" if value is True else f" {value}") for name, value in given
-        ]
-        raise UsageError(message, got=", ".join(told), **more)
+    given = options.given()
+    if found := [name for name in names if name in given]:
+        raise UsageError(message, got=", ".join(options.texts(found)), **more)
 
 
 def tree_settings(

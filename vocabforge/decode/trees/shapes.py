@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core.errors import DataError, UsageError
-from ..proposers.interface import Plan
+from ..interface import Plan
 
 RankPath = tuple[int, ...]  # ranks from the root: (0, 2) is the third best child of the best child
 

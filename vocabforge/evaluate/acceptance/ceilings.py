@@ -46,34 +46,14 @@ def masses(p: Tensor) -> Tensor:
     return torch.stack([by_id, by_place.flip(0), best.double()])
 
 
-def of_first(mass: Tensor, sizes: Tensor) -> Tensor:
-    """Return the mass of the first k: (R,), (K,) -> (K,)."""
-    return mass.cumsum(0)[sizes - 1]
-
-
 @torch.inference_mode()
-def measure_ceilings(
-    model: Target,
-    windows: Sequence[Sequence[int]],
-    rankings: Mapping[str, Tensor],
-    sizes: Sequence[int],
-    *,
-    on_tokens: Callable[[int], object] | None = None,
-) -> dict[str, Any]:
-    """Run the target over token windows and average the ceilings of all its next-token distributions.
-
-    Args:
-        rankings: name -> (R,) int64 ids in rank order; sizes beyond R are omitted.
-
-    Returns:
-        ``positions``; ``oracle``: size -> top-k mass; ``static``: ranking -> size -> mass of its first k ids;
-        ``greedy``: ranking -> size -> share of positions whose argmax is among these ids.
-    """
+def measure_masses(
+    model: Target, windows: Sequence[Sequence[int]], *, on_tokens: Callable[[int], object] | None = None
+) -> tuple[Tensor, int]:
+    """Return :func:`masses` of the target's next-token distributions over token windows, and their number."""
     rows = model.config.vocab_size
-    longest = max((len(window) for window in windows), default=0)
-    ks = torch.tensor(sorted({size for size in sizes if 1 <= size <= rows}), device=model.device)
-    placed = {name: ranked.to(model.device) for name, ranked in rankings.items()}
     totals = torch.zeros(3, rows, dtype=torch.float64, device=model.device)
+    longest = max((len(window) for window in windows), default=0)
     positions, batch = 0, max(1, _BATCH_TOKENS // max(longest, 1))
     for start in range(0, len(windows), batch):
         hidden = final_states(model, windows[start : start + batch])  # (N, H)
@@ -82,19 +62,22 @@ def measure_ceilings(
         positions += len(hidden)
         if on_tokens is not None:
             on_tokens(len(hidden))
+    return totals.cpu(), positions
 
-    def means(mass: Tensor) -> dict[int, float]:
-        fitting = ks[ks <= len(mass)]
-        found = of_first(mass, fitting) / positions
-        # Sums of rounded probabilities can slightly exceed 1.
-        return dict(zip(fitting.tolist(), found.clamp(max=1.0).tolist()))
 
-    by_id, by_place, best = totals
+def ceilings_of(
+    totals: Tensor, positions: int, ranked: Tensor, sizes: Sequence[int]
+) -> dict[str, list[float | None]]:
+    """Return the ceilings of the first k of (R,) ranked ids for each size k; None where there are fewer ids.
+
+    ``oracle``: the top-k mass; ``static``: the mass of the ids; ``greedy``: how often the argmax is among them.
+    """
+    by_id, by_place, best = totals / positions
+    shares = {"oracle": by_place, "static": by_id[ranked], "greedy": best[ranked]}
+    # Sums of rounded probabilities can slightly exceed 1.
     return {
-        "positions": positions,
-        "oracle": means(by_place),
-        "static": {name: means(by_id[ranked]) for name, ranked in placed.items()},
-        "greedy": {name: means(best[ranked]) for name, ranked in placed.items()},
+        kind: [min(float(mass[:size].sum()), 1.0) if size <= len(mass) else None for size in sizes]
+        for kind, mass in shares.items()
     }
 
 
@@ -128,8 +111,7 @@ def measure_target(
 
     Args:
         texts: domain -> files.
-        rankings: all (V,) ids in rank order, and draft vocabularies by name, whose sizes are added to
-            ``sizes``.
+        rankings: all (V,) ids in rank order, and draft vocabularies by name.
         tokens: approximate number of positions per domain.
         context: maximum length of a window, further limited by the target.
 
@@ -137,8 +119,7 @@ def measure_target(
         DataError: a domain has no text.
     """
     ranked, vocabs = rankings
-    rows = model.config.vocab_size
-    every = sorted({*sizes, *map(len, vocabs.values())})
+    rows, ladder = model.config.vocab_size, sorted(set(sizes))
     context = min(context, model.config.max_positions)
     with ProgressBar("read the text"):
         windows = {
@@ -149,38 +130,21 @@ def measure_target(
     domains = {}
     with ProgressBar("target", total, "positions") as bar:
         for name, some in windows.items():
-            # Key by number so that a vocabulary's name cannot shadow another ranking.
-            named = {"counted": ranked} | {
-                str(at): subset.ranked for at, subset in enumerate(vocabs.values())
-            }
-            tensors = {key: torch.from_numpy(ids.copy()) for key, ids in named.items()}
-            found = measure_ceilings(model, some, tensors, every, on_tokens=bar.update)
-            domains[name] = _facts(found, sizes, vocabs)
+            totals, positions = measure_masses(model, some, on_tokens=bar.update)
+            own = {}
+            for label, subset in vocabs.items():
+                size, ids = len(subset), torch.from_numpy(subset.ranked.copy())
+                found = ceilings_of(totals, positions, ids, [size])
+                own[label] = {"size": size} | {kind: values[0] for kind, values in found.items()}
+            every = ceilings_of(totals, positions, torch.from_numpy(ranked.copy()), ladder)
+            domains[name] = {"positions": positions, **every, "vocabularies": own}
     return {
         "rows": rows,
         "padded_rows": rows - len(ranked),
         "context": context,
         "seed": seed,
-        "sizes": sorted(set(sizes)),
+        "sizes": ladder,
         "domains": domains,
-    }
-
-
-def _facts(
-    found: Mapping[str, Any], sizes: Sequence[int], vocabs: Mapping[str, VocabSubset]
-) -> dict[str, Any]:
-    def of(kind: str, name: str, size: int) -> float | None:
-        values = found[kind] if kind == "oracle" else found[kind][name]
-        return values.get(size)
-
-    kinds, ladder = ("oracle", "static", "greedy"), sorted(set(sizes))
-    return {
-        "positions": found["positions"],
-        **{kind: [of(kind, "counted", size) for size in ladder] for kind in kinds},
-        "vocabularies": {
-            name: {"size": len(subset)} | {kind: of(kind, str(at), len(subset)) for kind in kinds}
-            for at, (name, subset) in enumerate(vocabs.items())
-        },
     }
 
 

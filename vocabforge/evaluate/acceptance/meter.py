@@ -1,4 +1,4 @@
-"""Compare the accepted length of several drafting methods on the same prompts with plain decoding.
+"""Decode the same prompts with drafting methods and by plain decoding, and pool their accepted lengths.
 
 Decoding is greedy and uses the production engine.
 """
@@ -9,33 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from ...decode.engine import Decoder
 from ...decode.proposers.registry import Proposer
 from ...decode.request import Generation
 from ...models.target.interface import Target
-from ..results.intervals import estimate, ratio
-from ..results.schema import Figure
-
-
-@dataclass(frozen=True)
-class Accepted:
-    """Result of one drafting method on the prompts.
-
-    Attributes:
-        length: mean output tokens per cycle, including the target's own, with an interval over prompts.
-        identical: number of prompts whose output equals plain decoding's.
-    """
-
-    length: Figure
-    identical: int
-    made: tuple[Generation, ...]
-
-    @property
-    def prompts(self) -> int:
-        """Number of prompts decoded."""
-        return len(self.made)
+from ..identity.compare import first_difference
 
 
 @dataclass(frozen=True)
@@ -47,37 +25,38 @@ class LivePrompts:
 
 
 class AcceptanceMeter:
-    """Decodes the same prompts repeatedly, each to ``new`` tokens."""
+    """Decodes the same prompts repeatedly, each to ``new`` tokens.
+
+    Attributes:
+        plain: plain decoding's generations of the first prompts, as far as they were needed.
+    """
 
     def __init__(self, model: Target, prompts: LivePrompts, new: int) -> None:
         self.model, self.prompts, self.new = model, prompts, new
         longest = max(map(len, prompts.prompts)) + new
         self._context = min(model.config.max_positions, longest + 1)
-        self._plain: tuple[Generation, ...] | None = None
+        self._plain = self.decoder(None)
+        self.plain: list[Generation] = []
 
-    def plain(self) -> tuple[Generation, ...]:
-        """Return plain decoding's generations, computed once."""
-        if self._plain is None:
-            self._plain = tuple(self.decode(None))
-        return self._plain
+    def decoder(self, proposer: Proposer | None) -> Decoder:
+        """Return a decoder for the prompts; None decodes plainly."""
+        return Decoder(self.model, proposer, context=self._context)
 
-    def measure(self, proposer: Proposer) -> Accepted:
-        """Decode every prompt with a proposer."""
-        made = self.decode(proposer)
-        same = sum(one.token_ids == other.token_ids for one, other in zip(made, self.plain()))
-        sums = [(sum(one.accept_lengths), len(one.accept_lengths)) for one in made]  # tokens, cycles
-        columns = np.array(sums, dtype=np.float64)[:, None]  # (prompts, 1, 2)
-        return Accepted(estimate(columns, ratio, pooled=True), same, tuple(made))
+    def compare(self, decoder: Decoder, number: int) -> tuple[Generation, int | None]:
+        """Decode a prompt; return its generation and the first token that differs from plain decoding's.
 
-    def decode(self, proposer: Proposer | None, temperature: float = 0.0) -> list[Generation]:
-        """Return the generation of every prompt, seeded by its number; None decodes plainly."""
-        decoder, stops = Decoder(self.model, proposer, context=self._context), self.prompts.stop_ids
-        return [
-            decoder.generate(
-                prompt, max_new_tokens=self.new, stop_ids=stops, temperature=temperature, seed=seed
-            )
-            for seed, prompt in enumerate(self.prompts.prompts)
-        ]
+        Prompts are taken in order, so that plain decoding runs once for each.
+        """
+        while len(self.plain) <= number:
+            self.plain.append(self.decode(self._plain, len(self.plain)))
+        made = self.decode(decoder, number)
+        return made, first_difference(made.token_ids, self.plain[number].token_ids)
+
+    def decode(self, decoder: Decoder, number: int) -> Generation:
+        """Return the generation of a prompt."""
+        return decoder.generate(
+            self.prompts.prompts[number], max_new_tokens=self.new, stop_ids=self.prompts.stop_ids, seed=number
+        )
 
 
 def pooled(made: Sequence[Generation]) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from typing import Any, NoReturn
 from ...core.errors import DataError
 from ...core.files import parse_json
 from ...corpus.sources.bytes import ByteSpan
-from ...corpus.sources.inputs import JSON_SUFFIXES, PARQUET_SUFFIXES, split_suffix
-from ...corpus.sources.parquet import damaged_parquet, opened_parquet
+from ...corpus.sources.inputs import split_suffix
+from ...corpus.sources.parquet import damaged_table, opened_parquet
 
 Row = Mapping[str, Any]
 
@@ -29,12 +29,12 @@ def iter_rows(path: Path) -> Iterator[tuple[str, Row]]:
         VocabForgeError: a package for this file format is missing.
     """
     kind, _ = split_suffix(path)
-    if kind in PARQUET_SUFFIXES:
+    if kind == ".parquet":
         for number, table_row in enumerate(_table_rows(path), start=1):
             yield f"{path}:{number}", table_row
         return
     content = _content(path)
-    if kind in JSON_SUFFIXES and content.lstrip()[:1] == b"[":
+    if kind == ".json" and content.lstrip()[:1] == b"[":
         for number, value in enumerate(_parsed(content, str(path)), start=1):
             yield f"{path}:{number}", _object(value, f"{path}:{number}")
         return
@@ -94,7 +94,7 @@ def _table_rows(path: Path) -> Iterator[dict[str, Any]]:
             for batch in file.iter_batches(_BATCH_ROWS, use_threads=False):
                 yield from batch.to_pylist()
         except UnicodeDecodeError as error:  # Arrow does not validate strings
-            raise damaged_parquet(path, error) from error
+            raise damaged_table(path, error) from error
 
 
 def value_of(row: Row, key: str, source: str) -> Any:

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ... import __version__
-from ...core.errors import MismatchError
+from ...core.errors import DataError, MismatchError
+from ...core.files import form_errors
 from ...core.registry import check_known
 from ..identity.compare import compare_outputs
 from ..results.answers import MethodRows
@@ -124,6 +125,14 @@ def compare_runs(runs: Sequence[EvaluationRun], *, reference: str | None = None)
     names = [run.name_of(method) for run in runs for method in run.results.methods]
     if reference is not None:
         check_known(reference, names, "method", source="--reference RUN:METHOD")
+    folders = ", ".join(str(run.folder) for run in runs)
+    with form_errors("the answers cannot be read", folders, kind=DataError, remedy="evaluate again"):
+        return _compared(runs, settings, reference)
+
+
+def _compared(
+    runs: Sequence[EvaluationRun], settings: dict[str, str], reference: str | None
+) -> RunComparison:
     sides, groups = _load(runs)
     base = _reference(sides, runs[0], reference)
     plain = {one.run.label: one for one in sides if one.baseline}

@@ -54,15 +54,7 @@ def compare_outputs(
                     unit=unit,
                 )
             )
-    return Outputs(
-        compared=compared,
-        identical=compared - len(divergences),
-        cut=cut,
-        near_tied=0,
-        faults=0,
-        not_judged=len(divergences),
-        divergences=divergences,
-    )
+    return _counted(compared, cut, divergences)
 
 
 def first_difference(one: Sequence[int] | str, other: Sequence[int] | str) -> int | None:
@@ -102,11 +94,15 @@ def _first_character(want: Sequence[str], have: Sequence[str]) -> tuple[int, int
 def outputs_of(runs: Sequence[Outputs]) -> Outputs:
     """Merge the comparisons of all runs of a method, counting the current judgements of divergences."""
     divergences = [row for run in runs for row in run.divergences]
+    return _counted(sum(run.compared for run in runs), sum(run.cut for run in runs), divergences)
+
+
+def _counted(compared: int, cut: int, divergences: list[DivergenceRow]) -> Outputs:
     judged = Counter(row.judgement for row in divergences)
     return Outputs(
-        compared=sum(run.compared for run in runs),
-        identical=sum(run.identical for run in runs),
-        cut=sum(run.cut for run in runs),
+        compared=compared,
+        identical=compared - len(divergences),
+        cut=cut,
         near_tied=judged["near-tied"],
         faults=judged["fault"],
         not_judged=judged["not judged"],

@@ -39,7 +39,6 @@ class Score:
     marked: Decimal | None
     number: Decimal | None
     passed: bool
-    passed_marked: bool
 
 
 def marked_number(text: str) -> Decimal | None:
@@ -77,7 +76,7 @@ def score(text: str, reference: Decimal) -> Score:
     """Score one answer."""
     marked = marked_number(text)
     number = last_number(text) if marked is None else marked
-    return Score(marked, number, number == reference, marked == reference)
+    return Score(marked, number, number == reference)
 
 
 def _final(text: str) -> str:

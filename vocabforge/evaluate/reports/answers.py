@@ -11,8 +11,9 @@ from textwrap import shorten
 from typing import TYPE_CHECKING
 
 from ...core.console import spelled_out
+from ...core.journal import read_jsonl_log
 from ..identity.compare import first_difference
-from ..results.answers import Row, read_details
+from ..results.answers import Row
 from ..results.schema import Results
 from .page import AnswerPair, AnswerToken, Block, Folded, StepLegend
 
@@ -49,9 +50,9 @@ def answer_blocks(
     baseline, *others = results.methods
     method = max(others, key=lambda one: one.summary.overall.accepted_length.value or 0.0)
     asked = {question.question_id: question for question in questions}
-    plain = {row["question_id"]: row for row in read_details(folder / baseline.details[0])}
+    plain = {row["question_id"]: row for row in read_jsonl_log(folder / baseline.details[0])}
     first: dict[str, Row] = {}
-    for detail in read_details(folder / method.details[0]):
+    for detail in read_jsonl_log(folder / method.details[0]):
         first.setdefault(detail["category"], detail)
     sampled = results.settings.sampling["temperature"] != 0
     pairs: list[Block] = []

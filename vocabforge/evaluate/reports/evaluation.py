@@ -8,7 +8,7 @@ from ...core.console import DataCell, DataTable, FactList
 from ...decode.counts import phrase_of
 from ..results.schema import Results
 from .page import Block, CodeBlock, Folded, PageChart, PageSection, ReportPage, line_chart, render_report_page
-from .plots import Bar, Trace, bar_rows, stacked_rows
+from .plots import Bar, Panel, Trace, bar_rows, stacked_rows
 from .tables import (
     PART_NAMES,
     category_table,
@@ -242,8 +242,9 @@ def _load(results: Results) -> list[Block]:
         labels = ("questions under way at once", "speed-up" if plain else "tokens per second")
         note = "Tokens of all requests per second in which one was under way"
         note += ", over the plain server's; one measurement each, without intervals" if plain else ""
-        how = {"log_x": True, "bottom": 0, "level": 1.0 if plain else None}
-        chart = line_chart("load", "Speed under load", note, labels, traces, **how)
+        level = 1.0 if plain else None
+        panel = Panel("Speed under load", labels, traces, log_x=True, bottom=0, level=level)
+        chart = line_chart("load", note, panel)
     return [*chart, load_table(results)]
 
 
@@ -261,4 +262,4 @@ def _acceptance(results: Results) -> list[PageChart]:
             "single cycles are not known"
         )
     labels = ("position of the draft token", "accepted, %")
-    return line_chart("dep", "Acceptance by position", note, labels, traces, bottom=0, top=102)
+    return line_chart("dep", note, Panel("Acceptance by position", labels, traces, bottom=0, top=102))

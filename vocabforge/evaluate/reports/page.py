@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...core.console import DataTable, FactList
-from .plots import LIGHT, MARKERS, METHOD_COLOURS, Trace, trace_lines
+from .plots import COLOURS, INK, MARKERS, MUTED, PAPER, RULE, Panel, line_svg
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 # Background and text colour by draft step, the last for all later steps: matplotlib's viridis at six places.
-# Each is about 10 L* darker than the previous one, so steps are distinct without hue, in light and dark mode.
+# Each is about 10 L* darker than the previous one, so steps are distinct without hue.
 STEP_COLOURS = (
     ("#fde725", "#000"),
     ("#8ed645", "#000"),
@@ -28,16 +28,6 @@ STEP_COLOURS = (
     ("#2c738e", "#fff"),
     ("#3c4f8a", "#fff"),
 )
-
-
-@dataclass(frozen=True)
-class PageCard:
-    """A headline figure; ``tone`` is ``good``, ``bad`` or empty."""
-
-    what: str
-    value: str
-    note: str
-    tone: str = ""
 
 
 @dataclass(frozen=True)
@@ -132,30 +122,27 @@ class ReportPage:
     about: str = ""
     alarms: Sequence[str] = ()
     warnings: Sequence[str] = ()
-    cards: Sequence[PageCard] = ()
 
 
-def line_chart(
-    name: str, title: str, note: str, labels: tuple[str, str], traces: Sequence[Trace], **settings: Any
-) -> list[PageChart]:
-    """Return a chart of the curves that have a value, with labelled curves in the legend, or an empty list.
+def line_chart(name: str, note: str, panel: Panel) -> list[PageChart]:
+    """Return a chart of curves with a legend, or an empty list if no curve has a value.
 
-    Args:
-        name, labels, settings: see :func:`~vocabforge.evaluate.reports.plots.trace_lines`.
+    ``name`` is the prefix of the SVG's ids.
     """
-    known = [trace for trace in traces if any(value is not None for value in trace.y)]
-    if not known:
+    if not (known := panel.known()):
         return []
-    legend = [(one.index, one.label + (" (dashed)" if one.dashed else "")) for one in known if one.label]
-    return [PageChart(title, note, trace_lines(name, labels, known, **settings), legend)]
+    legend = [(trace.index, trace.label) for trace in known if trace.label]
+    return [PageChart(panel.title, note, line_svg(name, panel), legend)]
 
 
 def render_report_page(page: ReportPage) -> str:
     """Render a report as HTML; sections without blocks are omitted."""
     sections = [one for one in page.sections if one.blocks]
     template = _environment().get_template("page.html.j2")
-    colours = {"colours": METHOD_COLOURS, "light_colours": LIGHT, "step_colours": STEP_COLOURS}
-    return template.render(page=page, sections=sections, **colours)
+    colours = {"ink": INK, "muted": MUTED, "rule": RULE, "paper": PAPER}
+    return template.render(
+        page=page, sections=sections, colours=colours, method_colours=COLOURS, step_colours=STEP_COLOURS
+    )
 
 
 @functools.cache
@@ -199,8 +186,8 @@ def _swatch(index: int) -> Markup:
     """Return a method's swatch; colours repeat with another shape, giving 49 distinct swatches."""
     from markupsafe import Markup
 
-    shape = index // METHOD_COLOURS % len(MARKERS)
-    return Markup('<span class="swatch c{} s{}"></span>').format(index % METHOD_COLOURS, shape)
+    shape = index // len(COLOURS) % len(MARKERS)
+    return Markup('<span class="swatch c{} s{}"></span>').format(index % len(COLOURS), shape)
 
 
 def _name(text: str) -> Markup:

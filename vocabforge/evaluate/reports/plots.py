@@ -1,7 +1,6 @@
-"""Render charts as SVG text.
+"""Render the charts of pages as SVG text, and plots as PNG files.
 
-Colours are CSS variables of the page, so charts follow its light or dark mode. Names are written above bars
-instead of next to them, so that long names fit on a phone.
+Names are written above bars instead of next to them, so that long names fit on a phone.
 """
 
 from __future__ import annotations
@@ -16,26 +15,25 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Light-mode colours of the pages; `m0` to `m6` are the methods', `m0` (grey) the baseline's.
-LIGHT = {
-    "--ink": "#16202c",
-    "--muted": "#586474",
-    "--rule": "#dfe4ea",
-    "--paper": "#ffffff",
-    "--m0": "#7b8794",
-    "--m1": "#2563eb",
-    "--m2": "#c2570c",
-    "--m3": "#0d8a5f",
-    "--m4": "#8b3fc7",
-    "--m5": "#c81e4a",
-    "--m6": "#0b7d95",
-}
-# Placeholder colours that `_themed` replaces by CSS variables of the page.
-INK, MUTED, RULE, PAPER = "#000001", "#000002", "#000003", "#000004"
-_VARIABLES = {INK: "--ink", MUTED: "--muted", RULE: "--rule", PAPER: "--paper"}
-METHOD_COLOURS = 7
+# Colours of the methods; the first (grey) is the baseline's.
+COLOURS = ("#7b8794", "#2563eb", "#c2570c", "#0d8a5f", "#8b3fc7", "#c81e4a", "#0b7d95")
+INK, MUTED, RULE, PAPER = "#16202c", "#586474", "#dfe4ea", "#ffffff"
 MARKERS = ("o", "s", "D", "^", "v", "P", "X")
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)))
+_STYLE = {
+    "text.color": INK,
+    "axes.labelcolor": MUTED,
+    "axes.edgecolor": RULE,
+    "xtick.color": RULE,
+    "ytick.color": RULE,
+    "xtick.labelcolor": MUTED,
+    "ytick.labelcolor": INK,
+    "ytick.major.size": 0,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.spines.left": False,
+    "text.parse_math": False,  # user-defined names are not formulas
+}
 # The width of a panel on a 360-pixel phone, so that text is displayed at its nominal size.
 WIDTH_IN = 4.3
 TEXT_SIZE = 12
@@ -44,8 +42,8 @@ _ROW_IN = 0.6
 
 
 def method_colour(index: int) -> str:
-    """Return the placeholder colour of a method (0 is the baseline)."""
-    return f"#0000a{index % METHOD_COLOURS}"
+    """Return the colour of a method (0 is the baseline)."""
+    return COLOURS[index % len(COLOURS)]
 
 
 def shortened(text: str, length: int = _LONGEST_NAME) -> str:
@@ -83,7 +81,6 @@ class Trace:
     y: Sequence[float | None]
     label: str = ""
     dashed: bool = False
-    marked: bool = True
 
     def known(self) -> tuple[list[float], list[float]]:
         """Return the coordinates of the points that have a value."""
@@ -91,72 +88,105 @@ class Trace:
         return [x for x, _ in points], [y for _, y in points]
 
 
-def trace_lines(
-    name: str,
-    labels: tuple[str, str],
-    traces: Sequence[Trace],
-    *,
-    log_x: bool = False,
-    bottom: float | None = None,
-    top: float | None = None,
-    marks: Sequence[float] = (),
-    points: Sequence[tuple[float, float, str]] = (),
-    level: float | None = None,
-) -> str:
-    """Draw curves over steps, positions or sizes.
+@dataclass(frozen=True)
+class Panel:
+    """A chart of curves.
 
-    Args:
-        name: prefix of the SVG's ids, unique on the page.
+    Attributes:
+        labels: labels of the x and y axis.
         log_x: use a logarithmic x axis with powers of two.
-        marks: positions of vertical lines.
-        points: highlighted points (x, y) with matplotlib markers; the first is drawn on top.
+        bottom, top: ends of the y axis; None fits the curves.
         level: value of a horizontal line.
+        marks: positions of vertical lines, with their names in the legend of a PNG plot.
     """
 
-    def draw(axes: Axes) -> None:
-        if log_x:
-            axes.set_xscale("log", base=2)
-        for place in marks:
-            axes.axvline(place, color=MUTED, linewidth=1.0, linestyle=(0, (1, 2)), zorder=1)
-        if level is not None:
-            axes.axhline(level, color=MUTED, linewidth=1.0, linestyle=(0, (1, 2)), zorder=1)
-        for trace in traces:
-            _draw_trace(axes, trace)
-        for x, y, marker in reversed(points):
-            axes.axvline(x, color=MUTED, linewidth=1.0, linestyle=(0, (1, 2)), zorder=1)
-            axes.plot(x, y, color=INK, marker=marker, markersize=9, markeredgecolor=PAPER, zorder=3)
-        axes.margins(x=0.06 if max((len(trace.x) for trace in traces), default=0) < 20 else 0.02, y=0.1)
-        axes.set_ylim(bottom, top)
-        if log_x:
-            sizes = [x for trace in traces for x in trace.x]
-            first, last = math.floor(math.log2(min(sizes))), math.ceil(math.log2(max(sizes)))
-            ticks = [1 << bits for bits in range(first, last + 1, 1 + (last - first) // 6)]
-            axes.set_xticks(ticks, [f"{tick >> 10}k" if tick >= 1024 else str(tick) for tick in ticks])
-            axes.set_xlim(min(sizes) / 1.3, max(sizes) * 1.3)
-            axes.xaxis.minorticks_off()
-        else:
-            from matplotlib.ticker import MaxNLocator
+    title: str
+    labels: tuple[str, str]
+    traces: Sequence[Trace]
+    log_x: bool = False
+    bottom: float | None = None
+    top: float | None = None
+    level: float | None = None
+    marks: Sequence[tuple[float, str]] = ()
 
-            axes.xaxis.set_major_formatter(lambda value, _: _short(value))
-            axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True, min_n_ticks=1))
-        axes.set_xlabel(labels[0])
-        axes.set_ylabel(labels[1])
-        axes.grid(axis="y", color=RULE, linewidth=0.8)
-        axes.set_axisbelow(True)
+    def known(self) -> list[Trace]:
+        """Return the curves that have a value."""
+        return [trace for trace in self.traces if trace.known()[0]]
 
-    return render_chart(name, 3.0, draw)
+
+def line_svg(name: str, panel: Panel) -> str:
+    """Draw a chart of curves as SVG; ``name`` is the prefix of its ids, unique on the page."""
+    return render_chart(name, 3.0, lambda axes: _draw_panel(axes, panel))
+
+
+def render_png(title: str, panels: Sequence[Panel]) -> bytes:
+    """Draw the panels that have a value in two columns, and return a PNG file."""
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    shown = [panel for panel in panels if panel.known()]
+    columns = min(2, max(1, len(shown)))
+    rows = max(1, -(-len(shown) // columns))
+    with rc_context(_STYLE):
+        figure = Figure(figsize=(7.0 * columns, 3.8 * rows), layout="constrained")
+        canvas = FigureCanvasAgg(figure)
+        figure.suptitle(title)
+        for place, panel in enumerate(shown, start=1):
+            axes = figure.add_subplot(rows, columns, place)
+            _draw_panel(axes, panel)
+            axes.set_title(panel.title)
+            if axes.get_legend_handles_labels()[1]:
+                axes.legend(fontsize="small")
+        buffer = io.BytesIO()
+        canvas.print_png(buffer)
+    return buffer.getvalue()
+
+
+def _draw_panel(axes: Axes, panel: Panel) -> None:
+    dotted: dict[str, Any] = {"color": MUTED, "linewidth": 1.0, "linestyle": (0, (1, 2)), "zorder": 1}
+    if panel.log_x:
+        axes.set_xscale("log", base=2)
+    if panel.level is not None:
+        axes.axhline(panel.level, **dotted)
+    for trace in panel.known():
+        _draw_trace(axes, trace)
+    for place, name in panel.marks:
+        axes.axvline(place, label=name, **dotted)
+    axes.margins(x=0.06, y=0.1)
+    axes.set_ylim(panel.bottom, panel.top)
+    _scale_x(axes, [x for trace in panel.traces for x in trace.x], log_x=panel.log_x)
+    axes.set_xlabel(panel.labels[0])
+    axes.set_ylabel(panel.labels[1])
+    axes.grid(axis="y", color=RULE, linewidth=0.8)
+    axes.set_axisbelow(True)
+
+
+def _scale_x(axes: Axes, values: Sequence[float], *, log_x: bool) -> None:
+    """Label the x axis with whole numbers, or with powers of two on a logarithmic axis."""
+    if not log_x:
+        from matplotlib.ticker import MaxNLocator
+
+        axes.xaxis.set_major_formatter(lambda value, _: _short(value))
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True, min_n_ticks=1))
+        return
+    first, last = math.floor(math.log2(min(values))), math.ceil(math.log2(max(values)))
+    ticks = [1 << bits for bits in range(first, last + 1, 1 + (last - first) // 6)]
+    axes.set_xticks(ticks, [f"{tick >> 10}k" if tick >= 1024 else str(tick) for tick in ticks])
+    axes.set_xlim(min(values) / 1.3, max(values) * 1.3)
+    axes.xaxis.minorticks_off()
 
 
 def _draw_trace(axes: Axes, trace: Trace) -> None:
     x, y = trace.known()
-    again = trace.index // METHOD_COLOURS  # change marker and line style when colours repeat
+    again = trace.index // len(COLOURS)  # change marker and line style when colours repeat
     axes.plot(
         x,
         y,
         color=method_colour(trace.index),
         linewidth=1.8,
         linestyle=(0, (4, 2)) if trace.dashed else _DASHES[again % len(_DASHES)],
-        marker=MARKERS[again % len(MARKERS)] if trace.marked and len(x) <= 60 else None,
+        marker=MARKERS[again % len(MARKERS)] if len(x) <= 30 else None,
         markersize=7,
         markeredgecolor=PAPER,
         label=trace.label,
@@ -234,42 +264,27 @@ def stacked_rows(
 
 
 def render_chart(name: str, height: float, draw: Callable[[Any], None]) -> str:
-    """Draw on axes in the common style, with a height in inches, and return themed SVG text."""
+    """Draw on axes in the common style, with a height in inches, and return inline SVG text."""
     from matplotlib import rc_context
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
-    style = {
-        "svg.fonttype": "none",
-        "svg.hashsalt": name,
-        "font.size": TEXT_SIZE,
-        "text.color": INK,
-        "axes.labelcolor": MUTED,
-        "axes.edgecolor": RULE,
-        "xtick.color": RULE,
-        "ytick.color": RULE,
-        "xtick.labelcolor": MUTED,
-        "ytick.labelcolor": INK,
-        "ytick.major.size": 0,
-        "text.parse_math": False,  # user-defined names are not formulas
-    }
+    style = {**_STYLE, "svg.fonttype": "none", "svg.hashsalt": name, "font.size": TEXT_SIZE}
     with rc_context(style):
         figure = Figure(figsize=(WIDTH_IN, height), layout="constrained")
         canvas = FigureCanvasSVG(figure)
         figure.patch.set_alpha(0)
         axes = figure.add_subplot()
         axes.patch.set_alpha(0)
-        for side in ("top", "right", "left"):
-            axes.spines[side].set_visible(False)
         draw(axes)
         buffer = io.StringIO()
         # savefig would draw everything twice.
         canvas.print_svg(buffer, metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
-    return _themed(buffer.getvalue(), name)
+    return _inline(buffer.getvalue(), name)
 
 
-def _themed(svg: str, name: str) -> str:
-    """Return inline SVG: no prologue or metadata, prefixed ids, colours as CSS variables."""
+def _inline(svg: str, name: str) -> str:
+    """Return inline SVG: no prologue, metadata or size, and prefixed ids."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(r'\sxmlns(:\w+)?="[^"]*"', "", svg)
@@ -278,7 +293,4 @@ def _themed(svg: str, name: str) -> str:
     svg = re.sub(r'href="#', f'href="#{name}-', svg)
     svg = re.sub(r"url\(#", f"url(#{name}-", svg)
     svg = re.sub(r'(<svg\b[^>]*?)\s(?:width|height)="[^"]*"([^>]*?)\s(?:width|height)="[^"]*"', r"\1\2", svg)
-    variables = {method_colour(index): f"--m{index}" for index in range(METHOD_COLOURS)}
-    for colour, variable in (_VARIABLES | variables).items():
-        svg = svg.replace(colour, f"var({variable})")
     return svg.strip()

@@ -6,12 +6,10 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, Field, ValidationError
-
-from ...core.errors import DataError
-from ...core.files import atomic_write, parse_json
+from ...core.files import atomic_write
+from ...core.journal import read_jsonl_log
 
 if TYPE_CHECKING:
     from ...decode.request import Generation
@@ -19,57 +17,6 @@ if TYPE_CHECKING:
 
 
 Row = Mapping[str, Any]
-
-
-Count = Annotated[int, Field(strict=True, ge=0, lt=2**53)]
-Seconds = Annotated[float, Field(strict=True, ge=0, lt=2**53, allow_inf_nan=False)]
-
-
-class _AnswerChoice(BaseModel):
-    index: Any
-    turns: list[str]
-    decoding_steps: list[Count | None]
-    new_tokens: list[Count]
-    wall_time: list[Seconds]
-    accept_lengths: list[Count]
-
-
-class _DetailChoice(BaseModel):
-    """A choice of a side file.
-
-    ``counts`` is missing in old files. ``verifications``, ``accepted`` and nulls occur only in files of
-    servers.
-    """
-
-    index: Any
-    prompt_tokens: list[Count | None]
-    token_ids: list[list[Count] | None]
-    accept_lengths: list[list[Count]]
-    prefill_s: list[Seconds]
-    decode_s: list[Seconds]
-    timings: list[dict[str, Seconds]]
-    target_forwards: list[Count | None]
-    drafted: Any
-    drafted_by_depth: list[list[Count]]
-    accepted_by_depth: list[list[Count]]
-    finish: list[str]
-    verifications: list[Count | None] | None = None
-    accepted: list[Count | None] | None = None
-
-
-class _DetailRow(BaseModel):
-    question_id: Annotated[int, Field(strict=True)]
-    category: str
-    choices: Annotated[list[_DetailChoice], Field(min_length=1)]
-
-
-class _AnswerRow(BaseModel):
-    question_id: Annotated[int, Field(strict=True)]
-    category: str
-    answer_id: Any
-    model_id: Any
-    choices: Annotated[list[_AnswerChoice], Field(min_length=1)]
-    tstamp: Any
 
 
 @dataclass(frozen=True)
@@ -180,50 +127,13 @@ def write_rows(path: Path, rows: Iterable[Row]) -> None:
     atomic_write(path, "".join(json.dumps(row) + "\n" for row in rows))
 
 
-def read_answers(path: Path) -> list[dict[str, Any]]:
-    """Read an answer file.
+def read_method(folder: Path, answers: Sequence[str], details: Sequence[str]) -> list[MethodRows]:
+    """Read a method's rows run by run from files relative to an evaluation's folder.
 
     Raises:
-        DataError: the file is missing, or a row is not valid JSON or lacks a key (with file:line).
+        DataError: a file is missing, or a row is not a JSON object (with file:line).
     """
-    return _read_rows(path, _AnswerRow)
-
-
-def read_details(path: Path) -> list[dict[str, Any]]:
-    """Read a side file; raises like ``read_answers``."""
-    return _read_rows(path, _DetailRow)
-
-
-def read_method(folder: Path, answers: Sequence[str], details: Sequence[str]) -> list[MethodRows]:
-    """Read a method's rows run by run from files relative to an evaluation's folder; see ``read_answers``."""
     return [
-        MethodRows(read_answers(folder / answer), read_details(folder / detail))
+        MethodRows(read_jsonl_log(folder / answer), read_jsonl_log(folder / detail))
         for answer, detail in zip(answers, details, strict=True)
     ]
-
-
-def _read_rows(path: Path, model: type[BaseModel]) -> list[dict[str, Any]]:
-    remedy = "the file may be damaged; evaluate again"
-    try:
-        text = path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError("cannot read the answer file", got=error, source=path, remedy=remedy) from error
-    rows = []
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not line:
-            continue
-        try:
-            row = parse_json(line, finite=False)  # the model below reports non-finite values by name
-            model.model_validate(row)
-        except (ValueError, RecursionError) as error:
-            what, got = "an answer row is not valid JSON", str(error)
-            if isinstance(error, ValidationError):
-                first = error.errors(include_url=False)[0]
-                place = ".".join(map(str, first["loc"])) or "the value"
-                what, got = (
-                    f"{place} of an answer row is not valid",
-                    f"{first['input']!r:.80}: {first['msg']}",
-                )
-            raise DataError(what, got=got, source=f"{path}:{number}", remedy=remedy) from error
-        rows.append(row)
-    return rows

@@ -16,8 +16,8 @@ from ...decode.build.methods import Method, kind_of, recipe_methods
 from ...decode.build.models import Models
 from ...decode.build.recipe import DecodingRecipe
 from ...decode.build.spec import DRAFT_MODEL, MethodSpec
-from ...decode.control.threads import choose_threads
-from ...decode.proposers.interface import Wrap
+from ...decode.interface import Wrap
+from ...decode.threads import choose_threads
 from ...models.heads.io import drafter_digest
 from ...models.target.fingerprint import target_fingerprint
 from ..benchmarks import Benchmark

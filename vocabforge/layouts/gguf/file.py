@@ -155,7 +155,6 @@ def add_tokenizer(writer: Any, folder: Path, rows: int) -> None:
 
 
 def _pre_tokenizer(body: Mapping[str, Any], folder: Path) -> str:
-    """Return llama.cpp's name of the pre-tokenizer."""
     model, parts = body["model"], body["pre_tokenizer"] or {}
     *cuts, last = parts.get("pretokenizers", [parts])
     pre = None

@@ -11,7 +11,7 @@ norms, rotary positions and the MLP are the same functions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, cast
 
@@ -130,18 +130,24 @@ class Eagle3Drafter(RotaryPositions, CachedDrafter):
 
         In each layer, row t attends to the step-0 keys s <= t of its document and its own keys of steps 1..k.
         """
+
+        def attend(index: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            layer = state.layer(index)
+            layer.k.append(k)
+            layer.v.append(v)
+            return ttt_attention(q, layer)
+
+        g = self._run(self.embed(ids), g, position, attend)
+        return self.norm(g) if self.config.norm_output else g
+
+    def _run(self, embedded: Tensor, g: Tensor, position: Tensor, attend: Callable[..., Tensor]) -> Tensor:
         angles = self.rotary(position)
-        q, k, v, residual = self.midlayer.qkv(self.embed(ids), g, *angles)
-        state.k.append(k)
-        state.v.append(v)
-        g = self.midlayer.finish(residual, ttt_attention(q, state))
+        q, k, v, residual = self.midlayer.qkv(embedded, g, *angles)
+        g = self.midlayer.finish(residual, attend(0, q, k, v))
         for index, layer in enumerate(self._deeper, 1):
             q, k, v = layer.qkv(g, *angles)
-            own = state.layer(index)
-            own.k.append(k)
-            own.v.append(v)
-            g = layer.finish(g, ttt_attention(q, own))
-        return self.norm(g) if self.config.norm_output else g
+            g = layer.finish(g, attend(index, q, k, v))
+        return g
 
     def extend(self, ids: Tensor, g: Tensor, position: Tensor, cached: CacheView) -> tuple[Tensor, Tensor]:
         return self._through((self.embedding, ids), g, position, cached)
@@ -156,13 +162,12 @@ class Eagle3Drafter(RotaryPositions, CachedDrafter):
             layers = [first, *self._deeper]
             g, normed = run_layers(layers, g, embedded, self.norm.weight, angles, cached)
             return (normed if self.config.norm_output else g), normed
-        angles = self.rotary(position)
         embedded = self.embed(embedded[1]) if isinstance(embedded, tuple) else embedded
-        q, k, v, residual = first.qkv(embedded, g, *angles)
-        g = first.finish(residual, parts.cached_attention(q, k, v, cached))
-        for index, layer in enumerate(self._deeper, 1):
-            q, k, v = layer.qkv(g, *angles)
-            g = layer.finish(g, parts.cached_attention(q, k, v, cached, index))
+
+        def attend(index: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            return parts.cached_attention(q, k, v, cached, index)
+
+        g = self._run(embedded, g, position, attend)
         normed = self.norm(g)
         return (normed if self.config.norm_output else g), normed
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Literal, TypeGuard
 
 import torch
@@ -181,9 +182,10 @@ class Drafter(nn.Module):
         return self.transform(linear(self.read(g), self.head_rows(step)))
 
 
-class CachedDrafter(Drafter):
+class CachedDrafter(Drafter, ABC):
     """A drafter whose next state depends on its path, decoded step by step with a key cache."""
 
+    @abstractmethod
     def extend(self, ids: Tensor, g: Tensor, position: Tensor, cached: CacheView) -> tuple[Tensor, Tensor]:
         """Run one cached decoding step; return the next g (B, N, H) and its :meth:`read`.
 
@@ -193,7 +195,6 @@ class CachedDrafter(Drafter):
             position: (B, N) rotary positions.
             cached: the step's view of a cache with ``cache_layers`` layers.
         """
-        raise NotImplementedError
 
 
 def is_autoregressive(drafter: Any) -> TypeGuard[CachedDrafter]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any, Literal, TypeGuard
 
 from torch import Tensor
@@ -10,7 +11,7 @@ from ..kv_cache import CacheView
 from .interface import Drafter
 
 
-class ParallelDrafter(Drafter):
+class ParallelDrafter(Drafter, ABC):
     """A drafter that computes all drafts of a block in one pass; ``max_steps`` is their number.
 
     Attributes:
@@ -22,17 +23,18 @@ class ParallelDrafter(Drafter):
     first_everywhere: bool = False
 
     @property
-    def block_rows(self) -> int:
-        raise NotImplementedError
+    @abstractmethod
+    def block_rows(self) -> int: ...
 
+    @abstractmethod
     def read_rows(self, drafts: Tensor) -> Tensor:
         """Return the LM head's input for the output of :meth:`draft`: (..., H)."""
-        raise NotImplementedError
 
     def token_state(self, before: Tensor) -> Tensor:
-        """Return the factors of ``bias_weight`` for the token before a draft: (N,) -> (N, r)."""
-        raise NotImplementedError
+        """Return the factors of ``bias_weight`` for the token before a draft: (N,) -> (N, r), none without it."""
+        return self.embedding.new_empty(*before.shape, 0)
 
+    @abstractmethod
     def draft_blocks(
         self,
         context: Tensor,
@@ -50,8 +52,8 @@ class ParallelDrafter(Drafter):
             anchors: int64 (B, A) positions t, -1 for none.
             attention: ``auto``, ``eager`` or ``flex``.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def absorb(self, following: Tensor, states: Tensor, position: Tensor, cached: CacheView) -> Tensor | None:
         """Store committed positions (decoding); return their states (B, L, .) for :meth:`draft`, if any.
 
@@ -61,8 +63,8 @@ class ParallelDrafter(Drafter):
             position: (B, L).
             cached: the cache of ``config.num_layers`` layers; a position attends to those up to itself.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def draft(self, roots: Tensor, last: Tensor | None, position: Tensor, cached: CacheView) -> Tensor:
         """Compute all drafts after the last committed tokens (B,) (decoding): g (B, K, .).
 
@@ -70,7 +72,6 @@ class ParallelDrafter(Drafter):
             last: output of :meth:`absorb` for the last position.
             position: (B, b) of the block's rows, whose keys are written to ``cached.slots`` (B, b).
         """
-        raise NotImplementedError
 
 
 def is_parallel(drafter: Any) -> TypeGuard[ParallelDrafter]:

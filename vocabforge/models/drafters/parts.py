@@ -241,7 +241,7 @@ class LayerSizes(DictSizes):
     @staticmethod
     def default_layers(layers: int, wishes: Mapping[str, Any]) -> tuple[int, ...]:
         """Return the default auxiliary layers for a target with ``layers`` layers."""
-        raise NotImplementedError
+        return ()
 
     @classmethod
     def from_target(cls: type[_Layers], target: TargetSizes, wishes: Mapping[str, Any]) -> _Layers:

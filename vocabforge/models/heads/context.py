@@ -58,10 +58,6 @@ class ContextHead(CoreAndTail):
         super().__init__(base, ranked, text_tail(base, ranked, context), ops)
 
     @classmethod
-    def new_module(cls, sizes: HeadSizes) -> None:
-        """Return None: nothing is trained."""
-
-    @classmethod
     def build(cls, base: HeadBase, module: nn.Module | None, options: HeadOptions) -> DraftHead:
         refuse_options(cls.KIND, options, ("ranked", "context"))
         return cls(base, ranked_ids(cls.KIND, options.ranked), options.context, options.ops)

@@ -18,7 +18,7 @@ from ...ops.few_rows import linear
 from ...ops.indexed_logits import indexed_logits
 from ...ops.ordering import top_set
 from . import on_ops as head_ops
-from .exact import answer, masked, requests_of
+from .exact import ShortlistHead, masked, requests_of
 from .interface import DraftState, HeadBase
 from .low_rank import scorer_rows
 from .on_ops import of_rows
@@ -130,7 +130,7 @@ class RankerTail(nn.Module):
         return top_set(scores.masked_fill(core.inside, float("-inf")), count)
 
 
-class CoreAndTail(nn.Module):
+class CoreAndTail(ShortlistHead):
     """A draft head that scores a core and a tail; see ``DraftHead``.
 
     Args:
@@ -140,8 +140,6 @@ class CoreAndTail(nn.Module):
     Raises:
         MismatchError: the exact head has no row for any of these ids.
     """
-
-    by_step, static_shapes = False, True
 
     weight: Tensor
     target_ids: Tensor
@@ -163,11 +161,6 @@ class CoreAndTail(nn.Module):
 
     def scored(self, step: int) -> int:
         return min(self.core_size + self.context_size + (self.tail_size or 0), self.size)
-
-    def topk(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
-        if self.on_ops and head_ops.fits(hidden, k, requests_of(state)):
-            return head_ops.in_parts(lambda some, state: self._topk_on_ops(some, k, state), hidden, state)
-        return answer(*self._scored(hidden, k, state), k)
 
     def _topk_on_ops(self, hidden: Tensor, k: int, state: DraftState | None) -> tuple[Tensor, Tensor]:
         spare, tail = self._spare_and_tail(hidden, k, state)
@@ -199,7 +192,6 @@ class CoreAndTail(nn.Module):
         return masked(logits, of_rows(inside[:, :size], len(logits)))
 
     def _scored(self, hidden: Tensor, k: int, state: DraftState | None) -> tuple[Tensor, Tensor]:
-        """Compute logits (N, C) fp32 and their ids, (C,) or (N, C), the core before the tail."""
         spare, tail = self._spare_and_tail(hidden, k, state)
         places = tail.clamp(min=0)
         grouped = hidden.reshape(len(tail), -1, hidden.shape[-1])  # (G, N / G, H)

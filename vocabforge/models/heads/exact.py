@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,11 +17,39 @@ from . import on_ops as head_ops
 from .interface import DraftHead, DraftState, HeadBase, HeadOptions, HeadSizes, full_ids
 
 
-class FullHead(nn.Module):
+class HeadModule(nn.Module):
+    """Defaults of draft heads; see :class:`.interface.DraftHead`."""
+
+    context_size, by_step, static_shapes = 0, False, True
+
+    @classmethod
+    def new_module(cls, sizes: HeadSizes) -> nn.Module | None:
+        """Return None: nothing is trained."""
+        return None
+
+
+class ShortlistHead(HeadModule):
+    """A head that scores a shortlist of the tokens, on the ops if ``on_ops`` is set and they support the sizes."""
+
+    on_ops: bool
+
+    def topk(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
+        if self.on_ops and head_ops.fits(hidden, k, requests_of(state)):
+            return head_ops.in_parts(lambda some, state: self._topk_on_ops(some, k, state), hidden, state)
+        return answer(*self._scored(hidden, k, state), k)
+
+    @abstractmethod
+    def _topk_on_ops(self, hidden: Tensor, k: int, state: DraftState | None) -> tuple[Tensor, Tensor]: ...
+
+    @abstractmethod
+    def _scored(self, hidden: Tensor, k: int, state: DraftState | None) -> tuple[Tensor, Tensor]:
+        """Compute logits (N, C) fp32 and their ids, (C,) or (N, C), in any order."""
+
+
+class FullHead(HeadModule):
     """The whole LM head (V, H), as a module so that compiled passes treat its weight as a constant."""
 
     KIND = "full"
-    context_size, by_step, static_shapes = 0, False, True
 
     weight: Tensor
     target_ids: Tensor
@@ -32,10 +61,6 @@ class FullHead(nn.Module):
         self.register_buffer("weight", weight.detach(), persistent=False)
         self.register_buffer("target_ids", full_ids(weight), persistent=False)
         self.size = int(weight.shape[0])
-
-    @classmethod
-    def new_module(cls, sizes: HeadSizes) -> None:
-        """Return None: nothing is trained."""
 
     @classmethod
     def build(cls, base: HeadBase, module: nn.Module | None, options: HeadOptions) -> DraftHead:
@@ -113,14 +138,14 @@ class StaticHead(FullHead):
         return self.target_ids[super().best(hidden)]
 
 
-class HeadsByStep(nn.Module):
+class HeadsByStep(HeadModule):
     """An exact head per draft step, for Medusa heads with separate LM heads.
 
     Args:
         heads: heads of draft steps 0, 1, ..., over the same tokens.
     """
 
-    context_size, by_step, static_shapes = 0, True, True
+    by_step = True
 
     def __init__(self, heads: Sequence[FullHead]) -> None:
         super().__init__()

@@ -130,8 +130,6 @@ class HeadOptions:
         fp8: use a ranker's scorer in float8_e4m3fn, with one scale per token; candidates change slightly,
             logits do not.
         ops: run ``topk`` on the ops, which CUDA graphs can capture; None for true if the weights are on CUDA.
-        fused: compute a ranker with own rows in one op, on the ops (``ops/ranker_topk.py``), with a few more
-            candidates, never fewer. None for false, until both forms have been measured on a GPU.
     """
 
     shortlist: int | None = None
@@ -142,7 +140,6 @@ class HeadOptions:
     context: int | None = None
     fp8: bool | None = None
     ops: bool | None = None
-    fused: bool | None = None
 
 
 class DraftHead(Protocol):

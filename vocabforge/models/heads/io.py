@@ -26,6 +26,12 @@ from .router import Router
 KIND = "draft-head"
 WEIGHTS, CONFIG, ASSIGNMENT = "head.safetensors", "head.json", "assignment"
 _DRAFTER_FILES = (DRAFTER_WEIGHTS, "model.safetensors")
+# HeadOwner's fields -> their keys in the artefact's meta
+_OWNER_KEYS = {
+    "drafter": "drafter_digest",
+    "target": "target_fingerprint",
+    "tokenizer": "tokenizer_fingerprint",
+}
 
 
 @dataclass(frozen=True)
@@ -37,11 +43,7 @@ class HeadOwner:
     tokenizer: str
 
     def to_meta(self) -> dict[str, str]:
-        return {
-            "drafter_digest": self.drafter,
-            "target_fingerprint": self.target,
-            "tokenizer_fingerprint": self.tokenizer,
-        }
+        return {key: getattr(self, name) for name, key in _OWNER_KEYS.items()}
 
 
 @dataclass(frozen=True)
@@ -180,16 +182,13 @@ def owner_of(artifact: Artifact) -> HeadOwner:
     Raises:
         ArtifactError: the artefact does not record it.
     """
-    meta = artifact.meta
     try:
-        return HeadOwner(
-            *(str(meta[k]) for k in ("drafter_digest", "target_fingerprint", "tokenizer_fingerprint"))
-        )
+        return HeadOwner(**{name: str(artifact.meta[key]) for name, key in _OWNER_KEYS.items()})
     except KeyError as error:
         raise ArtifactError(
             "the draft head does not say what it belongs to",
             got=f"no {error}",
-            expected="drafter_digest, target_fingerprint and tokenizer_fingerprint",
+            expected=", ".join(_OWNER_KEYS.values()),
             source=artifact.path,
             remedy="train it again with train-drafter or train-router",
         ) from error
@@ -202,11 +201,12 @@ def check_owner(artifact: Artifact, found: HeadOwner, *, drafter: object) -> Non
         MismatchError: drafter, target or tokenizer differ from ``found``.
     """
     made = owner_of(artifact)
-    for what, expected, got, remedy in (
-        ("target", made.target, found.target, "give the target that it was trained for"),
-        ("tokenizer", made.tokenizer, found.tokenizer, "give the tokenizer that it was trained with"),
-        ("drafter", made.drafter, found.drafter, "train it again on this drafter, or give its own drafter"),
+    for what, remedy in (
+        ("target", "give the target that it was trained for"),
+        ("tokenizer", "give the tokenizer that it was trained with"),
+        ("drafter", "train it again on this drafter, or give its own drafter"),
     ):
+        expected, got = getattr(made, what), getattr(found, what)
         if expected != got:
             raise MismatchError(
                 f"this draft head belongs to another {what}",

@@ -10,10 +10,16 @@ from ...ops.draft_topk import draft_topk
 from ...ops.few_rows import linear
 from ...ops.indexed_logits import indexed_logits
 from ...ops.ordering import top_set
-from ...ops.ranker_topk import takes
-from ..target.logits import IDENTITY
 from . import on_ops as head_ops
-from .exact import StaticHead, answer, check_width, masked, refuse_options, requests_of
+from .exact import (
+    HeadModule,
+    ShortlistHead,
+    StaticHead,
+    check_width,
+    masked,
+    refuse_options,
+    requests_of,
+)
 from .interface import DraftHead, DraftState, HeadBase, HeadOptions, HeadSizes
 from .on_ops import of_rows
 from .scorer import LowRankScorer, Selector
@@ -21,18 +27,17 @@ from .scorer import LowRankScorer, Selector
 DEFAULT_SHORTLIST = 2048
 
 
-class RankerHead(nn.Module):
+class RankerHead(ShortlistHead):
     """SpecVocab's draft head: a low-rank scorer selects candidates, and the exact head scores them.
 
     Args:
         base: the exact head; if it has fewer than V rows, candidates are limited to its rows.
         shortlist: candidates per row, at most R.
         rows: ``own`` for separate candidates per row, ``shared`` for one union per request and step.
-        fp8, ops, fused: see ``HeadOptions``; ``fused`` is ignored for models that transform their logits.
+        fp8, ops: see ``HeadOptions``.
     """
 
     KIND = "ranker"
-    context_size, by_step = 0, False
 
     weight: Tensor
     target_ids: Tensor
@@ -46,7 +51,6 @@ class RankerHead(nn.Module):
         *,
         fp8: bool = False,
         ops: bool | None = None,
-        fused: bool = False,
     ) -> None:
         super().__init__()
         if shortlist < 1:
@@ -60,7 +64,6 @@ class RankerHead(nn.Module):
         self.shortlist = min(shortlist, self.size)
         self.shared, self.fp8 = rows == "shared", fp8
         self.on_ops = self.static_shapes = head_ops.chosen(base.weight, ops)
-        self.fused = fused and not self.shared and self.transform == IDENTITY
         self._selector = Selector(scorer_rows(base, scorer), fp8=fp8, ops=self.on_ops)
 
     def scored(self, step: int) -> int:
@@ -72,7 +75,7 @@ class RankerHead(nn.Module):
 
     @classmethod
     def build(cls, base: HeadBase, module: nn.Module | None, options: HeadOptions) -> DraftHead:
-        refuse_options(cls.KIND, options, ("shortlist", "rows", "fp8", "fused"))
+        refuse_options(cls.KIND, options, ("shortlist", "rows", "fp8"))
         if (
             options.shortlist != DEFAULT_SHORTLIST
         ):  # configurations may have the default although nobody asked for it
@@ -84,28 +87,17 @@ class RankerHead(nn.Module):
             options.rows or "own",
             fp8=bool(options.fp8),
             ops=options.ops,
-            fused=bool(options.fused),
         )
 
     def candidates(self, hidden: Tensor, k: int = 1) -> Tensor:
         """Return the head rows of each row's candidates, (N, max(shortlist, k)) int64, ascending."""
         return top_set(self._selector.scores(self.scorer.project(hidden)), max(self.shortlist, k))
 
-    def topk(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
-        if self.on_ops and head_ops.fits(hidden, k, requests_of(state)):
-            return head_ops.in_parts(
-                lambda some, state: self._topk_on_ops(some, k, requests_of(state)), hidden, state
-            )
-        return answer(*self.scores(hidden, k, state), k)
-
-    def _topk_on_ops(self, hidden: Tensor, k: int, requests: int) -> tuple[Tensor, Tensor]:
+    def _topk_on_ops(self, hidden: Tensor, k: int, state: DraftState | None) -> tuple[Tensor, Tensor]:
         count = max(self.shortlist, k)
-        if self.fused and takes(len(hidden), k):
-            down = self.scorer.down.weight
-            return self._selector.best(hidden, down, self.weight, count, k, self.target_ids)
         rows = self._selector.select(self.scorer.project(hidden), count)  # (N, n)
         if self.shared and len(hidden) > 1:
-            logits, rows = head_ops.shared_logits(hidden, self.weight, rows, requests)
+            logits, rows = head_ops.shared_logits(hidden, self.weight, rows, requests_of(state))
         else:
             logits = indexed_logits(hidden, self.weight, rows)
         return draft_topk(self.transform(logits), k, ids=rows, target_ids=self.target_ids)
@@ -126,17 +118,18 @@ class RankerHead(nn.Module):
             logits = logits.masked_fill(~of_rows(inside, len(logits)), float("-inf"))
         return logits, self.target_ids[union]
 
+    _scored = scores
+
     def log_probs(self, hidden: Tensor, state: DraftState | None = None) -> Tensor:
         logits = self.transform(linear(hidden, self.weight).float())
         mask = torch.zeros_like(logits, dtype=torch.bool).scatter_(-1, self.candidates(hidden), True)
         return masked(logits, mask)
 
 
-class LowRankHead(nn.Module):
+class LowRankHead(HeadModule):
     """SlimSpec's draft head: the scorer's softmax is the draft distribution over the ids of ``base``."""
 
     KIND = "low-rank"
-    context_size, by_step, static_shapes = 0, False, True
 
     def __init__(self, base: HeadBase, scorer: LowRankScorer, ops: bool | None = None) -> None:
         super().__init__()

@@ -21,7 +21,7 @@ from ...ops.draft_topk import draft_topk
 from ...ops.few_rows import linear
 from ...vocab.subset.schedule import schedule_sizes
 from . import on_ops as head_ops
-from .exact import answer, check_width, masked, refuse_options, requests_of
+from .exact import ShortlistHead, check_width, masked, refuse_options, requests_of
 from .interface import DraftHead, DraftState, HeadBase, HeadOptions, HeadSizes
 from .on_ops import of_rows
 
@@ -202,7 +202,7 @@ class ClusterSlabs(nn.Module):
         return self._tiles[key]
 
 
-class RouterHead(nn.Module):
+class RouterHead(ShortlistHead):
     """DynaSpec's draft head: the shortlist is the union of the tokens of the best clusters.
 
     On the ops it uses a copy of the head sorted by cluster (1 GiB more for 128k rows of 4,096 in bf16).
@@ -215,7 +215,6 @@ class RouterHead(nn.Module):
     """
 
     KIND = "router"
-    context_size = 0
 
     target_ids: Tensor
     cluster: Tensor
@@ -239,6 +238,7 @@ class RouterHead(nn.Module):
         check_budgets(budgets, router.clusters)
         check_width("router", router.hidden_size, base)
         self.router, self.budgets = router, tuple(budgets)
+        self.by_step = len(set(self.budgets)) > 1
         self.transform = base.transform
         self.shared = rows == "shared"
         self.on_ops = self.static_shapes = head_ops.chosen(base.weight, ops)
@@ -276,11 +276,6 @@ class RouterHead(nn.Module):
         budgets = options.budgets or default_budgets(module.clusters, decaying=base.autoregressive)
         return cls(base, module, budgets, options.rows or "shared", options.ops)
 
-    @property
-    def by_step(self) -> bool:
-        """Whether the budget changes from step to step."""
-        return len(set(self.budgets)) > 1
-
     def prepare(self, state: DraftState) -> DraftState:
         """Score the clusters in advance; on a GPU, on a side stream in parallel with later kernels."""
         if len(state.tokens) > head_ops.MOST_ROWS:  # processed in parts, which compute their own scores
@@ -316,11 +311,6 @@ class RouterHead(nn.Module):
         assert state is not None
         return self.budgets[min(state.step, len(self.budgets) - 1)]
 
-    def topk(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
-        if self.on_ops and head_ops.fits(hidden, k, requests_of(state)):
-            return head_ops.in_parts(lambda some, state: self._topk_on_ops(some, k, state), hidden, state)
-        return answer(*self.scores(hidden, k, state), k)
-
     def _topk_on_ops(self, hidden: Tensor, k: int, state: DraftState | None) -> tuple[Tensor, Tensor]:
         opened, slabs = self.clusters(state, k), self._slabs  # (N, M)
         assert slabs is not None
@@ -346,6 +336,8 @@ class RouterHead(nn.Module):
             inside = of_rows(opened[:, self.cluster[union]], len(logits))
             logits = logits.masked_fill(~inside, float("-inf"))
         return logits, self.target_ids[union]
+
+    _scored = scores
 
     def log_probs(self, hidden: Tensor, state: DraftState | None = None) -> Tensor:
         opened = self.clusters(state)

@@ -11,11 +11,11 @@ from ...ops.draft_topk import draft_topk
 from ...ops.few_rows import linear
 from . import on_ops as head_ops
 from .core import ranked_ids, rows_of
-from .exact import answer, refuse_options
-from .interface import DraftHead, DraftState, HeadBase, HeadOptions, HeadSizes
+from .exact import HeadModule, answer, refuse_options
+from .interface import DraftHead, DraftState, HeadBase, HeadOptions
 
 
-class ScheduledHead(nn.Module):
+class ScheduledHead(HeadModule):
     """A static head whose vocabulary shrinks with the draft step, as deep drafts are rarely accepted (PA-FR).
 
     The rows are in rank order, so that every step uses a slice of the same slab.
@@ -28,7 +28,7 @@ class ScheduledHead(nn.Module):
     """
 
     KIND = "scheduled"
-    context_size, by_step, static_shapes = 0, True, True
+    by_step = True
 
     target_ids: Tensor
     _slab: Tensor
@@ -51,10 +51,6 @@ class ScheduledHead(nn.Module):
 
     def scored(self, step: int) -> int:
         return self.sizes[min(step, len(self.sizes) - 1)]
-
-    @classmethod
-    def new_module(cls, sizes: HeadSizes) -> None:
-        """Return None: nothing is trained."""
 
     @classmethod
     def build(cls, base: HeadBase, module: nn.Module | None, options: HeadOptions) -> DraftHead:

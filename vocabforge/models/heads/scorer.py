@@ -13,7 +13,6 @@ from ...core.errors import ConfigError
 from ...ops.few_rows import linear
 from ...ops.fp8 import quantise_rows
 from ...ops.ranker_select import ranker_select
-from ...ops.ranker_topk import ranker_topk
 from .interface import HeadSizes
 
 _OVERSAMPLE, _POWER_ITERATIONS = 8, 4
@@ -147,17 +146,6 @@ class Selector(nn.Module):
     def select(self, projected: Tensor, k: int) -> Tensor:
         """Select the k best rows (N, k) int32 for each of (N, d'), unordered; ties go to the lower row."""
         return ranker_select(self._padded(projected), self.weight, k, scale=self.scale)
-
-    def best(
-        self, hidden: Tensor, down: Tensor, head: Tensor, k: int, topk: int, target_ids: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Return the best tokens by ``head`` (R, H) among at least k candidates of each of (N, H).
-
-        Returns:
-            see ``ranker_topk``, (N, topk) each.
-        """
-        down = F.pad(down, (0, 0, 0, self._padding)) if self._padding else down
-        return ranker_topk(hidden, down, self.weight, head, k, topk, scale=self.scale, target_ids=target_ids)
 
     def _padded(self, projected: Tensor) -> Tensor:
         return F.pad(projected, (0, self._padding)) if self._padding else projected

@@ -449,11 +449,6 @@ def _switch(switch: Switch, configured: object) -> bool:
 
 
 def _rope(read: _ConfigReader, family: FamilyTraits, layer_type: str) -> RopeSettings:
-    """Return the RoPE settings of a layer type.
-
-    Raises:
-        UnsupportedError: the kind is not supported.
-    """
     values: Mapping[str, Any] = read.values
     if family.rope == "types" and layer_ropes(values):
         values = {**values, "rope_parameters": layer_ropes(values).get(layer_type, {})}

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...ops import backend
 from ...ops.add_rms_norm import add_rms_norm
 from ...ops.rope_store import rope_store
 from ...ops.silu_mul import silu_mul
@@ -89,8 +88,8 @@ def layer_on_ops(
     attend: Callable[..., Tensor],
     read: Tensor | None = None,
     experts: Callable[[Tensor], Tensor] | None = None,
-) -> tuple[Tensor | None, Tensor]:
-    """Run a pre-norm layer in five kernels, or in seven with ``change`` added by the first norm.
+) -> tuple[Tensor, Tensor]:
+    """Run a pre-norm layer in seven kernels; the first norm adds ``change``.
 
     Args:
         change: (B * T, H) pending output of the previous layer, to be added to the residual stream ``x``
@@ -102,39 +101,21 @@ def layer_on_ops(
         experts: the MLP, if it is not SwiGLU.
 
     Returns:
-        the MLP's pending output, or None if it is already added; and the residual stream.
+        the MLP's pending output, and the residual stream.
     """
-    fused, norm = None, w.get("attention_norm")
-    if backend.FUSED_LAYERS is not None:  # otherwise the module is not loaded at all
-        from ...ops.fused_linear import fused_linear, fused_qkv, layers_backend
-
-        fused = layers_backend(x)
-    place = *angles, keys, values, slots
-    rotation: dict[str, Any] = {"heads": heads, "qk_norm": w.get("qk_norm"), "eps": eps}
-    if change is not None and (fused is not None or read is not None or norm is None):
-        x, change = x + change, None
-    if fused is None:
-        if read is None:
-            read, x = (x, x) if norm is None else sum_and_norm(change, x, norm, eps)
-        qkv = F.linear(read, w["qkv"], w.get("qkv_bias")).view(*slots.shape, -1)
-        q = rope_store(qkv, *place, **rotation)
-    else:
-        read, norm = (x, norm) if read is None else (read, None)
-        q = fused_qkv(read, w["qkv"], w.get("qkv_bias"), *place, norm=norm, **rotation, backend=fused)
+    norm = w.get("attention_norm")
+    if read is not None or norm is None:
+        x, change = x if change is None else x + change, None
+    if read is None:
+        read, x = (x, x) if norm is None else sum_and_norm(change, x, norm, eps)
+    qkv = F.linear(read, w["qkv"], w.get("qkv_bias")).view(*slots.shape, -1)
+    q = rope_store(qkv, *angles, keys, values, slots, heads=heads, qk_norm=w.get("qk_norm"), eps=eps)
     attended = attend(q, keys, values).flatten(0, 1).flatten(1)
-    if fused is None:
-        normed, x = add_rms_norm(F.linear(attended, w["o"], w.get("o_bias")), x, w["mlp_norm"], eps)
-        if experts is not None:
-            return experts(normed), x
-        inner = silu_mul(F.linear(normed, w["gate_up"], w.get("gate_up_bias")))
-        return F.linear(inner, w["down"], w.get("down_bias")), x
-    x = fused_linear(attended, w["o"], w.get("o_bias"), residual=x, backend=fused)
-    norm = w["mlp_norm"]
+    normed, x = add_rms_norm(F.linear(attended, w["o"], w.get("o_bias")), x, w["mlp_norm"], eps)
     if experts is not None:
-        return experts(add_rms_norm(x, None, norm, eps)[0]), x
-    bias = w.get("gate_up_bias")
-    inner = fused_linear(x, w["gate_up"], bias, norm=norm, eps=eps, gated=True, backend=fused)
-    return None, fused_linear(inner, w["down"], w.get("down_bias"), residual=x, backend=fused)
+        return experts(normed), x
+    inner = silu_mul(F.linear(normed, w["gate_up"], w.get("gate_up_bias")))
+    return F.linear(inner, w["down"], w.get("down_bias")), x
 
 
 def fits_ops(config: LeanConfig) -> bool:

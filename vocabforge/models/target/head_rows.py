@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from ..checkpoint import EMBEDDING, FLOATS, LM_HEAD, StoredTensor, checkpoint_fi
 from .load import read_target_config
 
 Rows = npt.NDArray[np.float32]
-Ids = npt.NDArray[np.int64]
 
 # Tensor names used by decoders of the transformers library, the usual ones first.
 HEADS = (
@@ -69,26 +67,13 @@ class HeadRows:
         part: torch.Tensor = self._slice[start:stop]
         return part.to(torch.float32, copy=True).contiguous().numpy()
 
-    def at(self, ids: Ids) -> Rows:
-        """Return the rows of token ids, in their order, as (n, d) float32; fast for consecutive ids."""
-        out = np.empty((len(ids), self.shape[1]), dtype=np.float32)
-        for start, stop in _runs(ids):
-            first = int(ids[start])
-            out[start:stop] = self.rows(first, first + stop - start)
-        return out
-
     def digest(self, count: int) -> str:
         """Hash the shape and float32 values of the first ``count`` rows, for any dtype, files and padding."""
-        state = digest_start(count, self.shape[1])
+        state = hashlib.sha256(f"head rows {count} x {self.shape[1]}\n".encode())
         for start in range(0, count, _DIGEST_ROWS):
             block = self.rows(start, min(start + _DIGEST_ROWS, count))
-            state.update(block.reshape(-1).view(np.uint8))
+            state.update(block.tobytes())
         return state.hexdigest()
-
-
-def digest_start(count: int, width: int) -> Any:
-    """Return a SHA-256 hash updated with the shape, to be updated with the rows in float32."""
-    return hashlib.sha256(f"head rows {count} x {width}\n".encode())
 
 
 def open_head(path: Path) -> HeadRows:
@@ -141,14 +126,6 @@ def check_head_fits(head: HeadRows, vocab_size: int, *, tokenizer: object) -> in
             remedy="give the target's own tokenizer with --tokenizer",
         )
     return head.shape[0] - vocab_size
-
-
-def _runs(ids: Ids) -> Iterator[tuple[int, int]]:
-    """Yield the index ranges of consecutive ids."""
-    if not len(ids):
-        return
-    edges = [0, *(np.flatnonzero(np.diff(ids) != 1) + 1).tolist(), len(ids)]
-    yield from pairwise(edges)
 
 
 def _says_tied(config: Mapping[str, Any], path: Path) -> bool:

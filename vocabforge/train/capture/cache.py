@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import bisect
+import functools
 import hashlib
 import json
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from pydantic.dataclasses import dataclass as record
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from ...core.artifact import MANIFEST, Artifact, open_artifact
 from ...core.errors import ArtifactError, DataError, MismatchError
 from ...core.files import form_errors, read_json, sha256_file
-from ...core.records import read_record
+from ...core.records import RECORD, Count, read_record
 from ...corpus.prepared.packing import PackedRows
 from ...models.target.load import DTYPES
 from ...models.target.logits import LogitFacts
@@ -33,7 +34,7 @@ SPLITS = ("train", "heldout")
 _CHUNK_ROWS = 1024
 
 
-@dataclass(frozen=True)
+@record(frozen=True, config=RECORD)
 class CaptureKey:
     """Everything that determines the content of a cache.
 
@@ -46,11 +47,11 @@ class CaptureKey:
     """
 
     target: str
-    aux_layers: tuple[int, ...]
-    hidden_size: int
+    aux_layers: tuple[Count, ...]
+    hidden_size: Count
     dtype: str
     target_dtype: str
-    rows: Mapping[str, str]
+    rows: dict[str, str]
 
     @property
     def feature_size(self) -> int:
@@ -68,15 +69,15 @@ class CaptureKey:
         return json.loads(json.dumps(asdict(self)))
 
 
-@dataclass(frozen=True)
+@record(frozen=True, config=RECORD)
 class CaptureShard:
     """File with rows ``first`` to ``first + rows`` of a split, ``tokens`` tokens in total."""
 
     file: str
     split: str
-    first: int
-    rows: int
-    tokens: int
+    first: Count
+    rows: Count
+    tokens: Count
 
 
 def rows_digest(rows: PackedRows) -> str:
@@ -189,7 +190,7 @@ def cache_key(artifact: Artifact) -> CaptureKey:
     with form_errors("the manifest of the captured states is incomplete", artifact.path):
         facts = dict(artifact.meta["key"])
         key = read_record(CaptureKey, facts)
-        if key.dtype not in DTYPES or not isinstance(key.rows, dict):
+        if key.dtype not in DTYPES:
             raise ValueError(f"{facts}")
         return key
 
@@ -202,15 +203,6 @@ def read_index(artifact: Artifact) -> list[CaptureShard]:
         for shard in shards:
             artifact.file(shard.file)
         return shards
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """Open shard: row offsets, tensor names, and a handle that reads from the mapped file."""
-
-    offsets: list[int]
-    names: frozenset[str]
-    handle: Any
 
 
 class CachedCapture:
@@ -229,7 +221,7 @@ class CachedCapture:
         self._shards: dict[str, list[CaptureShard]] = {}
         for shard in read_index(self.artifact):
             self._shards.setdefault(shard.split, []).append(shard)
-        self._open: OrderedDict[str, _Rows] = OrderedDict()
+        self._opened = functools.lru_cache(_OPEN_SHARDS)(self._open)
         self._verified: set[str] = set()
 
     def check(self, expected: CaptureKey) -> None:
@@ -306,24 +298,27 @@ class CachedCapture:
             Features (n, n_aux * H), hidden states (n, H) and facts (n,), None for shards of older versions.
         """
         shard = self._find(key)
-        rows = self._opened(shard)
+        offsets, handle = self._opened(shard)
         place = key[1] - shard.first
-        first, stop = rows.offsets[place] + before, rows.offsets[place + 1]
-        one = slice(first, stop if whole else min(first + len(ids), stop))
-        stored = {name: rows.handle.get_slice(name)[one] for name in ("token_ids", "document")}
-        if not (torch.equal(stored["token_ids"].long(), ids.long())):
-            raise self._other_row(key, "token ids")
-        if not torch.equal(stored["document"].long(), document.long()):
-            raise self._other_row(key, "documents")
-        features, hidden = (rows.handle.get_slice(name)[one] for name in ("features", "hidden"))
+        first, stop = offsets[place] + before, offsets[place + 1]
+        part = slice(first, stop if whole else min(first + len(ids), stop))
+
+        def read(name: str) -> Tensor:
+            tensor: Tensor = handle.get_slice(name)[part]
+            return tensor
+
+        for name, what, expected in (("token_ids", "token ids", ids), ("document", "documents", document)):
+            if not torch.equal(read(name).long(), expected.long()):
+                raise self._other_row(key, what)
+        features, hidden = read("features"), read("hidden")
         check_finite(
             [("features", features), ("hidden states", hidden)],
             key,
             source=self.path / shard.file,
             remedy=_again(self.path),
         )
-        kept = [rows.handle.get_slice(name)[one] for name in ("best", "log_sum") if name in rows.names]
-        return features, hidden, LogitFacts(*kept) if kept else None
+        facts = LogitFacts(read("best"), read("log_sum")) if "best" in set(handle.keys()) else None
+        return features, hidden, facts
 
     def _find(self, key: Key) -> CaptureShard:
         shards = self._shards.get(key[0], [])
@@ -332,27 +327,19 @@ class CachedCapture:
             raise self._other_row(key, "no such row")
         return shards[at]
 
-    def _opened(self, shard: CaptureShard) -> _Rows:
-        """Return the open shard, verified on first use."""
-        if shard.file in self._open:
-            self._open.move_to_end(shard.file)
-            return self._open[shard.file]
+    def _open(self, shard: CaptureShard) -> tuple[list[int], Any]:
+        """Return row offsets and a handle that reads from the mapped file, verified on first use."""
         file = self.artifact.file(shard.file)
         try:
             if shard.file not in self._verified:
-                expected = self.artifact.manifest["files"][shard.file]["sha256"]
-                found = sha256_file(file)
-                if found != expected:
-                    raise _damaged(self.path, file, f"sha256 {found[:16]}…", f"sha256 {expected[:16]}…")
+                expected, actual = self.artifact.manifest["files"][shard.file]["sha256"], sha256_file(file)
+                if actual != expected:
+                    raise _damaged(self.path, file, f"sha256 {actual[:16]}…", f"sha256 {expected[:16]}…")
                 self._verified.add(shard.file)
             handle = safe_open(str(file), framework="pt")
-            rows = _Rows(handle.get_tensor("offsets").tolist(), frozenset(handle.keys()), handle)
+            return handle.get_tensor("offsets").tolist(), handle
         except (SafetensorError, OSError) as error:
             raise _damaged(self.path, file, error, "a complete safetensors file") from error
-        self._open[shard.file] = rows
-        if len(self._open) > _OPEN_SHARDS:
-            self._open.popitem(last=False)
-        return rows
 
     def _other_row(self, key: Key, what: str) -> MismatchError:
         return MismatchError(

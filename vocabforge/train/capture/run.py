@@ -30,8 +30,8 @@ from ..run import briefly_native
 from ..setup import sizes_of
 from .build import load_capture_target
 from .cache import SPLITS, CaptureKey, CaptureShard, rows_digest
+from .config import CaptureRequest
 from .online import OnlineCapture
-from .request import CaptureRequest
 from .server import server_capture
 from .writer import (
     CaptureJob,
@@ -43,7 +43,6 @@ from .writer import (
     my_shards,
     plan_capture,
     prepare_folder,
-    present_shards,
     write_shards,
 )
 
@@ -53,7 +52,7 @@ _PART = re.compile(r"([1-9]\d*)/([1-9]\d*)")
 def plan_cache(settings: TrainConfig, output: Path, options: CaptureRequest) -> dict[str, Any]:
     """Return what would be captured and its size on disk; only the prepared data may be written."""
     job, _ = _job(settings, output, options)
-    total, done, free = job.bytes(), job.bytes(present_shards(job)), free_bytes(output)
+    total, done, free = job.bytes(), job.bytes(finished_shards(job)), free_bytes(output)
     return {
         "output": str(output),
         "target": hub_name(settings.target),
@@ -89,9 +88,8 @@ def run_capture(
     job, tokenizer = _job(settings, output, options)
     if leads:
         prepare_folder(job, overwrite=overwrite)
-        mine = my_shards(job.shards, part)
-        done = finished_shards(job, mine)
-        todo = [shard for shard in mine if shard not in done]
+        done = finished_shards(job)
+        todo = [shard for shard in my_shards(job.shards, part) if shard not in done]
         _announce(job, todo, None if options.yes else confirm)
     else:
         todo = []
@@ -114,7 +112,7 @@ def run_capture(
         say(f"The captured states are in {output}: train with capture.cache={output}")
     elif leads:
         say(
-            f"Part {part[0]} of {part[1]} is done; {len(present_shards(job)):,} of {len(job.shards):,} shards "
+            f"Part {part[0]} of {part[1]} is done; {len(finished_shards(job)):,} of {len(job.shards):,} shards "
             "exist. The last part to finish merges them."
         )
     return {"output": str(output), "finished": whole, "shards": len(todo), "bytes": job.bytes(todo)}
@@ -147,7 +145,7 @@ def _job(settings: TrainConfig, output: Path, options: CaptureRequest) -> tuple[
     target_dtype = dtype_name(dtype_of(settings.target, settings.capture.dtype, device))
     with briefly_native(settings) as native:
         layers = tuple(sizes_of(native.drafter, raw, None).aux_layers or ())
-    data = prepare(settings.data, tokenizer, cache=settings.output / "data")
+    data = prepare(settings.data, tokenizer, settings.output / "data")
     rows = {split: getattr(data, split) for split in SPLITS}
     check_row_length(raw, data.train.input_ids.shape[1], source=settings.target / "config.json")
     key = CaptureKey(
@@ -165,7 +163,7 @@ def _announce(job: CaptureJob, todo: list[CaptureShard], confirm: Callable[[str]
     """Show the disk use and ask for confirmation; raise if it does not fit or is declined."""
     if not todo:
         return
-    done = job.bytes(present_shards(job))
+    done = job.bytes(finished_shards(job))
     needed = job.bytes() - done
     tokens = sum(shard.tokens for shard in job.shards)
     say(

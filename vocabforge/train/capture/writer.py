@@ -2,12 +2,13 @@
 
 An interrupted run, or another process, continues with the missing shards.
 
-Shards are written one at a time to ``OUTPUT.partial``, each with a small JSON file that holds its hash. When
-all are finished, they are hard-linked into the artefact.
+Shards are written one at a time to ``OUTPUT.partial`` and renamed when complete. When all are finished, they
+are hard-linked into the artefact.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,9 +20,8 @@ import torch
 from safetensors.torch import save_file
 
 from ...core.artifact import MANIFEST, check_output, write_artifact
-from ...core.console import say
-from ...core.errors import DataError, UsageError
-from ...core.files import atomic_write_json, disk_errors, fsync_path, read_json, sha256_file
+from ...core.errors import UsageError
+from ...core.files import atomic_write_json, disk_errors, fsync_path, read_json
 from ...core.journal import check_identity
 from ...core.lock import only_writer
 from ...core.progress import ProgressBar
@@ -124,40 +124,9 @@ def prepare_folder(job: CaptureJob, *, overwrite: bool) -> None:
     check_identity(former, plan, source=job.partial, remedy="remove that folder, or choose another --output")
 
 
-def finished_shards(job: CaptureJob, among: Sequence[CaptureShard]) -> list[CaptureShard]:
-    """Return the shards of ``among`` that are complete in ``OUTPUT.partial``; remove damaged ones."""
-    present = [shard for shard in among if _side(job.partial / shard.file).is_file()]
-    found: list[CaptureShard] = []
-    if not present:
-        return found
-    with ProgressBar("verify finished shards", job.bytes(present), "B") as bar:
-        for shard in present:
-            file = job.partial / shard.file
-            if _sound(file):
-                found.append(shard)
-            else:
-                say(f"{file} is damaged: capturing it again")
-                file.unlink(missing_ok=True)
-                _side(file).unlink(missing_ok=True)
-            bar.update(job.bytes([shard]))
-    return found
-
-
-def present_shards(job: CaptureJob) -> list[CaptureShard]:
-    """Return the shards finished by any process, without verifying them."""
-    return [shard for shard in job.shards if _side(job.partial / shard.file).is_file()]
-
-
-def _side(file: Path) -> Path:
-    return file.with_suffix(".json")
-
-
-def _sound(file: Path) -> bool:
-    try:
-        entry = read_json(_side(file))
-        return file.stat().st_size == entry["bytes"] and sha256_file(file) == entry["sha256"]
-    except (DataError, OSError, KeyError, TypeError):
-        return False
+def finished_shards(job: CaptureJob) -> list[CaptureShard]:
+    """Return the shards that any process has finished in ``OUTPUT.partial``."""
+    return [shard for shard in job.shards if (job.partial / shard.file).is_file()]
 
 
 def my_shards(shards: Sequence[CaptureShard], part: tuple[int, int]) -> list[CaptureShard]:
@@ -215,23 +184,11 @@ def _batches(
 
 
 def _check_shard(job: CaptureJob, shard: CaptureShard, tensors: Mapping[str, torch.Tensor]) -> None:
-    packed = job.rows[shard.split]
     offsets = tensors["offsets"].tolist()
-    for place in range(shard.rows):
-        number = shard.first + place
-        one = slice(offsets[place], offsets[place + 1])
-        real = packed.document[number] != 0
-        ids = torch.from_numpy(packed.input_ids[number][real].astype("int32"))
-        if not torch.equal(tensors["token_ids"][one], ids):
-            raise DataError(
-                "captured states are not those of their row",
-                got=f"{shard.split} row {number}: other token ids",
-                expected="those of the prepared data",
-                remedy="the data changed while it was captured: run the same command again with --overwrite",
-            )
+    for row, (first, stop) in enumerate(itertools.pairwise(offsets), shard.first):
         check_finite(
-            [("features", tensors["features"][one]), ("hidden states", tensors["hidden"][one])],
-            (shard.split, number),
+            [("features", tensors["features"][first:stop]), ("hidden states", tensors["hidden"][first:stop])],
+            (shard.split, row),
             source=job.output,
             remedy="try capture.dtype=float32 or --store-dtype bfloat16 (float16 overflows at 65,504), or "
             "remove this row from the data",
@@ -245,11 +202,9 @@ def _save(file: Path, tensors: Mapping[str, torch.Tensor]) -> None:
         try:
             save_file({name: t.contiguous() for name, t in tensors.items()}, temporary)
             fsync_path(temporary)
-            entry = {"sha256": sha256_file(temporary), "bytes": temporary.stat().st_size}
             os.replace(temporary, file)
         finally:
             temporary.unlink(missing_ok=True)
-    atomic_write_json(_side(file), entry)
 
 
 def finish(job: CaptureJob, meta: Mapping[str, Any], config: Mapping[str, Any], *, overwrite: bool) -> bool:
@@ -257,7 +212,7 @@ def finish(job: CaptureJob, meta: Mapping[str, Any], config: Mapping[str, Any], 
     with only_writer(job.partial, wait=True):
         if not job.partial.is_dir():  # another process was faster
             return (job.output / MANIFEST).is_file()
-        if len(present_shards(job)) < len(job.shards):
+        if len(finished_shards(job)) < len(job.shards):
             return False
         totals = {
             split: {"rows": len(packed), "tokens": int(row_lengths(packed).sum())}

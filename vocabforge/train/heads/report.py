@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -16,7 +16,8 @@ from ...models.target.head import TargetHead
 from ...models.target.hf import HFTarget
 from ..capture.online import CapturedBatch
 from ..metrics import expected_accepted_length
-from .states import DraftingRows, average_precision, drafting_rows, router_labels
+from ..ttt import shift_left
+from .states import DraftingRows, average_precision, best_columns, drafting_rows, labels_of
 
 FULL = "full"
 TOP = 10
@@ -69,14 +70,12 @@ def head_report(
     with ProgressBar("measure the draft heads", count, "batches") as bar:
         for batch in batches:
             alive = {name: torch.ones_like(batch.loss_mask) for name in everyone}
-            unrolled = list(drafting_rows(drafter, batch, steps))
-            for rows, hits in zip(unrolled, _hits(everyone, target, batch, unrolled, top_n, sums)):
-                for name, hit in hits.items():
+            for rows in drafting_rows(drafter, batch, steps):
+                for name, hit in _hits(everyone, target, batch, rows, top_n, sums).items():
                     counted = alive[name] & rows.counted
                     alive[name] = alive[name] & hit
-                    row = sums[name][rows.state.step]
-                    row[_FIELDS.index("chained_rows")] += int(counted.sum())
-                    row[_FIELDS.index("chained_hits")] += int((alive[name] & counted).sum())
+                    chained = torch.stack([counted.sum(), (alive[name] & counted).sum()])
+                    sums[name][rows.state.step, -2:] += chained.cpu()
             bar.update(1)
     return _summary(everyone, sums, target.vocab_size, steps)
 
@@ -85,48 +84,32 @@ def _hits(
     heads: Mapping[str, DraftHead],
     target: HFTarget | TargetHead,
     batch: CapturedBatch,
-    unrolled: Sequence[DraftingRows],
+    rows: DraftingRows,
     top_n: int,
     sums: dict[str, Tensor],
-) -> list[dict[str, Tensor]]:
-    """Add all draft steps of a batch to ``sums``; return bool (B, T) hits by head for each step.
-
-    The target's distribution at a position teaches one row of every step, so it is computed once.
-    """
-    hits = [{name: torch.zeros_like(rows.counted) for name in heads} for rows in unrolled]
-    length = batch.hidden.shape[1]
-    # (M,) ascending: flat position of each row's teacher.
-    places = [rows.where[0] * length + rows.where[1] + rows.state.step + 1 for rows in unrolled]
-    used = torch.cat(places).unique()
+) -> dict[str, Tensor]:
+    """Add the rows of a draft step to ``sums``; return bool (B, T) hits by head."""
+    hits = {name: torch.zeros_like(rows.counted) for name in heads}
+    teacher = shift_left(batch.hidden, rows.state.step + 1)[rows.where]  # (M, H)
     at_once = max(1, _WORKSPACE_BYTES // (24 * target.vocab_size))  # half a dozen (m, V) fp32 tensors
-    for some in used.split(at_once) if len(used) else ():
-        teacher = target.logits(batch.hidden.flatten(0, 1)[some]).float().softmax(-1)
-        teacher_best = teacher.argmax(-1)
-        for rows, place, hit in zip(unrolled, places, hits):
-            ends = some[[0, -1]] + place.new_tensor([0, 1])
-            part = slice(*torch.searchsorted(place, ends).tolist())
-            if part.start == part.stop:
-                continue
-            at = torch.searchsorted(some, place[part])
-            taught, taught_best = teacher[at], teacher_best[at]
-            full = _dense(heads[FULL], rows, part, target.vocab_size)
-            full_best = full.argmax(-1)
-            where = tuple(index[part] for index in rows.where)
-            for name, head in heads.items():
-                draft = full if name == FULL else _dense(head, rows, part, target.vocab_size)
-                best = draft.argmax(-1)
-                hit[name][where] = correct = best == taught_best
-                values = (
-                    len(draft),
-                    (best == full_best).sum(),
-                    draft.isfinite().sum(),
-                    correct.sum(),
-                    torch.minimum(taught, draft.exp()).sum(-1).sum(),
-                    _precision(head, rows.state.part(part), full, top_n),
-                )
-                sums[name][rows.state.step, : len(values)] += torch.tensor(
-                    list(map(float, values)), dtype=torch.float64
-                )
+    for start in range(0, len(teacher), at_once):
+        part = slice(start, start + at_once)
+        taught = target.logits(teacher[part]).float().softmax(-1)
+        full = _dense(heads[FULL], rows, part, target.vocab_size)
+        for name, head in heads.items():
+            draft = full if name == FULL else _dense(head, rows, part, target.vocab_size)
+            best = draft.argmax(-1)
+            correct = best == taught.argmax(-1)
+            hits[name][tuple(index[part] for index in rows.where)] = correct
+            values = (
+                len(draft),
+                (best == full.argmax(-1)).sum(),
+                draft.isfinite().sum(),
+                correct.sum(),
+                torch.minimum(taught, draft.exp()).sum(-1).sum(),
+                _precision(head, rows.state.part(part), full, top_n),
+            )
+            sums[name][rows.state.step, :-2] += torch.tensor(list(map(float, values)), dtype=torch.float64)
     return hits
 
 
@@ -143,7 +126,8 @@ def _precision(head: DraftHead, state: DraftState, full: Tensor, top_n: int) -> 
     """Sum a router's average precision over rows; ``full`` (m, V) are the full head's log-probabilities."""
     if not isinstance(head, RouterHead):
         return 0.0
-    labels = router_labels(full[:, head.target_ids], head.cluster, head.router.clusters, top_n)
+    best = best_columns(full[:, head.target_ids][:, : len(head.cluster)], top_n)
+    labels = labels_of(best, head.cluster, head.router.clusters)
     return average_precision(head.cluster_scores(state), labels).sum()
 
 
@@ -187,18 +171,18 @@ def report_table(report: Mapping[str, Any]) -> DataTable:
     """Return a table with one row per head: recall, shortlist, acceptance and chain over all draft steps."""
     rows = []
     for name, entry in report["heads"].items():
-        one = entry["overall"]
-        precision = one["average_precision"]
+        overall = entry["overall"]
+        precision = overall["average_precision"]
         rows.append(
             [
                 name,
-                f"{one['argmax_recall']:.1%}",
-                f"{one['shortlist']:,.0f}",
-                f"{one['shortlist_share']:.0%}",
+                f"{overall['argmax_recall']:.1%}",
+                f"{overall['shortlist']:,.0f}",
+                f"{overall['shortlist_share']:.0%}",
                 None if precision is None else f"{precision:.3f}",
-                f"{one['accuracy']:.1%}",
-                *(f"{one[key]:.3f}" for key in ("acceptance", "acceptance_lost")),
-                *(f"{one[key]:.2f}" for key in ("chain_accepted_length", "chain_lost")),
+                f"{overall['accuracy']:.1%}",
+                *(f"{overall[key]:.3f}" for key in ("acceptance", "acceptance_lost")),
+                *(f"{overall[key]:.2f}" for key in ("chain_accepted_length", "chain_lost")),
             ]
         )
     columns = ["head<", "argmax recall", "short- list", "of V", "AP", "accuracy"]

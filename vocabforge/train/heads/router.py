@@ -6,11 +6,10 @@ grow with the data, and a resumed run uses the same states.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +18,6 @@ from torch.nn import functional as F
 
 from ...core.artifact import check_output
 from ...core.console import say
-from ...core.distributed import Group
 from ...core.files import atomic_write_json
 from ...core.journal import MetricsLog
 from ...models.drafters.interface import Drafter
@@ -27,59 +25,47 @@ from ...models.drafters.parallel import is_parallel
 from ...models.heads.io import HeadOwner, save_head
 from ...models.heads.registry import RouterHead, base_of
 from ...models.heads.router import Router, cluster_rows, default_budgets
-from ...models.target.head import TargetHead
-from ...models.target.hf import HFTarget
 from ...models.ttt.blocks import every_anchor
-from ..capture.online import CapturedBatch, to_tensors
-from ..data import TrainData, batch_rows, divide
+from ..capture.online import to_tensors
+from ..config import RouterTrainConfig
+from ..data import batch_rows, divide
 from ..loop import run_steps
 from ..monitoring.heldout import check_finite
 from ..optim import learning_rate
-from ..parallel.strategy import Strategy, make_strategy, wanted_strategy
+from ..parallel.strategy import make_strategy, wanted_strategy
 from ..resume import resume
+from ..trainer import Run
 from ..ttt import rows_by_step
 from .report import head_report
-from .router_config import RouterTrainConfig
 from .states import DraftingRows, average_precision, best_tokens, drafting_rows, labels_of, router_losses
 
 ROUTER, REPORT = "router", "report.json"
 
 
-@dataclass
-class RouterTrainer:
-    """State of a router training run.
+@dataclass(kw_only=True)
+class RouterTrainer(Run):
+    """Training run of a router.
 
     Attributes:
-        captured: capture source: packed rows and their keys -> the target's states (``capture/``).
-        identity, facts: see :class:`~vocabforge.train.resume.Resumable`.
         owner: drafter, target and tokenizer that the router belongs to.
         parents: content hashes of the source artefacts.
     """
 
     config: RouterTrainConfig
-    target: HFTarget | TargetHead
     drafter: Drafter
     router: Router
-    data: TrainData
-    captured: Callable[..., CapturedBatch]
-    device: torch.device
-    group: Group
-    identity: dict[str, Any]
     owner: HeadOwner
     parents: dict[str, str] = field(default_factory=dict)
-    facts: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         config, group = self.config, self.group
         self.division = divide(config.optim, group.rank, group.size)
         strategy = wanted_strategy("auto", group)
-        self.strategy: Strategy = make_strategy(strategy, self.router, config, group, self.device)
+        self.strategy = make_strategy(strategy, self.router, config, group, self.device)
         self._base = base_of(self.drafter)
         self._cluster = cluster_rows(self.router.assignment, self._base.target_ids)
-        self._sums, self._norm = (
-            np.zeros(3),
-            torch.zeros(()),
-        )  # loss, average precision and rows of the last step
+        self._sums = np.zeros(3)  # loss, average precision and rows of the last step
+        self._norm = torch.zeros(())
 
     def run(self) -> Path:
         """Train to the last step, resuming from the newest checkpoint; return the output folder. Collective.
@@ -157,11 +143,6 @@ class RouterTrainer:
             )
         self.group.wait()
 
-    def capture(self, split: Literal["train", "heldout"], indices: Sequence[int]) -> CapturedBatch:
-        """Return the target's states for these packed rows of a split."""
-        rows = to_tensors(self.data.rows(split), indices, self.device)
-        return self.captured(rows, [(split, i) for i in indices])
-
     def plain(self) -> Router:
         """Return the router as an ordinary module with its current weights. Collective."""
         weights = self.strategy.weights()
@@ -178,7 +159,7 @@ class RouterTrainer:
         router = self.plain() if router is None else router
         count, size = min(len(self.data.heldout), self.config.run.eval_rows), self.division.micro
         starts = range(0, count, size)
-        batches = (self.capture("heldout", range(at, min(count, at + size))) for at in starts)
+        batches = (self.capture("heldout", list(range(at, min(count, at + size)))) for at in starts)
         if self.group.rank == 0:
             heads = {"router": self._head(router)}
             steps, top_n = self.config.router.steps, self.config.router.top_n

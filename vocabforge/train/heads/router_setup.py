@@ -10,26 +10,26 @@ import torch
 from ...core.artifact import Artifact, open_artifact
 from ...core.distributed import Group, rank, world_size
 from ...core.errors import UsageError
-from ...core.files import atomic_write_json, check_run_folder
+from ...core.files import atomic_write_json
 from ...core.hub import hub_name
 from ...corpus.sources.inputs import expand_paths
-from ...corpus.tokenizer.tokenizer import load_tokenizer
 from ...layouts.registry import load_drafter
 from ...models.device import choose_device
 from ...models.drafters.interface import Drafter
 from ...models.drafters.io import TargetTensors
 from ...models.heads.io import HeadOwner, drafter_digest
 from ...models.target.fingerprint import target_fingerprint
-from ...models.target.hf import check_row_length, check_tokenizer_fits, read_target_config
+from ...models.target.hf import read_target_config
 from ...models.target.text_config import text_config
 from ...vocab.clusters.clusters import load_clusters
 from ..capture.build import build_capture, load_capture_target
-from ..data import divide, prepare_together, with_prepared
+from ..config import RouterTrainConfig
+from ..data import divide, prepare_together
 from ..machine import device_of
 from ..parallel.strategy import wanted_strategy
+from ..setup import read_inputs
 from .draft_heads import check_clusters, check_routable, new_router
 from .router import REPORT, ROUTER, RouterTrainer
-from .router_config import RouterTrainConfig
 
 
 def plan(config: RouterTrainConfig) -> dict[str, Any]:
@@ -40,16 +40,10 @@ def plan(config: RouterTrainConfig) -> dict[str, Any]:
     """
     group = Group(rank(), world_size())
     strategy, division = router_strategy(group), divide(config.optim, group.rank, group.size)
-    config = config.model_copy(update={"data": with_prepared(config.data)})
+    config, target, tokenizer = read_inputs(config)
     if config.data.prepared is None:
         expand_paths([*config.data.train, *config.data.heldout])  # raises if one is missing
-    check_run_folder(config.output)
-    target = read_target_config(config.target)
-    rows = int(text_config(target).vocab_size)
-    tokenizer = load_tokenizer(config.tokenizer or config.target, rows=rows)
-    check_tokenizer_fits(tokenizer.vocab_size, rows, tokenizer=tokenizer.source, target=config.target)
     clusters = load_clusters(config.clusters)
-    check_row_length(target, config.data.sequence_length, source=config.target / "config.json")
     router = new_router(config.router, clusters, int(text_config(target).hidden_size))
     return {
         "config": config.model_dump(mode="json"),
@@ -95,12 +89,8 @@ def build_router_trainer(config: RouterTrainConfig, group: Group | None = None) 
     group = Group(0, 1) if group is None else group
     router_strategy(group)
     divide(config.optim, group.rank, group.size)
-    config = config.model_copy(update={"data": with_prepared(config.data)})
+    config, _, tokenizer = read_inputs(config)
     device = device_of(config)
-    check_run_folder(config.output)
-    size = int(text_config(read_target_config(config.target)).vocab_size)
-    tokenizer = load_tokenizer(config.tokenizer or config.target, rows=size)
-    check_tokenizer_fits(tokenizer.vocab_size, size, tokenizer=tokenizer.source, target=config.target)
     clusters = load_clusters(config.clusters)
     check_clusters(clusters, config.clusters, tokenizer, config.target)
     target, drafter, artifact = _models(config, device)
@@ -119,26 +109,25 @@ def build_router_trainer(config: RouterTrainConfig, group: Group | None = None) 
         parents["drafter"] = artifact.content_hash
     if group.rank == 0:
         atomic_write_json(config.output / "config.json", config.model_dump(mode="json"))
-    rows = {"train": data.train, "heldout": data.heldout}
     return RouterTrainer(
-        config,
-        target,
-        drafter,
-        router.to(device),
-        data,
-        build_capture(
+        config=config,
+        target=target,
+        drafter=drafter,
+        router=router.to(device),
+        data=data,
+        captured=build_capture(
             config.capture,
             target,
-            rows=rows,
+            rows={"train": data.train, "heldout": data.heldout},
             path=config.target,
             fingerprint=owner.target,
             owner=f"{config.output.absolute()} {group.rank}",
         ),
-        device,
-        group,
-        _identity(config, owner, cluster_hash, data.digest()),
-        owner,
-        parents,
+        device=device,
+        group=group,
+        identity=_identity(config, owner, cluster_hash, data.digest()),
+        owner=owner,
+        parents=parents,
     )
 
 

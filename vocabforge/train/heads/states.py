@@ -69,17 +69,6 @@ def states_fed(
         previous = step.g
 
 
-def router_labels(logits: Tensor, cluster: Tensor, clusters: int, top_n: int) -> Tensor:
-    """Return labels bool (N, M): a cluster is positive iff it contains one of the top-n tokens.
-
-    Args:
-        logits: (N, R) fp32 of the full-vocabulary drafter; columns from R' on belong to no cluster.
-        cluster: (R',) cluster of each column.
-        clusters: M.
-    """
-    return labels_of(best_columns(logits[:, : len(cluster)], top_n), cluster, clusters)
-
-
 def best_columns(logits: Tensor, top_n: int) -> Tensor:
     """Return the n best columns (N, n) int64 of (N, R') fp32 logits, unordered; ties go to lower columns."""
     n = min(top_n, logits.shape[1])
@@ -106,7 +95,16 @@ def best_tokens(hidden: Tensor, weight: Tensor, known: int, top_n: int) -> Tenso
 
 
 def labels_of(best: Tensor, cluster: Tensor, clusters: int) -> Tensor:
-    """Return multi-hot labels: best columns (N, n), (R',) cluster of each column -> bool (N, M)."""
+    """Return a router's labels: a cluster is positive iff it contains one of the best tokens.
+
+    Args:
+        best: (N, n) best columns of each row.
+        cluster: (R',) cluster of each column.
+        clusters: M.
+
+    Returns:
+        bool (N, M).
+    """
     labels = torch.zeros(len(best), clusters, dtype=torch.bool, device=best.device)
     return labels.scatter_(-1, cluster[best], True)
 

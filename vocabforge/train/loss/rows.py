@@ -111,31 +111,22 @@ def split_figures(
     row_loss: RowLoss, taken: TakenRows, steps: Sequence[TTTStep], length: int
 ) -> tuple[StepFigures, ...]:
     """Split the figures of all rows into sums for each draft step; ``length`` is T."""
-    sizes = list(taken.sizes)
-    parts = zip(
-        steps,
-        row_loss.losses.split(sizes),
-        row_loss.correct.split(sizes),
-        row_loss.outside.split(sizes),
-        row_loss.overlap.split(sizes),
-        row_loss.ceiling.split(sizes),
-    )
-    figures = []
-    for step, losses, correct, outside, overlap, ceiling in parts:
-        figures.append(
-            StepFigures(
-                loss_sum=losses.sum(),
-                rows=step.counted.sum(),
-                correct=correct.sum(),
-                outside=outside.sum(),
-                overlap_sum=overlap.sum(),
-                ceiling_sum=ceiling.sum(),
-                overlaps=step.over(overlap, length),
-                hits=step.over(correct, length),
-                counted=step.over(torch.ones_like(correct), length),
-            )
+    names = ("losses", "correct", "outside", "overlap", "ceiling")
+    parts = (getattr(row_loss, name).split(list(taken.sizes)) for name in names)
+    return tuple(
+        StepFigures(
+            loss_sum=losses.sum(),
+            rows=step.counted.sum(),
+            correct=correct.sum(),
+            outside=outside.sum(),
+            overlap_sum=overlap.sum(),
+            ceiling_sum=ceiling.sum(),
+            overlaps=step.over(overlap, length),
+            hits=step.over(correct, length),
+            counted=step.over(torch.ones_like(correct), length),
         )
-    return tuple(figures)
+        for step, losses, correct, outside, overlap, ceiling in zip(steps, *parts)
+    )
 
 
 def _draws_of(seed: int, step: int, row: int) -> torch.Generator:
@@ -145,9 +136,7 @@ def _draws_of(seed: int, step: int, row: int) -> torch.Generator:
 
 def feature_noise(shape: torch.Size, width: float, seed: int, step: int, rows: Sequence[int]) -> Tensor:
     """Draw EAGLE-1's uniform noise (B, T, .) in +-``width`` * 512 / T."""
-    drawn = []
-    for row in rows:
-        drawn.append(torch.rand(shape[1:], generator=_draws_of(seed, step, row)))
+    drawn = [torch.rand(shape[1:], generator=_draws_of(seed, step, row)) for row in rows]
     return (torch.stack(drawn) - 0.5) * (2 * width * 512 / shape[1])
 
 

@@ -26,6 +26,9 @@ from ..loss.rows import HELDOUT
 from ..metrics import TTTTotals
 from ..trainer import Trainer
 
+# Live decoding's share of the time between evaluations, and the seconds it may always take.
+_LIVE_SHARE, _LIVE_AT_LEAST_S = 0.1, 10.0
+
 
 @torch.no_grad()
 def heldout_figures(trainer: Trainer) -> dict[str, Any]:
@@ -66,10 +69,11 @@ def heldout_figures(trainer: Trainer) -> dict[str, Any]:
     return totals.summary() | ({} if joint is None else {"target": means})
 
 
-def look(trainer: Trainer, step: int, log: MetricsLog) -> dict[str, Any]:
+def look(trainer: Trainer, step: int, log: MetricsLog, since_s: float) -> dict[str, Any]:
     """Log held-out figures of every TTT step and of live decoding; save the best drafter.
 
     ``best/`` is selected by the accepted length of live decoding, or by the simulated one without it.
+    Live decoding takes a tenth of the ``since_s`` seconds since the last evaluation, except at the last step.
     """
     summary = heldout_figures(trainer)
     log.write(kind="heldout", step=step, time=time.time(), **summary)
@@ -77,11 +81,14 @@ def look(trainer: Trainer, step: int, log: MetricsLog) -> dict[str, Any]:
     if trainer.group.rank == 0:
         live: dict[str, Any] = {}
         if trainer.live is not None:
-            live = dict(trainer.live(*plain_copy(trainer, weights)))
+            last = step == trainer.config.optim.steps
+            budget = None if last else max(_LIVE_AT_LEAST_S, since_s * _LIVE_SHARE)
+            live = dict(trainer.live(*plain_copy(trainer, weights), step, budget))
+        judged = live.pop("judged_length", 0.0)
         if live:
             log.write(kind="live", step=step, **live)
         name = "accepted_length" if live else "chain_accepted_length"
-        value = float((live or summary)[name])
+        value = float(judged if live else summary[name])
         known = trainer.facts.get("best", {})
         if known and known["name"] != name:
             say(f"best/ is now judged by {name.replace('_', ' ')}, not by {known['name'].replace('_', ' ')}.")

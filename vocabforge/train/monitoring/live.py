@@ -7,7 +7,9 @@ are greedy, so they must equal those of plain decoding, which are generated once
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +21,12 @@ from ...core.distributed import rank
 from ...core.errors import UsageError, VocabForgeError
 from ...corpus.tokenizer.prompt_format import resolve_format
 from ...corpus.tokenizer.tokenizer import TextTokenizer
+from ...decode.engine import Decoder
 from ...decode.proposers.registry import tree_proposer
+from ...decode.request import Generation
 from ...decode.tree import TreeSettings
 from ...evaluate.acceptance.meter import AcceptanceMeter, LivePrompts, pooled, share_of
 from ...evaluate.benchmarks import read_questions, spread
-from ...evaluate.identity.compare import first_difference
 from ...evaluate.identity.rounding import next_logits
 from ...evaluate.run.prompts import PromptBuilder
 from ...models.backends import decoder_over, load_decoding_target
@@ -116,6 +119,19 @@ def _decoder_of(target: HFTarget | TargetHead | Target, folder: Path | None) -> 
     return load_decoding_target(folder, dtype=target.head_weight.dtype, device=target.head_weight.device)
 
 
+@dataclass
+class _Run:
+    """One way of drafting: its decoder and what it decoded so far."""
+
+    what: str
+    decoder: Decoder
+    made: list[Generation] = field(default_factory=list)
+    differing: int = 0
+
+    def figures(self) -> dict[str, Any]:
+        return pooled(self.made) | {"identical": len(self.made) - self.differing}
+
+
 class LiveAcceptance:
     """Decodes the prompts with the drafter's current weights. Call it with the drafter and its draft heads.
 
@@ -136,10 +152,15 @@ class LiveAcceptance:
         self._chain_steps = chain_steps
         self._shortlists = dict(shortlists or {})
         self.meter = AcceptanceMeter(model, prompts, config.max_new_tokens)
+        self._count: int | None = None  # prompts of every call with a budget
         self._told: set[str] = set()
 
     def __call__(
-        self, drafter: Drafter, heads: Mapping[str, nn.Module] | None = None, step: int | None = None
+        self,
+        drafter: Drafter,
+        heads: Mapping[str, nn.Module] | None = None,
+        step: int | None = None,
+        budget_s: float | None = None,
     ) -> dict[str, Any]:
         """Decode every prompt with the drafter's tree, its chain, and each draft head.
 
@@ -148,33 +169,72 @@ class LiveAcceptance:
             heads: name -> low-rank scorer (``ranker``, ``low_rank``: keys under ``heads`` of the
                 configuration).
             step: training step, for messages.
+            budget_s: seconds after which no further prompt is begun. The first call with a budget determines
+                how many prompts all calls with a budget decode, so that their figures can be compared. None
+                decodes all prompts.
 
         Returns:
             Metrics of the tree (see :func:`pooled`), ``chain_accepted_length``, and ``heads``: the same
-            metrics by name with ``share_of_full``, the accepted length relative to the exact head's. Empty,
+            metrics by name with ``share_of_full``, the accepted length relative to the exact head's.
+            ``judged_length`` is the tree's accepted length on the prompts that every call decodes. Empty,
             with a single message, if the drafter cannot decode in this process.
         """
         if divided(drafter, heads or {}):
             self._tell("off", "Live acceptance is off: the drafter's weights are divided over processes.")
             return {}
-        where = "" if step is None else f"step {step}: "
         with torch.autocast(self.model.device.type, enabled=False):
-            copied: Any = for_decoding(drafter, self.model.dtype)
-            exact = exact_head(copied)
-            figures = self._measure(copied, exact, self._tree(copied, exact), where + "the draft tree")
-            if self._chain_steps:
-                depth = _depth(copied, self._chain_steps - 1)
-                settings = TreeSettings(1, depth, depth + 2)
-                chain = self._measure(copied, exact, settings, where + "the draft chain")
-                figures["chain_accepted_length"] = chain["accepted_length"]
-                figures["chain_by_position"] = chain["conditional_by_position"]
-            by_head = {}
-            for name, module in (heads or {}).items():
-                head = self._head(copied, name, module)
-                found = self._measure(copied, head, self._tree(copied, head), f"{where}the head {name}")
+            runs = self._runs(drafter, heads or {})
+            self._decode(runs, "" if step is None else f"step {step}: ", budget_s)
+        figures = runs["tree"].figures()
+        figures["judged_length"] = pooled(runs["tree"].made[: self._count])["accepted_length"]
+        by_head = {}
+        for name, run in runs.items():
+            found = run.figures()
+            if name == "chain":
+                figures["chain_accepted_length"] = found["accepted_length"]
+                figures["chain_by_position"] = found["conditional_by_position"]
+            elif name != "tree":
                 share = share_of(found["accepted_length"], figures["accepted_length"])
                 by_head[name] = found | {"share_of_full": share}
         return figures | ({"heads": by_head} if by_head else {})
+
+    def _runs(self, drafter: Drafter, heads: Mapping[str, nn.Module]) -> dict[str, _Run]:
+        copied: Any = for_decoding(drafter, self.model.dtype)
+        exact = exact_head(copied)
+        settings = {"tree": ("the draft tree", exact, self._tree(copied, exact))}
+        if self._chain_steps:
+            depth = _depth(copied, self._chain_steps - 1)
+            settings["chain"] = ("the draft chain", exact, TreeSettings(1, depth, depth + 2))
+        for name, module in heads.items():
+            head = self._head(copied, name, module)
+            settings[name] = (f"the head {name}", head, self._tree(copied, head))
+        return {
+            name: _Run(what, self.meter.decoder(tree_proposer(self.model, copied, head, tree)))
+            for name, (what, head, tree) in settings.items()
+        }
+
+    def _decode(self, runs: Mapping[str, _Run], where: str, budget_s: float | None) -> None:
+        """Decode the prompts one after the other with all runs, as many as the budget allows."""
+        count, began = len(self.prompts.prompts), time.monotonic()
+        limit = count if budget_s is None or self._count is None else self._count
+        for number in range(limit):
+            for run in runs.values():
+                made, place = self.meter.compare(run.decoder, number)
+                run.made.append(made)
+                if place is not None:
+                    run.differing += 1
+                    text = f"{where}{run.what} gives another output than plain decoding, prompt {number + 1}"
+                    self._report(f"Warning: {text}, token {place + 1}", number, place, made.token_ids)
+            if budget_s is not None and self._count is None and time.monotonic() - began > budget_s:
+                limit = number + 1
+                break
+        if budget_s is not None and self._count is None:
+            self._count = limit
+            if limit < count:
+                say(
+                    f"Live acceptance decodes {limit} of {count} prompts, the last evaluation all: "
+                    "more would take over a tenth of the time between evaluations."
+                )
 
     def _head(self, drafter: Any, name: str, module: nn.Module) -> DraftHead:
         kind = KINDS.get(name, name)
@@ -187,27 +247,10 @@ class LiveAcceptance:
         topk = 1 if self.model.config.recurrent else topk  # recurrent targets verify chains only
         return TreeSettings(topk, depth, max(depth + 2, min(self.config.total, topk + depth * topk**2 + 1)))
 
-    def _measure(self, drafter: Any, head: DraftHead, settings: TreeSettings, what: str) -> dict[str, Any]:
-        made = self.meter.decode(tree_proposer(self.model, drafter, head, settings))
-        pairs = zip(made, self.meter.plain(), strict=True)
-        places = {
-            index: place
-            for index, (one, plain) in enumerate(pairs)
-            if (place := first_difference(one.token_ids, plain.token_ids)) is not None
-        }
-        if places:
-            index, place = next(iter(places.items()))
-            text = (
-                f"Warning: {what} gives another output than plain decoding on {len(places)} of "
-                f"{len(made)} prompts, first prompt {index + 1}, token {place + 1}"
-            )
-            self._report(text, index, place, made[index].token_ids)
-        return pooled(made) | {"identical": len(made) - len(places)}
-
     @torch.inference_mode()
     def _report(self, text: str, index: int, place: int, got: Sequence[int]) -> None:
         """Print the first difference, and whether rounding decides between two of the target's logits."""
-        plain = self.meter.plain()[index].token_ids
+        plain = self.meter.plain[index].token_ids
         if place == min(len(plain), len(got)):
             self._tell(
                 "loss", text + ": its length differs. Decoding is NOT lossless here: please report it."

@@ -1,107 +1,161 @@
-"""Report of a training run: a self-contained HTML page, and its figures as JSON."""
+"""Report of a training run: its figures as JSON, a PNG plot, and tables for a terminal."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+import itertools
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...core.console import DataTable, FactList, percent
+from ...core.console import DataTable, percent
 from ...core.errors import DataError
-from ...core.files import atomic_write, atomic_write_json, form_errors
-from ...evaluate.reports.page import (
-    Block,
-    CodeBlock,
-    Folded,
-    PageCard,
-    PageChart,
-    PageSection,
-    ReportPage,
-    line_chart,
-    render_report_page,
-)
-from ...evaluate.reports.plots import Trace
+from ...core.files import atomic_write, atomic_write_json, form_errors, read_json
+from ...core.journal import read_jsonl_log
+from ...evaluate.reports.plots import Panel, Trace, render_png
+from ..checkpoint import list_checkpoints
 from ..heads.report import report_table
-from .report_data import LOG, read_run
 
-REPORT_HTML, REPORT_JSON = "report.html", "report.json"
+LOG, CONFIG = "metrics.jsonl", "config.json"
+REPORT_PNG, REPORT_JSON = "report.png", "report.json"
+SCHEMA = 3
+_TRAIN = ("loss", "ttt_loss", "lr", "grad_norm", "tokens_per_s")
+_MOST_POINTS = 400
+
+Rows = list[dict[str, Any]]
 Series = Mapping[str, Sequence[Any]]
 RunResults = Mapping[str, Any]
 
 
-def write_report(folder: Path) -> Path:
-    """Write ``report.html`` and ``report.json`` into a run folder; also works while the run is in progress.
+def write_report(folder: Path) -> tuple[Path, dict[str, Any]]:
+    """Write ``report.png`` and ``report.json`` into a run folder; also works while the run is in progress.
 
     Returns:
-        Path of the page.
+        Path of the plot, and the results of :func:`read_run`.
 
     Raises:
         DataError: the folder has no run, or the run has no figures yet.
     """
     with form_errors("the log of the training run cannot be read", folder / LOG, kind=DataError):
         results = read_run(folder)
-        page = render_training(results)
+        plot = render_training(results)
+        report_tables(results)  # a figure of another type fails here, not while it is printed
     atomic_write_json(folder / REPORT_JSON, results)
-    atomic_write(folder / REPORT_HTML, page)
-    return folder / REPORT_HTML
+    atomic_write(folder / REPORT_PNG, plot)
+    return folder / REPORT_PNG, results
 
 
-def render_training(results: RunResults) -> str:
-    """Render the results of ``read_run`` as a self-contained HTML page."""
-    config, facts = results["config"], results["facts"]
-    heads: list[Block] = [report_table(results["heads"])] if results["heads"] else []
-    about: list[Block] = [FactList(some, title) for title, some in facts.items()]
-    if config:
-        about.append(Folded("All settings, resolved", [CodeBlock(json.dumps(config, indent=2))]))
-    return render_report_page(
-        ReportPage(
-            "training",
-            results["name"],
-            [
-                PageSection("Acceptance", _length_charts(results), "acceptance"),
-                PageSection("By draft step", _step_table(results), "steps"),
-                PageSection("Draft heads", heads, "heads"),
-                PageSection("Training", _training_charts(results), "training"),
-                PageSection("About this run", about, "about"),
-            ],
-            about=_about(results),
-            cards=_cards(results),
+def read_run(folder: Path) -> dict[str, Any]:
+    """Read series and facts of a finished or running training run as plain JSON values.
+
+    Returns:
+        ``train`` (means over at most 400 intervals of steps), ``heldout`` and ``live`` as columns with
+        ``step``; ``heads``, the draft heads' report or None; ``resumed_at``, ``seconds``, ``machine``,
+        ``config``.
+
+    Raises:
+        DataError: the log is missing, invalid, or has no figures.
+    """
+    if not (folder / LOG).is_file():
+        raise DataError(
+            "there is no training run here",
+            got=f"{folder} without {LOG}",
+            expected="the output folder of train-drafter",
+            remedy="check the path; a run that has just started writes it at its first logged step",
         )
-    )
+    rows = read_jsonl_log(folder / LOG)
+    kinds = {kind: _last_of_step(rows, kind) for kind in ("train", "heldout", "live", "heads")}
+    if not kinds["train"] and not kinds["heldout"]:
+        raise DataError(
+            "the training run has no figures yet",
+            expected="a row of training or of held-out figures",
+            source=folder / LOG,
+            remedy="wait for the first logged step",
+        )
+    config = _config(folder)
+    step = _last_step(folder, rows)
+    steps = config.get("optim", {}).get("steps")
+    finished = (folder / "drafter" / "manifest.json").is_file() and step == (steps or step)
+    starts = [row for row in rows if row.get("kind") == "start"]
+    machines = [row["facts"] for row in starts if row.get("facts")]
+    return {
+        "schema": SCHEMA,
+        "name": folder.resolve().name,
+        "created": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+        "state": "finished" if finished else "unfinished",
+        "step": step,
+        "steps": steps,
+        "resumed_at": sorted({int(row["step"]) for row in starts if row["step"]}),
+        "seconds": _seconds(rows),
+        "machine": machines[-1] if machines else {},
+        "train": thinned(columns(kinds["train"], _TRAIN)),
+        "heldout": columns(kinds["heldout"]),
+        "live": columns(kinds["live"], without=("heads",)),
+        "heads": kinds["heads"][-1]["heads"] if kinds["heads"] else None,
+        "config": config,
+    }
 
 
-def _about(results: RunResults) -> str:
-    step, steps, run = results["step"], results["steps"], results["facts"]["Run"]
-    of = f" of {steps:,}" if steps else ""
-    finished = ", finished" if results["state"] == "finished" else ""
-    parts = [f"{run['drafter']} for {run['target']}: step {step:,}{of}{finished}."]
-    if results["resumed_at"]:
-        where = ", ".join(f"{one:,}" for one in results["resumed_at"])
-        parts.append(f"Resumed at step {where}: the dotted upright lines.")
-    if not results["heldout"]["step"] and not results["live"]["step"]:
-        first = results["config"].get("run", {}).get("eval_every")
-        comes = f": the first comes at step {min(first, steps or first):,}" if first else ""
-        parts.append(f"No evaluation yet{comes}.")
-    return " ".join([*parts, f"Written {results['created']}."])
+def _config(folder: Path) -> dict[str, Any]:
+    """Read the run's resolved configuration; empty if it was not saved."""
+    config = read_json(folder / CONFIG, "run configuration") if (folder / CONFIG).is_file() else {}
+    if not isinstance(config, dict) or not isinstance(config.get("optim", {}), dict):
+        raise DataError(
+            "the run's config.json is not a configuration",
+            expected="the JSON object that train-drafter writes, with a section optim",
+            source=folder / CONFIG,
+        )
+    return config
 
 
-def _cards(results: RunResults) -> list[PageCard]:
-    found, heldout, live = [], last_row(results["heldout"]), last_row(results["live"])
-    if live.get("accepted_length") is not None:
-        note = "tokens per cycle that the real decoder commits, on held-out prompts"
-        found.append(PageCard("Accepted length", f"{live['accepted_length']:.2f}", note))
-    if heldout.get("chain_accepted_length") is not None:
-        note = "predicted from held-out text for a greedy chain"
-        found.append(PageCard("Simulated length", f"{heldout['chain_accepted_length']:.2f}", note))
-    if heldout.get("accuracy"):
-        note = "of first draft tokens are the target's, over the whole vocabulary"
-        found.append(PageCard("Accuracy", f"{heldout['accuracy'][0]:.1%}", note))
-    if live.get("prompts"):
-        tone = "good" if live.get("identical") == live["prompts"] else "bad"
-        note = "live outputs equal plain decoding, token by token"
-        found.append(PageCard("Lossless", f"{live.get('identical')} of {live['prompts']}", note, tone))
-    return found
+def _last_step(folder: Path, rows: Rows) -> int:
+    """Return the last known step: rows are written every few steps, checkpoints also at interruptions."""
+    kept = [int(path.name.removeprefix("step-")) for path in list_checkpoints(folder / "checkpoints")]
+    return max([*kept, *(int(row["step"]) for row in rows if "step" in row)])
+
+
+def _seconds(rows: Rows) -> float:
+    """Return the training time: gaps between rows, except those before a restart."""
+    timed = [(row["time"], row.get("kind") == "start") for row in rows if row.get("time") is not None]
+    return float(sum(now - before for (before, _), (now, start) in itertools.pairwise(timed) if not start))
+
+
+def _last_of_step(rows: Iterable[Mapping[str, Any]], kind: str) -> Rows:
+    """Return rows of a kind in order of step, the last row of each step."""
+    by_step = {int(row["step"]): dict(row) for row in rows if row.get("kind") == kind and "step" in row}
+    return [by_step[step] for step in sorted(by_step)]
+
+
+def columns(
+    rows: Rows, names: Sequence[str] | None = None, without: Sequence[str] = ()
+) -> dict[str, list[Any]]:
+    """Convert rows to columns, None for missing keys; ``names``: by default all except ``without``."""
+    if names is None:
+        names = list(dict.fromkeys(key for row in rows for key in row))
+    kept = [name for name in names if name not in ("kind", "step", *without)]
+    return {"step": [int(row["step"]) for row in rows]} | {
+        name: [row.get(name) for row in rows] for name in kept
+    }
+
+
+def thinned(series: dict[str, list[Any]], most: int = _MOST_POINTS) -> dict[str, list[Any]]:
+    """Average over equal intervals if there are more than ``most`` points; keep each interval's last step."""
+    count = len(series["step"])
+    if count <= most:
+        return series
+    cuts = [round(place * count / most) for place in range(most + 1)]
+    return {
+        name: [
+            values[end - 1] if name == "step" else _mean(values[start:end])
+            for start, end in itertools.pairwise(cuts)
+        ]
+        for name, values in series.items()
+    }
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
 
 
 def last_row(series: Series) -> dict[str, Any]:
@@ -109,73 +163,94 @@ def last_row(series: Series) -> dict[str, Any]:
     return {name: values[-1] for name, values in series.items()} if series["step"] else {}
 
 
-def column(series: Series, name: str, place: int | None = None) -> list[Any]:
-    """Return a column, or one draft step of a column of lists; None for missing values."""
-    values = series.get(name) or [None] * len(series["step"])
-    if place is None:
-        return list(values)
-    return [value[place] if value is not None and place < len(value) else None for value in values]
+def render_training(results: RunResults) -> bytes:
+    """Plot the results of :func:`read_run` as a PNG file; dotted lines mark where the run was resumed."""
+    train, heldout, live = results["train"], results["heldout"], results["live"]
+    resumed = [(step, "" if at else "resumed") for at, step in enumerate(results["resumed_at"])]
 
+    def curve(
+        index: int,
+        series: Series,
+        name: str,
+        label: str = "",
+        *,
+        place: int | None = None,
+        dashed: bool = False,
+    ) -> Trace:
+        values = series.get(name) or [None] * len(series["step"])
+        if place is not None:
+            values = [one[place] if one is not None and place < len(one) else None for one in values]
+        return Trace(index, series["step"], values, label, dashed)
 
-def _length_charts(results: RunResults) -> list[PageChart]:
-    """Return charts of decoded accepted lengths, with the lengths predicted from held-out rows."""
-    wanted = [
-        ("live", "accepted_length", 3, False, "decoded, draft tree"),
-        ("live", "chain_accepted_length", 1, False, "decoded, chain"),
-        ("heldout", "chain_accepted_length", 1, True, "simulated, chain"),
-        ("heldout", "sampled_accepted_length", 2, True, "simulated at temperature 1"),
+    def by_step(name: str) -> list[Trace]:
+        steps = max((len(one) for one in heldout.get(name, ()) if one is not None), default=0)
+        return [curve(at + 1, heldout, name, f"draft step {at + 1}", place=at) for at in range(steps)]
+
+    def panel(title: str, label: str, traces: Sequence[Trace], bottom: float | None = 0.0) -> Panel:
+        return Panel(title, ("step", label), traces, bottom=bottom, marks=resumed)
+
+    losses = [
+        curve(0, train, "loss", "training, 1st draft step"),
+        curve(1, heldout, "loss", "held out, 1st draft step", place=0),
+        curve(2, train, "ttt_loss", "training, weighted sum over draft steps", dashed=True),
     ]
-    traces = [
-        Trace(colour, results[kind]["step"], column(results[kind], key), text, dashed=dashed)
-        for kind, key, colour, dashed, text in wanted
+    lengths = [
+        curve(3, live, "accepted_length", "decoded, draft tree"),
+        curve(1, live, "chain_accepted_length", "decoded, chain"),
+        curve(1, heldout, "chain_accepted_length", "simulated, chain", dashed=True),
+        curve(2, heldout, "sampled_accepted_length", "simulated at temperature 1", dashed=True),
     ]
-    note = "Tokens that one verification commits, the target's own included; 1 is plain decoding"
-    how = {"marks": results["resumed_at"], "bottom": 1.0}
-    return line_chart("len", "Accepted length", note, ("step", "tokens"), traces, **how)
+    share = "share of positions"
+    panels = [
+        panel("Loss", "nats", losses, None),
+        panel("Accepted length", "tokens per cycle", lengths, 1.0),
+        panel("Held-out accuracy", share, by_step("accuracy")),
+        panel("Outside the draft vocabulary", share, by_step("out_of_vocabulary")),
+        panel("Learning rate", "learning rate", [curve(1, train, "lr")]),
+        panel("Gradient norm before clipping", "norm", [curve(1, train, "grad_norm")]),
+        panel("Speed, evaluation left out", "real tokens/s", [curve(1, train, "tokens_per_s")]),
+    ]
+    return render_png(run_line(results), panels)
 
 
-def _step_table(results: RunResults) -> list[DataTable]:
+def run_line(results: RunResults) -> str:
+    """Describe the state of the run in a line."""
+    step, steps, seconds = results["step"], results["steps"], round(results["seconds"])
+    hours, rest = divmod(seconds, 3600)
+    spent = f"{hours} h {rest // 60} min" if hours else f"{rest // 60} min {rest % 60} s"
+    parts = [
+        f"{results['name']}: step {step:,}" + (f" of {steps:,}" if steps else ""),
+        results["state"],
+        *([spent] if seconds else []),
+    ]
+    if results["resumed_at"]:
+        parts.append("resumed at step " + ", ".join(f"{one:,}" for one in results["resumed_at"]))
+    if not results["heldout"]["step"] and not results["live"]["step"]:
+        first = results["config"].get("run", {}).get("eval_every")
+        due = f" (the first comes at step {min(first, steps or first):,})" if first else ""
+        parts.append(f"no evaluation yet{due}")
+    return ", ".join(parts)
+
+
+def report_tables(results: RunResults) -> list[DataTable]:
+    """Return the figures of the last evaluation by draft step, and those of the draft heads."""
     last, live = last_row(results["heldout"]), last_row(results["live"])
-    steps = len(last.get("accuracy") or ())
-    if not steps:
-        return []
-    names = {
-        "accuracy": "accuracy",
-        "conditional acceptance": "conditional_acceptance",
-        "drafter wrong": "drafter_wrong",
-        "outside the vocabulary": "out_of_vocabulary",
-        "acceptance at temperature 1": "acceptance",
-    }
-    shares = {title: last.get(name) for title, name in names.items()}
-    shares["decoded tree: conditional"] = live.get("conditional_by_position")
-    shown = {title: [percent(one, 1) for one in values] for title, values in shares.items() if values}
-    shown |= {"loss": [f"{one:.3f}" for one in last["loss"]]} if last.get("loss") else {}
-    rows = [
-        [str(at + 1), *(values[at] if at < len(values) else None for values in shown.values())]
-        for at in range(steps)
-    ]
-    note = f"At the last evaluation, step {last['step']:,}, over held-out text"
-    if live.get("conditional_by_position"):
-        note += f"; of the decoded tree: the real decoder's own cycles at step {live['step']:,}"
-    return [DataTable("", ["draft step<", *shown], rows, note + ".")]
-
-
-def _training_charts(results: RunResults) -> list[PageChart]:
-    train, heldout = results["train"], results["heldout"]
-    steps = train["step"]
-    loss = Trace(0, steps, column(train, "loss"), "training", marked=False)
-    held = Trace(1, heldout["step"], column(heldout, "loss", 0), "held out")
-    note, marks = "Soft cross-entropy at the first draft step", results["resumed_at"]
-    charts = line_chart("loss", "Loss", note, ("step", "nats"), [loss, held], marks=marks)
-    minimised = "Weighted sum over draft steps, which training minimises"
-    share = results["config"].get("ttt", {}).get("warmup_fraction") or 0.0
-    if share and results["steps"]:
-        minimised += f" (one step only up to step {round(share * results['steps']):,})"
-    for key, name, title, note, label, bottom in (
-        ("ttt", "ttt_loss", "TTT loss", minimised, "nats", None),
-        ("norm", "grad_norm", "Gradient norm", "Before clipping", "norm", 0.0),
-        ("speed", "tokens_per_s", "Speed", "Real tokens a second, evaluation left out", "tokens/s", 0.0),
-    ):
-        curve = [Trace(1, steps, column(train, name), marked=False)]
-        charts += line_chart(key, title, note, ("step", label), curve, marks=marks, bottom=bottom)
-    return charts
+    tables = []
+    if steps := len(last.get("accuracy") or ()):
+        shares = {
+            "accuracy": last["accuracy"],
+            "conditional acceptance": last.get("conditional_acceptance"),
+            "drafter wrong": last.get("drafter_wrong"),
+            "outside the vocabulary": last.get("out_of_vocabulary"),
+            "acceptance at temperature 1": last.get("acceptance"),
+            "decoded tree: conditional": live.get("conditional_by_position"),
+        }
+        shown = {name: [percent(one, 1) for one in values] for name, values in shares.items() if values}
+        shown |= {"loss": [f"{one:.3f}" for one in last["loss"]]} if last.get("loss") else {}
+        rows = [
+            [str(at + 1), *(values[at] if at < len(values) else None for values in shown.values())]
+            for at in range(steps)
+        ]
+        title = f"Held-out text by draft step, at step {last['step']:,}"
+        tables.append(DataTable(title, ["draft step<", *shown], rows))
+    return [*tables, report_table(results["heads"])] if results["heads"] else tables

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from ...core.distributed import Group
 from ..checkpoint import restore, trained, whole
-from ..config import TrainConfig
-from ..heads.router_config import RouterTrainConfig
+from ..config import RouterTrainConfig, TrainConfig
 from ..optim import make_optimizer
 from .strategy import Strategy
 

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from ...core.distributed import Group
 from ..checkpoint import trained
-from ..config import TrainConfig
-from ..heads.router_config import RouterTrainConfig
+from ..config import RouterTrainConfig, TrainConfig
 from ..optim import clip_global_norm, make_optimizer
 from .strategy import Strategy
 

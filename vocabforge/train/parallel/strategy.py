@@ -25,8 +25,7 @@ from ...core.distributed import Group
 from ...core.errors import UsageError
 from ...core.registry import resolve
 from ..checkpoint import full_state, restore, whole
-from ..config import TrainConfig
-from ..heads.router_config import RouterTrainConfig
+from ..config import RouterTrainConfig, TrainConfig
 from ..optim import set_learning_rate
 
 STRATEGIES: dict[str, str] = {

@@ -118,12 +118,13 @@ def make_clusters(
     Raises:
         UsageError: M below 2 or above V / 2, or more clusters than rows with a direction.
     """
-    check_count(options.clusters, rows.count)
+    count = len(rows.ids) + len(rows.zero_ids)
+    check_count(options.clusters, count)
     zero = len(rows.zero_ids) > 0
     result = spherical_kmeans(rows, replace(options, clusters=options.clusters - zero))
-    assignment = np.full(rows.count, options.clusters - 1, dtype=np.int64)
+    assignment = np.full(count, options.clusters - 1, dtype=np.int64)
     assignment[rows.ids] = result.assignment
-    centroids = np.zeros((options.clusters, rows.width), dtype=np.float32)
+    centroids = np.zeros((options.clusters, rows.units.shape[1]), dtype=np.float32)
     centroids[: len(result.centroids)] = result.centroids
     cosine = np.zeros(options.clusters, dtype=np.float32)
     cosine[: len(result.cosine)] = result.cosine

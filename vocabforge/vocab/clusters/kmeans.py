@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from importlib.metadata import distributions
 from typing import Any
 
 import numpy as np
@@ -60,34 +59,18 @@ class KMeansResult:
         return self.history[-1]
 
 
-def import_faiss() -> Any:
-    """Return the faiss module.
-
-    Raises:
-        UsageError: it is not installed, or two packages provide it.
-    """
+def _import_faiss() -> Any:
     try:
         import faiss
     except ImportError as error:
         raise UsageError(
             "clustering needs faiss", got=str(error), remedy="pip install faiss-cpu, or a faiss-gpu package"
         ) from error
-    names = {str(one.metadata["Name"] or "").lower().replace("_", "-") for one in distributions()}
-    found = sorted(name for name in names if name.startswith(("faiss-cpu", "faiss-gpu")))
-    if len(found) > 1:
-        raise UsageError(
-            "two packages provide the module faiss, and overwrite each other's files",
-            got=" and ".join(found),
-            expected="one of them",
-            remedy=f"pip uninstall {' '.join(found)}, then install one of them",
-        )
     return faiss
 
 
 def spherical_kmeans(rows: UnitRows, options: KMeansOptions) -> KMeansResult:
     """Cluster unit rows by faiss, on a GPU if faiss finds one; a progress bar shows iterations and objective.
-
-    All rows are read into memory, n * d * 4 bytes, and all of them are used.
 
     Raises:
         UsageError: fewer rows than clusters, or faiss is not installed.
@@ -96,12 +79,11 @@ def spherical_kmeans(rows: UnitRows, options: KMeansOptions) -> KMeansResult:
         raise UsageError(
             "there are fewer rows than clusters", got=f"{len(rows):,} rows", expected=f"{options.clusters:,}"
         )
-    faiss = import_faiss()
-    units = rows.read()
+    faiss, units = _import_faiss(), rows.units
     with warnings.catch_warnings():  # faiss's Python code uses numpy in a way that it deprecates
         warnings.simplefilter("ignore", DeprecationWarning)
         kmeans = faiss.Kmeans(
-            rows.width,
+            units.shape[1],
             options.clusters,
             niter=1,
             seed=options.seed,
@@ -124,7 +106,7 @@ def spherical_kmeans(rows: UnitRows, options: KMeansOptions) -> KMeansResult:
         scores, ids = kmeans.assign(units)
     labels, scores = ids.astype(np.int64), scores.astype(np.float64)
     moved = _refill(labels, scores, options.clusters)
-    sums = np.zeros((options.clusters, rows.width))
+    sums = np.zeros((options.clusters, units.shape[1]))
     np.add.at(sums, labels, units)
     lengths = np.linalg.norm(sums, axis=1)
     directed = lengths > 1e-9  # opposite rows may cancel

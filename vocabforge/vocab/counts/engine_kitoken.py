@@ -63,7 +63,7 @@ class KitokenEngine(PlainEngine):
         return list(chain.from_iterable(self._pool.map(encoded, shares)))
 
 
-def make(tokenizer: TextTokenizer, rule: CutRule | NoCut, sample: Sequence[str]) -> KitokenEngine:
+def make(tokenizer: TextTokenizer, rule: CutRule | NoCut) -> KitokenEngine:
     """Create the engine, which supports BPE vocabularies in SentencePiece's form.
 
     Raises:

@@ -63,11 +63,11 @@ def count_rows(rows: Sequence[Sequence[int]], vocab_size: int) -> Counts:
     return np.bincount(ids, minlength=vocab_size)
 
 
-# Fastest first. Each is made by ``make(tokenizer, rule, sample)``.
+# Fastest first. Each is made by a call with (tokenizer, rule).
 ENGINES: dict[str, str] = {
     "fast": "vocabforge.vocab.counts.engines:make_fast",
     "kitoken": "vocabforge.vocab.counts.engine_kitoken:make",
-    "plain": "vocabforge.vocab.counts.engines:make_plain",
+    "plain": "vocabforge.vocab.counts.engines:PlainEngine",
 }
 SAMPLE = 400_000  # characters that are encoded twice to check an engine
 SAMPLE_TEXT = 100_000  # maximum characters of one text
@@ -110,9 +110,7 @@ def choose_engine(
     reasons = [f"texts are encoded whole: {rule.reason}"] if isinstance(rule, NoCut) else []
     for name in ENGINES if only is None else (only,):
         try:
-            # An engine selected by name must be correct on the sample, but need not be fast.
-            seen = texts if only is None else []
-            engine: PlainEngine = resolve(ENGINES, name, "counting engine")(tokenizer, rule, seen)
+            engine: PlainEngine = resolve(ENGINES, name, "counting engine")(tokenizer, rule)
             _check(engine, rule, texts, reference)
         except NotSuited as problem:
             reasons.append(f"engine {name} is not used: {problem}")
@@ -143,38 +141,29 @@ def _bounded(sample: Sequence[str]) -> list[str]:
 
 
 def _check(engine: PlainEngine, rule: CutRule | NoCut, texts: list[str], reference: list[list[int]]) -> None:
-    """Compare an engine with the tokenizers library: ids of whole texts, of texts in parts, and counts.
+    """Compare ids and counts of an engine with those of the tokenizers library, on whole and on cut texts.
 
     Raises:
         NotSuited: the results differ.
     """
-    whole = [True] * len(texts)
-    tries = [(texts, whole)]
-    if engine.name != PlainEngine.name:
-        for text, right, got in zip(texts, reference, engine.rows(texts, whole)):
-            _same(right, got, text, "")
+    divided = [] if engine.name == PlainEngine.name else [[[text] for text in texts]]
     if isinstance(rule, CutRule):
-        cut = [rule.parts(text, SAMPLE_PART) for text in texts]
-        parts = [part for some in cut for part in some]
-        begins = [at == 0 for some in cut for at in range(len(some))]
+        divided.append([rule.parts(text, SAMPLE_PART) for text in texts])
+    for parts_of_texts in divided:
+        parts = [part for some in parts_of_texts for part in some]
+        begins = [at == 0 for some in parts_of_texts for at in range(len(some))]
         rows = iter(engine.rows(parts, begins))
-        for text, right, some in zip(texts, reference, cut):
-            _same(right, [i for _ in some for i in next(rows)], text, " in parts")
-        tries.append((parts, begins))
-    for some_texts, flags in tries if engine.name != PlainEngine.name else ():
-        counts = engine.count(some_texts, flags)
+        for text, right, some in zip(texts, reference, parts_of_texts):
+            got = [token for _ in some for token in next(rows)]
+            if got != right:
+                at = next((at for at, pair in enumerate(zip(right, got)) if len({*pair}) > 1), 0)
+                raise NotSuited(
+                    "ITS IDS DIFFER from those of the tokenizers library on the sample: "
+                    f"token {at} of the text that begins {text[:40]!r}"
+                )
+        counts = engine.count(parts, begins)
         if not np.array_equal(counts, count_rows(reference, len(counts))):
             raise NotSuited("ITS COUNTS DIFFER from those of the tokenizers library on the sample")
-
-
-def _same(right: list[int], got: list[int], text: str, how: str) -> None:
-    if right == got:
-        return
-    at = next((at for at, (a, b) in enumerate(zip(right, got)) if a != b), min(len(right), len(got)))
-    raise NotSuited(
-        f"ITS IDS DIFFER from those of the tokenizers library on the sample{how}: "
-        f"token {at} of the text that begins {text[:40]!r}"
-    )
 
 
 class PlainEngine:
@@ -209,11 +198,6 @@ class PlainEngine:
 
     def _ids(self, backend: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
         return library_ids(backend, texts)
-
-
-def make_plain(tokenizer: TextTokenizer, rule: CutRule | NoCut, sample: Sequence[str]) -> PlainEngine:
-    """Create the plain engine, which supports any tokenizer."""
-    return PlainEngine(tokenizer, rule)
 
 
 FAST_GROUP = 1 << 22  # characters; the engine returns 4 bytes per id
@@ -255,7 +239,7 @@ class FastEngine(PlainEngine):
         return np.frombuffer(ids, "<u4"), np.frombuffer(ends, "<u8").astype(np.int64)
 
 
-def make_fast(tokenizer: TextTokenizer, rule: CutRule | NoCut, sample: Sequence[str]) -> FastEngine:
+def make_fast(tokenizer: TextTokenizer, rule: CutRule | NoCut) -> FastEngine:
     """Create the engine, which supports byte-level BPE with a known split pattern.
 
     Raises:

@@ -184,37 +184,27 @@ def _joined(
     ]
     for entry, weight in zip(entries, weights or ()):
         entry["weight"] = weight
+    sources: dict[str, str] = {}
+    for part in parts:
+        for name, digest in part.table.sources.items():
+            while sources.get(name, digest) != digest:  # the name of another file in another part
+                name += f" (of {part.name})"
+            sources[name] = digest
+
+    def union(field: str) -> tuple[int, ...]:  # the files of equal tokenizers can name different end tokens
+        return tuple(dict.fromkeys(token for part in parts for token in getattr(part.table.special, field)))
+
     return FrequencyTable(
         whole.counts,
         whole.documents,
         whole.bytes,
         mode,
         parts[0].table.fingerprint,
-        _sources(parts),
-        _special(parts),
+        sources,
+        SpecialTokens(union("eos"), union("control"), union("tools"), parts[0].table.special.bytes),
         domains,
         {"made_by": "addition" if weights is None else "mixture", "parts": entries},
     )
-
-
-def _sources(parts: Sequence[TablePart]) -> dict[str, str]:
-    """Return digests by name; if a name refers to another file in another part, that part's name is added."""
-    sources: dict[str, str] = {}
-    for part in parts:
-        for name, digest in part.table.sources.items():
-            while sources.get(name, digest) != digest:
-                name += f" (of {part.name})"
-            sources[name] = digest
-    return sources
-
-
-def _special(parts: Sequence[TablePart]) -> SpecialTokens:
-    """Return the union of special tokens; the files of equal tokenizers can name different end tokens."""
-
-    def union(field: str) -> tuple[int, ...]:
-        return tuple(dict.fromkeys(token for part in parts for token in getattr(part.table.special, field)))
-
-    return SpecialTokens(union("eos"), union("control"), union("tools"), parts[0].table.special.bytes)
 
 
 def choose_domains(table: FrequencyTable, wanted: Mapping[str, float | None]) -> FrequencyTable:

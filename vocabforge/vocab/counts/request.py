@@ -16,17 +16,15 @@ class CountRequest(StrictModel):
     output: Path = option(..., "Folder of the frequency table to write.", "DIR")
     input: tuple[str, ...] = option(
         (),
-        "Files, folders (searched through), globs in quotes, data sets (`ultrachat`, `hub:NAME[:CONFIG[:SPLIT]]`): "
-        ".txt, .jsonl, .ndjson, .json, each also with .gz, .xz or .zst, and .parquet. Several may follow one --input.",
+        "Files, folders (searched through), globs in quotes, URLs (`s3://…`), data sets (`ultrachat`, "
+        "`hub:NAME[:CONFIG[:SPLIT]]`): .txt, .jsonl, .ndjson, .json, each also with .gz, .xz or .zst, and .parquet. "
+        "Several may follow one --input.",
         "PATH …",
         many=True,
     )
     more_inputs: tuple[str, ...] = option((), "Further paths of --input.", "PATH", positional=True)
     domain: tuple[str, ...] = option(
-        (),
-        "Count this input separately, under NAME. Repeat a NAME to add to it.",
-        "NAME=PATH",
-        many=True,
+        (), "Count this input separately, under NAME. Repeat a NAME to add to it.", "NAME=PATH", many=True
     )
     mode: Literal["corpus", "assistant"] = option(
         "corpus",
@@ -46,10 +44,12 @@ class CountRequest(StrictModel):
     seed: int = option(0, "Seed of --sample.")
     workers: Positive = option(1, "Number of counting processes.", "N")
     engine: str | None = option(
-        None,
-        "fast, kitoken or plain; by default the fastest one with proved identical results.",
-        "NAME",
+        None, "fast, kitoken or plain; by default the fastest one with proved identical results.", "NAME"
     )
-    shard_mb: Positive = option(256, "Shard size in MB. An interrupted run loses at most one shard.", "N")
+    shard_mb: Positive = option(
+        256,
+        "Shard size in MB. An interrupted run loses at most one shard, or one file that cannot be divided.",
+        "N",
+    )
     content_format: Literal["auto", "text", "parts"] = option("auto", CONTENT_FORMAT)
     strict: bool = option(False, STRICT)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import Counter as Multiset
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -19,17 +19,23 @@ from ...core.console import say
 from ...core.errors import DataError, UsageError
 from ...core.progress import ProgressBar, human_rate
 from ...core.values import split_pair
-from ...corpus.sources.bytes import summarize_problems
-from ...corpus.sources.document import check_parting
-from ...corpus.sources.shards import Shard
+from ...corpus.sources.bytes import Problems, summarize_problems
+from ...corpus.sources.remote import input_path
+from ...corpus.sources.shards import Shard, plan_shards, read_shard
 from ...corpus.sources.sources import SourceOptions
+from ...corpus.tokenizer.cuts import cut_rule
 from ...corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
 from ..subset.select import SpecialTokens
-from .plan import Unit, make_plan, stored
+from .engines import EngineChoice, PlainEngine, choose_engine
 from .request import CountRequest
-from .shards import PartialResults, ShardCounter, UnitResult, count_here, count_in_workers
+from .shards import Unit, UnitCounter, UnitResult, count_units, make_units, stored
 from .table import REST, FrequencyTable, Tally, save_counts
 from .tally import CountOptions
+
+# Stored bytes (minimum, and per token) below which the plain engine finishes before a faster one is loaded.
+_SMALL_BYTES, _SMALL_BYTES_A_TOKEN = 1 << 20, 32
+_SAMPLE_SHARDS = 8
+_SAMPLE_CHARACTERS = 96 << 10
 
 
 @dataclass(frozen=True)
@@ -53,11 +59,6 @@ class CountRun:
     resumed: int = 0
 
 
-def partial_folder(output: Path) -> Path:
-    """Return the folder for the partial results of an unfinished run with this output."""
-    return output.with_name(f"{output.name}.partial")
-
-
 def count_corpus(
     tokenizer: TextTokenizer,
     inputs: Sequence[str | Path],
@@ -78,14 +79,17 @@ def count_corpus(
     if options.mode == "assistant":
         tokenizer.forms()  # raise errors of the chat template before reading any input
     began = time.monotonic()
-    shards, units, choice = make_plan(tokenizer, inputs, options, domains or {})
-    partials = PartialResults(folder, options.deciding(tokenizer), tokenizer.vocab_size)
+    shards = plan_shards(inputs, options.sources, domains=domains, shard_bytes=options.shard_bytes)
+    _check_shards(shards, domains or {})
+    units = make_units(shards, options.shard_bytes)
+    choice = _choose(tokenizer, shards, options)
+    counter = UnitCounter(tokenizer, choice, options, folder)
+    partials = counter.partials
     partials.prepare()
     if resumed := sum(partials.path(unit).is_file() for unit in units):
         say(f"Reusing {resumed:,} of {len(units):,} parts from {partials.folder}")
     start = time.monotonic()
-    counter = ShardCounter(tokenizer, choice.engine, choice.rule.cutter, options)
-    results = _count(counter, units, partials)
+    results = _count(counter, units)
     tallies, digests, problems = _add_up(tokenizer.vocab_size, results, ["", *(domains or {})])
     run = CountRun(
         table=_table(tokenizer, options, tallies, _source_digests(shards, digests)),
@@ -116,11 +120,43 @@ def count_corpus(
     return run
 
 
-def _count(counter: ShardCounter, units: Sequence[Unit], partials: PartialResults) -> dict[Unit, UnitResult]:
+def _check_shards(shards: Sequence[Shard], domains: Collection[str]) -> None:
+    for shard in shards:
+        if shard.kind != "hub" and not input_path(shard.source).is_file():
+            raise DataError(
+                "the input is not a regular file, but it is read more than once (to check it and to resume)",
+                got=shard.source,
+                remedy="write it to a file first",
+            )
+    for name in set(domains) - {shard.domain for shard in shards}:
+        say(f"Note: the domain {name} is empty, because all its files belong to earlier domains")
+
+
+def _choose(tokenizer: TextTokenizer, shards: Sequence[Shard], options: CountOptions) -> EngineChoice:
+    rule = cut_rule(tokenizer)
+    small = max(_SMALL_BYTES, _SMALL_BYTES_A_TOKEN * tokenizer.vocab_size)
+    if options.engine is None and all(shard.kind != "hub" for shard in shards) and stored(shards) < small:
+        reason = f"engine plain counts: below {small / 1e6:.1f} MB, loading a faster one takes longer"
+        say(reason)
+        return EngineChoice(PlainEngine(tokenizer, rule), [reason], rule)
+    sample: list[str] = []
+    for shard in shards[:: max(1, len(shards) // _SAMPLE_SHARDS)][:_SAMPLE_SHARDS]:
+        left = _SAMPLE_CHARACTERS
+        for document in read_shard(shard, options.sources, cut=rule.cutter, problems=Problems(shown=0)):
+            sample.append(document.plain_text()[:left])
+            left -= len(sample[-1])
+            if left <= 0:
+                break
+    choice = choose_engine(tokenizer, sample, only=options.engine, rule=rule)
+    for reason in choice.reasons:
+        say(reason)
+    return choice
+
+
+def _count(counter: UnitCounter, units: Sequence[Unit]) -> dict[Unit, UnitResult]:
     results: dict[Unit, UnitResult] = {}
     counted = 0
     start = time.monotonic()
-    count = count_here if counter.options.workers == 1 else count_in_workers
     with ProgressBar("count tokens", sum(map(stored, units)), "B") as bar:
 
         def progress(read: int, tokens: int) -> None:
@@ -130,12 +166,12 @@ def _count(counter: ShardCounter, units: Sequence[Unit], partials: PartialResult
             bar.update(read, note=f"{counted:,} tokens, {rate}")
 
         try:
-            for unit, result in count(counter, units, partials, progress):
+            for unit, result in count_units(counter, units, progress):
                 results[unit] = result
         except KeyboardInterrupt:
-            if partials.kept():
+            if counter.partials.kept():
                 say(
-                    f"{len(results):,} of {len(units):,} parts are kept in {partials.folder}: "
+                    f"{len(results):,} of {len(units):,} parts are kept in {counter.partials.folder}: "
                     "run the same command again to resume"
                 )
             raise
@@ -157,10 +193,7 @@ def _add_up(
 
 
 def _table(
-    tokenizer: TextTokenizer,
-    options: CountOptions,
-    tallies: Mapping[str, Tally],
-    sources: Mapping[str, str],
+    tokenizer: TextTokenizer, options: CountOptions, tallies: Mapping[str, Tally], sources: Mapping[str, str]
 ) -> FrequencyTable:
     """Return the table of all tallies; if there are domains, the rest becomes the domain ``other``."""
     rest, *named = tallies.values()
@@ -217,7 +250,6 @@ def run_count(asked: CountRequest, *, overwrite: bool = False) -> CountRun:
     domains = _domains(asked.domain)
     if not paths and not domains:
         raise UsageError("no input was given", expected="--input PATH …, or --domain NAME=PATH")
-    check_parting(asked.separator, asked.text_unit)
     sources = SourceOptions(**{one.name: getattr(asked, one.name) for one in fields(SourceOptions)})
     options = CountOptions(
         mode=asked.mode,
@@ -232,7 +264,7 @@ def run_count(asked: CountRequest, *, overwrite: bool = False) -> CountRun:
         load_tokenizer(asked.tokenizer, asked.content_format),
         paths,
         options,
-        partial_folder(output),
+        output.with_name(f"{output.name}.partial"),
         domains=domains,
         keep=lambda done: save_counts(done.table, output, overwrite=overwrite),
     )

@@ -15,7 +15,7 @@ import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent import futures
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +26,11 @@ from safetensors.numpy import save
 from ...core.console import say
 from ...core.errors import VocabForgeError
 from ...core.files import atomic_write, disk_errors
-from ...corpus.sources.shards import read_shard, shard_digest
+from ...corpus.sources.shards import Shard, read_shard, shard_digest
 from ...corpus.sources.sources import Problems
-from ...corpus.tokenizer.cuts import CutRule, NoCut, cut_rule
+from ...corpus.tokenizer.cuts import NoCut, cut_rule
 from ...corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
-from .engines import choose_engine
-from .plan import Unit, stored
+from .engines import EngineChoice, choose_engine
 from .table import Tally
 from .tally import CountOptions, TokenCounter
 
@@ -39,6 +38,33 @@ Progress = Callable[[int, int], None]
 """Called with stored bytes read and tokens counted since the last call."""
 _SHOWN = 5
 _FORMAT = 1
+_UNIT_BYTES = 16 << 20  # small files are grouped up to this size, because saving a result flushes the disk
+_FILE_BYTES = 4096  # opening a file costs about as much as reading this many bytes
+
+Unit = tuple[Shard, ...]
+"""Consecutive shards of one domain that are counted together: the most that a killed run loses per worker."""
+
+
+def stored(shards: Sequence[Shard]) -> int:
+    """Return the total stored bytes of shards."""
+    return sum(shard.stored_bytes for shard in shards)
+
+
+def make_units(shards: Sequence[Shard], shard_bytes: int) -> list[Unit]:
+    """Group shards in order; small files of one domain are combined."""
+    size = min(shard_bytes, _UNIT_BYTES)
+    units: list[Unit] = []
+    held = 0
+    for shard in shards:
+        # The size of a Hub's shard is unknown.
+        weight = size + 1 if shard.kind == "hub" else shard.stored_bytes + _FILE_BYTES
+        if units and units[-1][0].domain == shard.domain and held + weight <= size:
+            units[-1] = (*units[-1], shard)
+            held += weight
+        else:
+            units.append((shard,))
+            held = weight
+    return units
 
 
 @dataclass(frozen=True)
@@ -134,84 +160,61 @@ def _checksum(meta: Mapping[str, Any], ids: np.ndarray, counts: np.ndarray) -> s
     return hashlib.sha256(facts + ids.tobytes() + counts.tobytes()).hexdigest()
 
 
-@dataclass(frozen=True)
-class ShardCounter:
-    """Counter of shards: tokenizer, engine, rule for cutting long texts, options."""
+class UnitCounter:
+    """Counter of units in one process, which reuses the saved results of an earlier run and saves new ones."""
 
-    tokenizer: TextTokenizer
-    engine: Any
-    cut: CutRule | None
-    options: CountOptions
-    said: list[str] = field(default_factory=list)
+    def __init__(
+        self, tokenizer: TextTokenizer, choice: EngineChoice, options: CountOptions, folder: Path
+    ) -> None:
+        self.tokenizer, self.choice, self.options = tokenizer, choice, options
+        self.partials = PartialResults(folder, options.deciding(tokenizer), tokenizer.vocab_size)
+        self._shown = _SHOWN
 
-    def count(self, unit: Unit, progress: Progress, digests: Sequence[str]) -> UnitResult:
+    def count(self, unit: Unit, progress: Progress) -> UnitResult:
         """Read and count a unit.
 
         Raises:
             DataError: a source is damaged, or has become shorter since planning.
         """
-        sources = self.options.sources
-        problems = Problems(strict=sources.strict, shown=_SHOWN - len(self.said))
-        counter = TokenCounter(self.tokenizer, self.engine, self.options.mode, self.cut)
+        digests = tuple(shard_digest(shard) for shard in unit)
+        if (saved := self.partials.load(unit, digests)) is not None:
+            progress(stored(unit), saved.tally.tokens)
+            return saved
+        sources, cut = self.options.sources, self.choice.rule.cutter
+        problems = Problems(strict=sources.strict, shown=self._shown)
         documents = itertools.chain.from_iterable(
-            read_shard(
-                shard, sources, cut=self.cut, problems=problems, on_bytes=lambda read: progress(read, 0)
-            )
+            read_shard(shard, sources, cut=cut, problems=problems, on_bytes=lambda read: progress(read, 0))
             for shard in unit
         )
+        counter = TokenCounter(self.tokenizer, self.choice.engine, self.options.mode, cut)
         counter.add(documents, problems, lambda tokens: progress(0, tokens))
-        self.said.extend(problems.first)
-        return UnitResult(counter.tally, tuple(digests), dict(problems.kinds))
+        self._shown -= len(problems.first)
+        result = UnitResult(counter.tally, digests, dict(problems.kinds))
+        self.partials.save(unit, result)
+        return result
 
 
-def count_here(
-    counter: ShardCounter, units: Sequence[Unit], partials: PartialResults, progress: Progress
+def count_units(
+    counter: UnitCounter, units: Sequence[Unit], progress: Progress
 ) -> Iterator[tuple[Unit, UnitResult]]:
-    """Yield the results of units in order, reusing results of an earlier run."""
-    for unit in units:
-        digests = [shard_digest(shard) for shard in unit]
-        result = partials.load(unit, digests)
-        if result is not None:
-            progress(stored(unit), result.tally.tokens)
-        else:
-            result = counter.count(unit, progress, digests)
-            partials.save(unit, result)
-        yield unit, result
-
-
-_state: dict[str, Any] = {}
-
-
-def _start_worker(source: Path, engine: str, cuts: bool, options: CountOptions, folder: Path) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent reports the interruption
-    os.environ["RAYON_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // options.workers))
-    tokenizer = load_tokenizer(source, options.content_format)
-    rule = cut_rule(tokenizer) if cuts else NoCut("cuts failed on the sample")
-    chosen = choose_engine(tokenizer, (), only=engine, rule=rule).engine
-    _state["counter"] = ShardCounter(tokenizer, chosen, rule.cutter, options)
-    _state["partials"] = PartialResults(folder, options.deciding(tokenizer), tokenizer.vocab_size)
-
-
-def _count_in_worker(unit: Unit) -> UnitResult:
-    ((_, result),) = count_here(_state["counter"], [unit], _state["partials"], lambda *_: None)
-    return result
-
-
-def count_in_workers(
-    counter: ShardCounter, units: Sequence[Unit], partials: PartialResults, progress: Progress
-) -> Iterator[tuple[Unit, UnitResult]]:
-    """Yield the results of :func:`count_here` by ``options.workers`` processes, in order of completion.
+    """Yield the result of each unit, with several workers in order of completion.
 
     Raises:
-        VocabForgeError: a worker failed or was killed; finished shards are kept.
+        DataError: see :meth:`UnitCounter.count`.
+        VocabForgeError: a worker was killed; finished units are kept.
     """
-    options = counter.options
-    task = (counter.tokenizer.source, counter.engine.name, counter.cut is not None, options, partials.folder)
+    options, choice = counter.options, counter.choice
+    if options.workers == 1:
+        for unit in units:
+            yield unit, counter.count(unit, progress)
+        return
+    processes = min(options.workers, max(1, len(units)))
+    cuts, folder = choice.rule.cutter is not None, counter.partials.folder
     pool = futures.ProcessPoolExecutor(
-        min(options.workers, max(1, len(units))),
+        processes,
         multiprocessing.get_context("spawn"),
         _start_worker,
-        task,
+        (processes, counter.tokenizer.source, choice.engine.name, cuts, options, folder),
     )
     try:
         waiting = {pool.submit(_count_in_worker, unit): unit for unit in units}
@@ -230,3 +233,21 @@ def count_in_workers(
         pool.shutdown(wait=False, cancel_futures=True)
         for process in workers:
             process.terminate()  # after a failure, some may still be counting; the others are idle
+
+
+_counters: list[UnitCounter] = []  # one in each worker
+
+
+def _start_worker(
+    processes: int, source: Path, engine: str, cuts: bool, options: CountOptions, folder: Path
+) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent reports the interruption
+    os.environ["RAYON_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // processes))
+    tokenizer = load_tokenizer(source, options.content_format)
+    rule = cut_rule(tokenizer) if cuts else NoCut("cuts failed on the sample")
+    choice = choose_engine(tokenizer, (), only=engine, rule=rule)
+    _counters.append(UnitCounter(tokenizer, choice, options, folder))
+
+
+def _count_in_worker(unit: Unit) -> UnitResult:
+    return _counters[0].count(unit, lambda *_: None)

@@ -94,10 +94,7 @@ class TokenCounter:
         return Tally(self._counts, self._documents, self._bytes)
 
     def add(
-        self,
-        documents: Iterable[Document],
-        problems: Problems,
-        on_batch: Callable[[int], None] | None = None,
+        self, documents: Iterable[Document], problems: Problems, on_batch: Callable[[int], None] | None = None
     ) -> None:
         """Count documents in bounded batches; ``on_batch`` is called with the token count of each batch."""
         read = self._answers if self._mode == "assistant" else self._texts

@@ -92,11 +92,7 @@ class Bridge:
 
 
 def make_bridge(
-    target: TextTokenizer,
-    drafter: TextTokenizer,
-    rows: tuple[int, int],
-    *,
-    overlap: Overlap | None = None,
+    target: TextTokenizer, drafter: TextTokenizer, rows: tuple[int, int], *, overlap: Overlap | None = None
 ) -> Bridge:
     """Compare two tokenizers, or use a saved overlap (``vocabforge compare-vocab --output``).
 

@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic.dataclasses import dataclass as record
 from safetensors.numpy import load_file, save_file
 
 from ...core.artifact import open_artifact, write_artifact
 from ...core.errors import UsageError
 from ...core.files import form_errors
-from ...core.records import read_record
+from ...core.records import RECORD, Count, read_record
 from ...corpus.tokenizer.tokenizer import TextTokenizer
 from ..subset.select import Ids
 from .spelling import Speller
@@ -68,7 +69,7 @@ def prepare(tokenizer: TextTokenizer) -> ComparedVocabulary:
     return ComparedVocabulary(tokenizer, forms, Speller(tokenizer, forms))
 
 
-@dataclass(frozen=True)
+@record(frozen=True, config=RECORD)
 class VocabularySide:
     """Statistics of one of two vocabularies.
 
@@ -88,16 +89,16 @@ class VocabularySide:
     name: str
     fingerprint: str
     family: str
-    vocab_size: int
-    text_tokens: int
-    special: int
-    added: int
-    unused: int
-    duplicates: int
-    single_bytes: int
-    eos: tuple[int, ...]
-    shared: int
-    needed: tuple[int, ...]
+    vocab_size: Count
+    text_tokens: Count
+    special: Count
+    added: Count
+    unused: Count
+    duplicates: Count
+    single_bytes: Count
+    eos: tuple[Count, ...]
+    shared: Count
+    needed: tuple[Count, ...]
 
 
 @dataclass(frozen=True, eq=False)

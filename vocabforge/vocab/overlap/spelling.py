@@ -130,7 +130,6 @@ def _inside_text(tokenizer: TextTokenizer, forms: TokenForms) -> Tokenizer:
 
 
 def _marks(step: Part) -> bool:
-    """Return whether a normaliser writes the mark of a space."""
     replaces = step["type"] == "Replace" and step["pattern"] == {"String": " "}
     return replaces or step["type"] == "ByteLevel"
 

@@ -19,8 +19,6 @@ from ...core.errors import DataError
 from ...corpus.tokenizer.cut_parts import flat
 from ...corpus.tokenizer.tokenizer import TextTokenizer
 
-__all__ = ["TokenForms", "byte_level_characters", "is_byte_level", "readable", "token_bytes", "token_forms"]
-
 _Step = Callable[[str], "str | bytes"]
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 # Replacements of the library's WordPiece decoder in each piece if clean-up is on, in its order.

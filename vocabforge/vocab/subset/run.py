@@ -74,14 +74,11 @@ def run_select(asked: SelectRequest, *, overwrite: bool = False) -> dict[str, An
 
 
 def _check_source(asked: SelectRequest) -> None:
-    """Check that there is exactly one source, with a tokenizer if needed."""
     sources = {"--counts": asked.counts, "--counts-text": asked.counts_text, "--from-list": asked.from_list}
     given = [name for name, value in sources.items() if value]
     if len(given) != 1:
         raise UsageError(
-            "give exactly one source",
-            got=" and ".join(given) or "none",
-            expected=" or ".join(sources),
+            "give exactly one source", got=" and ".join(given) or "none", expected=" or ".join(sources)
         )
     if len(asked.counts) > 1:
         raise UsageError(
@@ -141,7 +138,6 @@ def _plan(asked: SelectRequest, counts: Ids, forced: Sequence[int]) -> dict[int,
 def _import_list(
     asked: SelectRequest, file: Path, tokenizer: TextTokenizer, options: ForceOptions, *, overwrite: bool
 ) -> dict[str, Any]:
-    """Import the ids of a list unchanged; warn about its possible faults."""
     if options != ForceOptions(target=options.target):
         raise UsageError(
             "an imported list is taken as it is, so nothing can be forced into it",

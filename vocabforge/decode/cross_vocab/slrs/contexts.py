@@ -18,10 +18,10 @@ from torch.nn import functional as F
 
 from ....models.kv_cache import KVCache
 from ....models.lean.model import LeanModel
-from ...proposers.interface import Wrap
+from ...interface import Wrap
+from ...positions import view_length
 from ...request import SamplingParams
 from ...sampling import Weights, draft_weights
-from ...target_side import view_length
 from .trie import DraftWords
 
 SCRATCH = 512  # draft nodes whose keys are kept

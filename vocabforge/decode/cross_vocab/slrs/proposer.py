@@ -21,9 +21,9 @@ from ....models.heads.registry import DraftHead
 from ....models.kv_cache import KVCache
 from ....models.lean.model import LeanModel
 from ....vocab.overlap.bridge import Bridge
-from ...proposers.interface import Commit, Draw, Plan, Wrap
+from ...interface import Commit, Draw, Plan, Wrap
 from ...proposers.ngram import chain_trees
-from ...proposers.registry import Lap, ProposerParts
+from ...proposers.registry import Lap, ProposerParts, unused_options
 from ...request import SamplingParams
 from ...tree import DraftTree, LazyDistribution, root_trees
 from ...trees.policies import refuse_given
@@ -233,7 +233,7 @@ def build(parts: ProposerParts) -> SlrsProposer:
     options, mean = parts.options, bridge.drafter.mean_bytes
     refuse_given(
         options,
-        [*(["tree"] if options.tree != "chain" else []), "topk", "total_nodes", "tree_file"],
+        unused_options(options, "slrs"),
         "slrs drafts a single text per cycle, not a tree",
         expected="--tree chain, sized with --depth",
         remedy="--proposer slem or tli drafts trees",

@@ -52,10 +52,7 @@ class Streams:
         return self._ends[text]
 
     def _solve(
-        self,
-        found: dict[bytes, Any],
-        attempt: Callable[[bytes, set[Path]], Any],
-        texts: Sequence[bytes],
+        self, found: dict[bytes, Any], attempt: Callable[[bytes, set[Path]], Any], texts: Sequence[bytes]
     ) -> None:
         """Evaluate missing contexts, level by level, until all texts are found."""
         waiting = {text for text in texts if text not in found}

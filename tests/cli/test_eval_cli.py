@@ -1,0 +1,183 @@
+"""``vocabforge eval`` with a recipe and with ``--verifier``: nothing said twice, and what is not lossless says so."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from tests.cli.cli_support import assert_user_error, invoke
+from tests.tune.support import make_place
+from vocabforge.cli.app import build_app
+from vocabforge.cli.eval import evaluate
+from vocabforge.cli.generate import generate
+from vocabforge.cli.option_groups import signature
+from vocabforge.core.artifact import open_artifact
+from vocabforge.decode.build.recipe import DecodingRecipe, write_recipe
+from vocabforge.decode.build.spec import MethodSpec
+from vocabforge.decode.tree import RowTree, Verifier, walk_down
+from vocabforge.decode.verify.registry import VERIFIERS
+from vocabforge.export.measured import digests_of, measured_sections
+
+MISTAKES = [
+    (["--verifier", "mach", "--temperature", "1"], "did you mean match?"),
+    (["--verifier", "point"], "temperature 0"),
+    (["--verifier", "greedy", "--temperature", "1"], "takes the best token"),
+]
+
+
+def _first_child(row: RowTree, node: int, path_tokens: list[int]) -> tuple[int | None, int]:
+    child = next(iter(row.children[node]), None)
+    return (None, 65) if child is None else (child, row.tokens[child])
+
+
+KEEPS_ALL = Verifier(lambda row: walk_down(row, _first_child), lossless=False)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """``t``, ``d``, ``v``, questions, and ``recipe.yaml`` of a tree and a chain."""
+    place = make_place(tmp_path_factory.mktemp("eval"), questions=3)
+    tree = MethodSpec(drafter=place / "d", depth=1, topk=2, total_nodes=6)
+    chain = MethodSpec(drafter=place / "d", vocab=place / "v", tree="chain", depth=1)
+    write_recipe(
+        place / "recipe.yaml", DecodingRecipe(target=place / "t", methods={"tree": tree, "chain": chain})
+    )
+    return place
+
+
+@pytest.fixture
+def keeps_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(VERIFIERS, "keeps-all", f"{__name__}:KEEPS_ALL")
+
+
+def run_eval(place: Path, output: Path, *more: object) -> Any:
+    base = ["eval", "--benchmark", place / "q.jsonl", "--max-new-tokens", 8, "--warmup", 0]
+    return invoke(*base, "--prompt-format", "raw", "--device", "cpu", "--output", output, *more)
+
+
+def drafted(place: Path) -> tuple[object, ...]:
+    return ("--target", place / "t", "--drafter", place / "d", "--tree", "chain", "--depth", 2)
+
+
+@pytest.mark.parametrize(("given", "told"), MISTAKES)
+def test_a_verifier_without_a_part_in_the_run_is_refused(
+    place: Path, tmp_path: Path, given: list[str], told: str
+) -> None:
+    assert_user_error(run_eval(place, tmp_path / "out", *drafted(place), *given), 2, told)
+    assert not list(tmp_path.iterdir())
+    words = ("--prompt", "Once", "--device", "cpu")
+    assert told in invoke("generate", *drafted(place), *words, *given).output
+
+
+def test_what_is_not_lossless_says_so_everywhere(place: Path, tmp_path: Path, keeps_all: None) -> None:
+    distribution = ("--temperature", 1)
+    shown = run_eval(place, tmp_path / "all", *drafted(place), *distribution, "--verifier", "keeps-all")
+    assert shown.exit_code == 0, shown.output
+    assert "NOT lossless: the verifier keeps-all" in shown.output.replace("\n", " ")
+    results = json.loads((tmp_path / "all" / "results.json").read_text("utf-8"))
+    plain, made = results["methods"]
+    assert (plain["verifier"], plain["lossless"]) == (None, True)
+    assert (made["verifier"], made["lossless"]) == ("keeps-all", False)
+    assert made["description"].endswith("verifier keeps-all (not lossless)")
+    assert "verifier keeps-all" in results["run_facts"]["recipe of d"]
+    assert made["summary"]["outputs"] is None
+    assert "4" in made["summary"]["accept_length_histogram"]  # three drafts and the last token: it was asked
+    assert "Not lossless." in (tmp_path / "all" / "report.html").read_text("utf-8")
+
+    drafter = open_artifact(place / "d")
+    digests = digests_of(place / "d", drafter)
+    (section,) = measured_sections([tmp_path / "all"], digests, results["target"]["fingerprint"])
+    assert "| not lossless |" in section
+    assert "verifier keeps-all (not lossless)" in section
+
+    kept = run_eval(place, tmp_path / "point", *drafted(place), *distribution, "--verifier", "point")
+    assert kept.exit_code == 0, kept.output
+    assert "NOT lossless" not in kept.output
+    assert "Not lossless" not in (tmp_path / "point" / "report.html").read_text("utf-8")
+    compared = invoke("report", f"a={tmp_path / 'point'}", f"b={tmp_path / 'all'}", "--json")
+    assert compared.exit_code == 0, compared.output
+    warned = [line for line in json.loads(compared.stdout)["notes"] if "not lossless" in line]
+    assert [line.partition(":")[0] for line in warned] == ["b"]
+
+
+def test_methods_of_a_recipe_have_verifiers_of_their_own(
+    place: Path, tmp_path: Path, keeps_all: None
+) -> None:
+    chain = {"drafter": place / "d", "tree": "chain", "depth": 1}
+    ways = {name: MethodSpec(**chain, verifier=name) for name in ("point", "keeps-all")}
+    recipe = DecodingRecipe(target=place / "t", methods={"usual": MethodSpec(**chain), **ways})
+    write_recipe(tmp_path / "recipe.yaml", recipe)
+    named = ("--recipe", tmp_path / "recipe.yaml")
+    result = run_eval(place, tmp_path / "out", *named, "--temperature", 1, "--json")
+    assert result.exit_code == 0, result.output
+    methods = json.loads(result.stdout)["methods"]
+    assert [(one["name"], one["verifier"], one["lossless"]) for one in methods] == [
+        ("plain", None, True),
+        ("usual", None, True),
+        ("point", "point", True),
+        ("keeps-all", "keeps-all", False),
+    ]
+    assert_user_error(run_eval(place, tmp_path / "greedy", *named), 2, "method point: --verifier")
+    beside = run_eval(place, tmp_path / "beside", *named, "--verifier", "point", "--temperature", 1)
+    assert_user_error(beside, 2, "--verifier beside --recipe")
+
+
+def test_a_recipe_is_evaluated(place: Path, tmp_path: Path) -> None:
+    result = run_eval(place, tmp_path / "out", "--recipe", place / "recipe.yaml")
+    assert result.exit_code == 0, result.output
+    results = json.loads((tmp_path / "out" / "results.json").read_text("utf-8"))
+    assert [one["name"] for one in results["methods"]] == ["plain", "tree", "chain"]
+    manifest = open_artifact(tmp_path / "out", "evaluation").manifest
+    roles = {"target", "drafter tree", "drafter chain", "vocabulary chain"}
+    assert set(manifest["parents"]) == roles
+    assert manifest["parents"]["drafter tree"] == manifest["parents"]["drafter chain"]
+    assert manifest["config"]["recipe of tree"] == "depth 1, topk 2, total_nodes 6"
+    assert manifest["config"]["recipe of chain"] == "tree chain, depth 1"
+
+
+def test_some_of_a_recipe(place: Path, tmp_path: Path) -> None:
+    recipe = ("--recipe", place / "recipe.yaml")
+    result = run_eval(place, tmp_path / "out", *recipe, "--method", "chain", "--json")
+    assert result.exit_code == 0, result.output
+    assert [one["name"] for one in json.loads(result.stdout)["methods"]] == ["plain", "chain"]
+    assert_user_error(run_eval(place, tmp_path / "o", *recipe, "--method", "x"), 2, "tree, chain")
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [
+        ("--target", "t"),
+        ("--drafter", "d"),
+        ("--dtype", "float32"),  # though it is the recipe's own
+        ("--control", "fixed"),
+        ("--depth", "2"),
+        ("--vocab", "v"),
+        ("--shortlist", "3"),
+        ("--proposer", "n-gram"),
+        ("--single-token",),
+    ],
+)
+def test_what_a_recipe_says_is_not_said_again(place: Path, tmp_path: Path, beside: tuple[str, ...]) -> None:
+    result = run_eval(place, tmp_path / "out", "--recipe", place / "recipe.yaml", *beside)
+    assert_user_error(result, 2, f"{beside[0]} beside --recipe")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("command", [evaluate, generate])
+def test_every_field_of_a_method_is_an_option(command) -> None:
+    """One declaration: a new field is an option of both commands, and refused beside a recipe."""
+    options = signature(command).parameters
+    assert set(MethodSpec.model_fields) <= set(options)
+    given = typer.main.get_command(build_app({"it": command}, ["it"])).commands["it"]
+    helps = {one.name: getattr(one, "help", "") for one in given.params}
+    for name, field in MethodSpec.model_fields.items():
+        assert str(field.description) in helps[name]
+
+
+def test_without_a_target_it_says_what_to_give(place: Path, tmp_path: Path) -> None:
+    result = run_eval(place, tmp_path / "out", "--drafter", place / "d")
+    assert_user_error(result, 2, "--target DIR, or --recipe FILE")

@@ -1,1 +1,0 @@
-"""Commands for training data: regenerate, prepare-data, capture."""

@@ -1,1 +1,0 @@
-"""Commands that decode: generate, eval, tune, report."""

@@ -1,1 +1,0 @@
-"""Groups of options shared by several commands."""

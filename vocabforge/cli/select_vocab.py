@@ -1,0 +1,50 @@
+"""``vocabforge select-vocab``: choose draft vocabularies from a frequency table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..core.console import DataTable
+from ..vocab.subset.request import SelectRequest
+from .app import ResultOptions, print_json, print_line, stdout_console
+
+
+def select_vocab(asked: SelectRequest, ending: ResultOptions) -> None:
+    """Choose the most frequent tokens as a draft vocabulary (FR-Spec, VocabTrim, EAGLE-3's d2t).
+
+    Selects exactly N unique ids: first the forced ones (always including end tokens and the chat template's
+    control tokens), then by count. Ties go to the lower id.
+
+    Examples: `vocabforge select-vocab --counts counts/ --size 8192 --size 32768 --output subsets/`
+    and `vocabforge select-vocab --counts counts/ --coverage 0.95 --export fr-spec --output subset/`
+    """
+    from ..vocab.subset.run import run_select
+
+    facts = run_select(asked, overwrite=ending.overwrite)
+    if ending.as_json:
+        print_json(facts)
+    else:
+        _print(facts)
+
+
+def _print(facts: dict[str, Any]) -> None:
+    out, made = stdout_console(), facts["subsets"]
+    columns = ["size", "share", "coverage", "forced ids", "filled"]
+    rows = []
+    for one in made:
+        forced = one["forced"]
+        few = ", ".join(map(str, forced[:4])) + (", …" if len(forced) > 4 else "")
+        share = None if one["coverage"] is None else f"{one['coverage']:.2%}"
+        shown = f"{len(forced)} ({few})" if forced else "0"
+        rows.append([one["size"], f"{one['share']:.1%}", share, shown, one["filled"]])
+    out.print(DataTable("Draft vocabularies", columns, rows))
+    if any(one["coverage"] is not None for one in made):
+        out.print("coverage: share of the counted tokens that the draft vocabulary holds.", style="dim")
+    for one in made:
+        print_line(f"Written to {one['output']}")
+        if one["schedule"]:
+            out.print("schedule B(0), B(1), …: " + ", ".join(f"{size:,}" for size in one["schedule"]))
+    if facts["padded_rows"]:
+        out.print(
+            f"{facts['padded_rows']:,} padded rows: the target's head has {facts['target_rows']:,} rows."
+        )

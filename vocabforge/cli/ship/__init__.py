@@ -1,1 +1,0 @@
-"""Commands that prepare a drafter for a server: export, revocab, doctor."""

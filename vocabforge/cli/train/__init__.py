@@ -1,1 +1,0 @@
-"""Commands that train: train-drafter, train-router, report-training."""
