@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 
 #include "../common/binding.h"
@@ -172,10 +173,13 @@ std::tuple<Tensor, Tensor> decoder_layers(Tensor x, std::optional<Tensor> fed, s
   return {hidden_out, aux_out};
 }
 
-Tensor draft_chain(Tensor features, std::optional<Tensor> fc, Tensor ids, int64_t start, int64_t count, Tensor embedding,
+// The tokens, and the seconds that the head took.
+std::tuple<Tensor, Tensor> draft_chain(Tensor features, std::optional<Tensor> fc, Tensor ids, int64_t start, int64_t count, Tensor embedding,
                    std::vector<Tensor> joined, bool normed_residual, bool normed_output, std::vector<Tensor> weights,
                    Tensor norm, Tensor cos, Tensor sin, Tensor keys, Tensor values, Tensor head,
                    std::optional<Tensor> head_ids, int64_t heads, double eps, double scale) {
+  using Seconds = std::chrono::duration<float>;
+  Seconds in_head{0};
   Tensor g = fc.has_value() ? few_rows(features, *fc, std::nullopt) : features;
   DecoderLayersArguments a{};
   take_cache(a, keys, values, g, heads);
@@ -225,10 +229,16 @@ Tensor draft_chain(Tensor features, std::optional<Tensor> fc, Tensor ids, int64_
     start += a.length;
     const int64_t behind = (a.length - 1) * hidden;  // the last row drafts
     const FewRowsArguments score{normed.data() + behind, data<void>(head), nullptr, scores.data(), 1, head.size(0), hidden, false, split};
+    const auto began = std::chrono::steady_clock::now();
     VF_BEST(few_rows(score));
     const int64_t best = std::max_element(scores.begin(), scores.end()) - scores.begin();
     tokens[0] = data<int64_t>(out)[drafted] = head_ids.has_value() ? data<int64_t>(*head_ids)[best] : best;
-    if (drafted == count) return out;
+    in_head += std::chrono::steady_clock::now() - began;
+    if (drafted == count) {
+      Tensor seconds = new_tensor(ids, {1}, ScalarType::Float);
+      data<float>(seconds)[0] = in_head.count();
+      return {out, seconds};
+    }
     std::memmove(x.data(), (normed_output ? normed.data() : x.data()) + behind, hidden * sizeof(float));
     a.length = 1;
   }
@@ -239,7 +249,7 @@ Tensor draft_chain(Tensor features, std::optional<Tensor> fc, Tensor ids, int64_
 VF_DEFINE(m) {
   m.def("draft_chain(Tensor features, Tensor? fc, Tensor ids, int start, int count, Tensor embedding, Tensor[] joined, bool normed_residual, "
         "bool normed_output, Tensor[] weights, Tensor norm, Tensor cos, Tensor sin, Tensor(a!) keys, Tensor(b!) values, "
-        "Tensor head, Tensor? head_ids, int heads, float eps, float scale) -> Tensor");
+        "Tensor head, Tensor? head_ids, int heads, float eps, float scale) -> (Tensor, Tensor)");
   m.def("few_rows(Tensor x, Tensor w, Tensor? bias) -> Tensor");
   m.def("decoder_layers(Tensor x, Tensor? fed, Tensor[] joined, bool normed_residual, Tensor[] weights, Tensor? norm, Tensor[] angles, Tensor? seen, "
         "Tensor? near_seen, int view, Tensor? partners, Tensor(a!) keys, Tensor(b!) values, Tensor slots, int[] kinds, "

@@ -106,3 +106,16 @@ def test_several_requests_are_drafted_step_by_step(kind: str, tiny_folder: Path)
     ]
     assert [one.token_ids for one in decoder.generate_batch(asked)] == expected
     assert watch.calls == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_heads_time_is_told_apart(kind: str, tiny_folder: Path) -> None:
+    lean = load_target(tiny_folder)
+    watch = Watched(
+        lean, make_drafter(kind, tiny_folder, HFTarget.load(tiny_folder), "target"), stepped=False
+    )
+    made = Decoder(lean, watch.proposer).generate(PROMPT, max_new_tokens=20, stop_ids=())
+    assert watch.calls > 0
+    assert made.timings["head"] > 0
+    assert made.timings["layers"] > 0
+    assert sum(made.timings.values()) == pytest.approx(made.prefill_s + made.decode_s, rel=0.05)

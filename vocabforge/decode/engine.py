@@ -47,15 +47,17 @@ class Clock:
     def resume(self) -> None:
         self.last = time.perf_counter()
 
-    def lap(self, part: str) -> float:
-        """Count the time since the last lap as ``part`` and return it in seconds."""
+    def lap(self, part: str, head_s: float = 0.0, /) -> float:
+        """Count the time since the last lap as ``part``, but ``head_s`` seconds as ``head``; return the seconds."""
         # Without synchronisation, a part's time would be counted in the part that first reads its results.
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         now = time.perf_counter()
         passed, self.last = now - self.last, now
-        for result in self.results:
-            result.timings[part] = result.timings.get(part, 0.0) + passed
+        for timings in (result.timings for result in self.results):
+            timings[part] = timings.get(part, 0.0) + passed - head_s
+            if head_s:
+                timings["head"] = timings.get("head", 0.0) + head_s
         return passed
 
 

@@ -172,8 +172,12 @@ class DraftBackend:
         """Return whether :meth:`chain` supports this head with the allocated memory."""
         return False
 
-    def chain(self, commit: Commit, count: int) -> Tensor:
-        """Commit a row's positions, then draft a chain of best tokens (1, 1 + count), root first."""
+    def chain(self, commit: Commit, count: int) -> tuple[Tensor, float]:
+        """Commit a row's positions, then draft a chain of best tokens.
+
+        Returns:
+            (1, 1 + count) tokens, root first; and the seconds spent in the draft head.
+        """
         raise NotImplementedError
 
     def exits(self, tree: DraftTree) -> ExitStates | None:

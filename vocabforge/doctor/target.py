@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core.errors import DataError
+from ..core.errors import DataError, VocabForgeError
 from ..core.files import read_json
 from ..corpus.chat.render import render_with_mask
 from ..corpus.tokenizer.files import eos_ids_in
@@ -19,6 +19,7 @@ from ..corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
 from ..evaluate.identity.rounding import whole_pass
 from ..models.backends import lean_problem, load_decoding_target
 from ..models.checkpoint import checkpoint_files, read_headers
+from ..models.drafters.registry import drafter_sizes
 from ..models.target.hf import HFTarget, check_tokenizer_fits
 from ..models.target.interface import Target
 from ..models.target.load import read_target_config
@@ -56,6 +57,7 @@ def check_target(report: Report, path: Path, tokenizer_path: Path | None = None)
     trained = report.run(GROUP, "logits", check_logits, path, model, tokenizer or ())
     report.run(GROUP, "end tokens", check_eos, path, tokenizer)
     report.run(GROUP, "chat template", check_chat_template, tokenizer)
+    report.run(GROUP, "draft vocabulary", check_draft_vocabulary, path)
     return None if model is None else TargetFacts(path, model, tokenizer, trained)
 
 
@@ -187,6 +189,25 @@ def _eos_of(path: Path) -> tuple[int, ...]:
         if (path / name).is_file() and (ids := eos_ids_in(read_json(path / name, name, finite=False))):
             return ids
     return ()
+
+
+def check_draft_vocabulary(path: Path) -> Finding[None]:
+    """Advise a size: the number of head rows that cost as much as the rest of an EAGLE-3 drafter."""
+    try:
+        sizes = drafter_sizes("eagle3", read_json(path / "config.json", "configuration"))
+    except VocabForgeError as error:
+        return Finding(f"no advice: {error.message}", "skipped")
+    width, heads = sizes.hidden_size, (2 * sizes.num_heads + 4 * sizes.num_kv_heads) * sizes.head_dim
+    # fc over three layers; q, k and v of two inputs; o; gate, up and down
+    layer = width * (3 * width + heads + sizes.num_heads * sizes.head_dim + 3 * sizes.intermediate_size)
+    rows = 2 ** int(math.log2(layer / width))
+    every = f"{sizes.vocab_size:,} tokens"
+    if rows >= sizes.vocab_size:
+        return Finding(f"a draft head of all {every} costs no more than the rest of an EAGLE-3 drafter")
+    return Finding(
+        f"a draft head of all {every} costs {sizes.vocab_size * width / layer:.1f} times the rest of an EAGLE-3 "
+        f"drafter, one of {rows:,} as much: select-vocab --size {rows}, and compare with eval"
+    )
 
 
 def check_chat_template(tokenizer: TextTokenizer) -> Finding[None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 import torch
@@ -33,8 +34,9 @@ def draft_chain_reference(
     heads: int,
     eps: float,
     scale: float,
-) -> Tensor:
+) -> tuple[Tensor, Tensor]:
     """Compute :func:`draft_chain` in PyTorch."""
+    in_head = 0.0
     g = features if fc is None else F.linear(features, fc)
     tokens = [ids[-1:]]
     while True:
@@ -47,11 +49,13 @@ def draft_chain_reference(
             g, fed, joined, normed_residual, weights, norm, (*table, *table), *more
         )
         g, read = (normed if normed_output else out)[-1:], normed[-1:]
+        began = time.perf_counter()
         best = F.linear(read, head).argmax(-1)
         ids = best if head_ids is None else head_ids[best]
         tokens.append(ids)
+        in_head += time.perf_counter() - began
         if len(tokens) > count:
-            return torch.cat(tokens)
+            return torch.cat(tokens), torch.tensor([in_head])
 
 
 _OP = Op("draft_chain", draft_chain_reference, frozenset({torch.float32}), host=True)
@@ -85,7 +89,7 @@ def draft_chain(
     eps: float,
     scale: float,
     backend: str = "auto",
-) -> Tensor:
+) -> tuple[Tensor, Tensor]:
     """Run N committed tokens through EAGLE-3's layer, then draft ``count`` tokens greedily.
 
     Source: EAGLE-3 (Li et al., 2025), section 3.2; the layer is :func:`.decoder_layers.decoder_layers`'s.
@@ -107,10 +111,11 @@ def draft_chain(
         head_ids: (R,) int64 token ids of the head's rows; None: row j scores token j.
 
     Returns:
-        (1 + count,) int64: the last of ``ids``, then the draft tokens.
+        (1 + count,) int64, the last of ``ids``, then the draft tokens; and (1,) fp32, the seconds spent in the
+        head.
     """
     model = joined, normed_residual, normed_output, weights, norm, cos, sin, keys, values
-    result: Tensor = _OP(
+    result: tuple[Tensor, Tensor] = _OP(
         backend,
         features.contiguous(),
         fc,

@@ -9,6 +9,7 @@ bias to a row's scores that depends on the previous token.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -103,7 +104,7 @@ class BlockBackend(DraftBackend):
             return False
         return {self._head[0].dtype, self._weight.dtype} == {torch.float32}
 
-    def chain(self, commit: Commit, count: int) -> Tensor:
+    def chain(self, commit: Commit, count: int) -> tuple[Tensor, float]:
         assert commit.states is not None
         assert self._head is not None
         drafter, kept = self.drafter, commit.following.shape[1]
@@ -117,17 +118,18 @@ class BlockBackend(DraftBackend):
         root = commit.following[:, -1]
         mask = F.pad(self._own, (end, 0), value=True)
         drafts = drafter.draft(root, self._last, ahead[None], CacheView(self.cache, ahead, mask))
-        rows, ids = self._head
+        (rows, ids), began = self._head, time.perf_counter()
         logits = linear(drafter.read_rows(drafts[0, :count]), rows)
         bias = drafter.bias_weight
         if bias is None:
             best = logits.argmax(-1)
-            return torch.cat([root, best if ids is None else ids[best]])[None]
-        tokens = [root]
+            tokens = torch.cat([root, best if ids is None else ids[best]])
+            return tokens[None], time.perf_counter() - began
+        drafted = [root]
         for row in logits:
-            best = (row + linear(drafter.token_state(tokens[-1]), bias)).argmax(-1)
-            tokens.append(best if ids is None else ids[best])
-        return torch.cat(tokens)[None]
+            best = (row + linear(drafter.token_state(drafted[-1]), bias)).argmax(-1)
+            drafted.append(best if ids is None else ids[best])
+        return torch.cat(drafted)[None], time.perf_counter() - began
 
     def start_in(self, roots: Tensor, view: Tensor) -> DraftStep:
         slots = self.positions.ahead(0, self.drafter.block_rows)  # (B, b)

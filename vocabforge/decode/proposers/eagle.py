@@ -134,17 +134,17 @@ class EagleBackend(DraftBackend):
             return False
         return {self._head[0].dtype, self._weight.dtype, self.drafter.embedding.dtype} == {torch.float32}
 
-    def chain(self, commit: Commit, count: int) -> Tensor:
+    def chain(self, commit: Commit, count: int) -> tuple[Tensor, float]:
         assert commit.states is not None
         assert self._head is not None
         assert isinstance(self.drafter, Eagle3Drafter)
         head, ids = self._head
         following, start = commit.following[0], self.positions.lengths[0]
-        tokens = self.drafter.chain(
+        tokens, head_s = self.drafter.chain(
             following, commit.states[0], start, count, cache=self.cache, head=head, head_ids=ids
         )
         self.positions.extend(0, len(following))
-        return tokens[None]
+        return tokens[None], float(head_s)
 
     def wrap(self, wrap: Wrap) -> None:
         self._wrap = wrap

@@ -277,13 +277,13 @@ class _OneCall:
         if not 0 < proposer.pending.positions <= FEW:
             return self._otherwise.propose(roots, plan, draws, lap)
         (commit,) = proposer.pending.take()
-        tokens = proposer.backend.chain(commit, plan.levels)
-        lap("layers")
+        tokens, head_s = proposer.backend.chain(commit, plan.levels)
+        lap("layers", head_s)
         assert isinstance(policy, ShapePolicy)
         return policy.tree(plan, tokens)
 
 
-def _no_lap(part: str) -> None:
+def _no_lap(part: str, head_s: float = 0.0, /) -> None:
     """Ignore laps, because the parts of a single pass cannot be timed."""
 
 

@@ -71,7 +71,13 @@ def _default_options() -> MethodSpec:
     return MethodSpec()
 
 
-Lap = Callable[[str], object]  # called at the end of a part of the work: "head", "layers", "draft"
+class Lap(Protocol):
+    """Function that is called at the end of a part of the work: ``head``, ``layers``, ``draft``, ``verify``.
+
+    ``head_s``: seconds of the part that the draft head took.
+    """
+
+    def __call__(self, part: str, head_s: float = 0.0, /) -> object: ...
 
 
 @dataclass(frozen=True)

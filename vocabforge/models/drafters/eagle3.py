@@ -181,7 +181,7 @@ class Eagle3Drafter(RotaryPositions, CachedDrafter):
         cache: KVCache,
         head: Tensor,
         head_ids: Tensor | None,
-    ) -> Tensor:
+    ) -> tuple[Tensor, Tensor]:
         """Draft after committed tokens (N,) with :func:`.draft_chain.draft_chain`; for one decoder layer."""
         fused = self.config.norm_before_fc or self.config.fc_norm
         return draft_chain(

@@ -86,7 +86,7 @@ class TextProposer:
             return drafts
         places = self._read(texts)
         roots = torch.tensor([int(text[-1]) for text in self._texts], device=self._device)
-        tree = self._proposer.propose(roots, self._proposer.plan, None, lambda part: None)
+        tree = self._proposer.propose(roots, self._proposer.plan, None, lambda part, head_s=0.0: None)
         alive = torch.ones_like(tree.tokens, dtype=torch.bool) if tree.alive is None else tree.alive
         counts = (alive.sum(1) - 1).tolist()
         tokens = tree.tokens[:, 1:].tolist()
