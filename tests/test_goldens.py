@@ -21,8 +21,8 @@ from vocabforge.corpus.prepared.artifact import load_prepared
 from vocabforge.decode.build.recipe import read_recipe
 from vocabforge.evaluate.results.schema import read_results
 from vocabforge.layouts.registry import load_drafter
-from vocabforge.models.drafters.io import load_target_tensors
 from vocabforge.models.heads.io import load_head
+from vocabforge.models.target.head import load_target_tensors
 from vocabforge.vocab.clusters.clusters import load_clusters
 from vocabforge.vocab.counts.table import load_counts
 from vocabforge.vocab.overlap.overlap import load_overlap

@@ -98,6 +98,38 @@ def test_a_planted_circle_of_modules_is_found(tmp_path: Path) -> None:
     assert graph.circles(graph.module_imports(tmp_path / NAME)) == [ring]
 
 
+def folders(imports: dict[str, Any]) -> dict[str, set[str]]:
+    """Imports between folders inside packages; the modules of a package's root belong to no folder."""
+    parents = {name.rpartition(".")[0] for name in imports}
+    found: dict[str, set[str]] = {}
+    for name, used in imports.items():
+        for one in (name, *used):
+            found.setdefault(one if one in parents else one.rpartition(".")[0], set())
+        source = name if name in parents else name.rpartition(".")[0]
+        found[source] |= {one if one in parents else one.rpartition(".")[0] for one in used} - {source}
+    inner = {name for name in found if name.count(".") > 1}
+    return {name: found[name] & inner for name in inner}
+
+
+def test_no_two_folders_inside_packages_import_each_other() -> None:
+    between = folders(graph.module_imports(ROOT / NAME))
+    assert between["vocabforge.decode.build"] > {"vocabforge.decode.proposers"}, "the folders were read"
+    assert graph.circles(between) == []
+
+
+def test_a_planted_circle_of_folders_is_found(tmp_path: Path) -> None:
+    files = {
+        "train/heads/a.py": "from ..loss.b import x\nfrom ..loop import y",
+        "train/loss/b.py": "",
+        "train/loss/c.py": "def f():\n    from ..heads.d import z",
+        "train/heads/d.py": "",
+        "train/loop.py": "from .heads.d import z",
+    }
+    plant(tmp_path, files)
+    between = folders(graph.module_imports(tmp_path / NAME))
+    assert graph.circles(between) == [["vocabforge.train.heads", "vocabforge.train.loss"]]
+
+
 def test_there_is_no_cycle_between_packages(ours: list[Any]) -> None:
     assert cycles(ours) == []
 

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
         train_drafter as train_drafter,
     )
     from .core.errors import VocabForgeError as VocabForgeError
-    from .decode.build.spec import MethodSpec as MethodSpec
     from .decode.request import SamplingParams as SamplingParams
+    from .decode.spec import MethodSpec as MethodSpec
     from .decode.text import TextDecoder as TextDecoder
     from .train.config import TrainConfig as TrainConfig
 
@@ -53,7 +53,7 @@ _PLACES = {
         "vocabforge.api",
     ),
     "TextDecoder": "vocabforge.decode.text",
-    "MethodSpec": "vocabforge.decode.build.spec",
+    "MethodSpec": "vocabforge.decode.spec",
     "SamplingParams": "vocabforge.decode.request",
     "TrainConfig": "vocabforge.train.config",
     "VocabForgeError": "vocabforge.core.errors",

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from .core.config import StrictModel, load_config, parse_config
 from .core.values import Backend
 from .decode.build.models import Models
-from .decode.build.spec import MethodSpec
 from .decode.request import SamplingParams
+from .decode.spec import MethodSpec
 from .decode.text import Answer, Prompt, TextDecoder
 
 if TYPE_CHECKING:
@@ -235,9 +235,9 @@ def run_benchmark(
     from .corpus.tokenizer.prompt_format import resolve_format
     from .decode.build.recipe import DecodingRecipe
     from .evaluate.benchmarks import load_benchmark
-    from .evaluate.run.evaluation import OutputOptions, evaluate_methods
+    from .evaluate.evaluation import OutputOptions, evaluate_methods
+    from .evaluate.results.settings import RunSettings
     from .evaluate.run.recipe import evaluation_of
-    from .evaluate.run.settings import RunSettings
     from .models.target.load import dtype_name
 
     specs = {

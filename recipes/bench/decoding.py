@@ -23,9 +23,9 @@ from vocabforge.core.console import DataTable, say
 from vocabforge.decode.build.methods import build_method
 from vocabforge.decode.build.models import Models
 from vocabforge.decode.build.recipe import PLAIN
-from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.proposers.registry import FOREIGN
+from vocabforge.decode.spec import MethodSpec
 from vocabforge.evaluate.identity.compare import first_difference
 from vocabforge.evaluate.identity.rounding import next_logits
 from vocabforge.evaluate.run.environment import describe_environment

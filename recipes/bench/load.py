@@ -21,11 +21,11 @@ from vocabforge.core.console import DataTable
 from vocabforge.decode.build.methods import build_method
 from vocabforge.decode.build.models import Models
 from vocabforge.decode.build.recipe import PLAIN
-from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.control.control import Control, CycleFigures
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.interface import PLAIN_PLAN, Plan
 from vocabforge.decode.request import Generation, Request
+from vocabforge.decode.spec import MethodSpec
 from vocabforge.evaluate.run.environment import describe_environment
 from vocabforge.models.device import threads_set
 

@@ -30,7 +30,7 @@ from vocabforge.corpus.tokenizer.prompt_format import resolve_format
 from vocabforge.decode.build.methods import build_proposer, recipe_models
 from vocabforge.decode.build.models import Models, is_draft_model
 from vocabforge.decode.build.recipe import DecodingRecipe, read_recipe
-from vocabforge.decode.build.spec import MethodSpec
+from vocabforge.decode.spec import MethodSpec
 from vocabforge.decode.text import continue_batches
 from vocabforge.decode.trees.shapes import TreeShape, chain, default_shape
 from vocabforge.evaluate.benchmarks import Question, load_benchmark

@@ -32,16 +32,18 @@ from vocabforge.corpus.regenerate.backends import RegenerateJob, RegenerateRun
 from vocabforge.corpus.regenerate.rows import ChatCompletion, GenerationSettings
 from vocabforge.corpus.regenerate.run import regenerate
 from vocabforge.corpus.sources.sources import Document, SourceOptions
+from vocabforge.corpus.tokenizer.special_tokens import SpecialTokens
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
+from vocabforge.evaluate.evaluation import Evaluation, Provenance, evaluate_methods
 from vocabforge.evaluate.reports.coverage_data import measure_coverage
+from vocabforge.evaluate.results.settings import RunSettings
 from vocabforge.evaluate.run.environment import describe_environment
-from vocabforge.evaluate.run.evaluation import Evaluation, Provenance, evaluate_methods
-from vocabforge.evaluate.run.settings import RunSettings
 from vocabforge.layouts.registry import FORMATS, layout_of
-from vocabforge.models.drafters.io import load_target_tensors, save_drafter
+from vocabforge.models.drafters.io import save_drafter
 from vocabforge.models.drafters.registry import drafter_sizes, new_drafter
 from vocabforge.models.heads.io import HeadOwner, save_head
 from vocabforge.models.heads.scorer import LowRankScorer
+from vocabforge.models.target.head import load_target_tensors
 from vocabforge.models.target.hf import HFTarget, read_target_config
 from vocabforge.train.checkpoint import RunState, save_checkpoint
 from vocabforge.vocab.clusters.clusters import Clusters, save_clusters
@@ -49,7 +51,6 @@ from vocabforge.vocab.counts.mixtures import TablePart
 from vocabforge.vocab.counts.table import FrequencyTable, Tally, save_counts
 from vocabforge.vocab.overlap.on_text import compare_on_corpus
 from vocabforge.vocab.overlap.overlap import compare, prepare, save_overlap
-from vocabforge.vocab.subset.select import SpecialTokens
 from vocabforge.vocab.subset.subset import load_subset
 
 EXPORTS = [name for name in FORMATS if name != "native"]

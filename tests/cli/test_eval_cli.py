@@ -17,7 +17,7 @@ from vocabforge.cli.generate import generate
 from vocabforge.cli.option_groups import signature
 from vocabforge.core.artifact import open_artifact
 from vocabforge.decode.build.recipe import DecodingRecipe, write_recipe
-from vocabforge.decode.build.spec import MethodSpec
+from vocabforge.decode.spec import MethodSpec
 from vocabforge.decode.tree import RowTree, Verifier, walk_down
 from vocabforge.decode.verify.registry import VERIFIERS
 from vocabforge.export.measured import digests_of, measured_sections

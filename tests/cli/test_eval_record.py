@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from tests.decode.recording import traced
 from vocabforge.core.artifact import write_artifact
 from vocabforge.decode.build.recipe import DecodingRecipe
-from vocabforge.decode.build.spec import MethodSpec
+from vocabforge.decode.spec import MethodSpec
 from vocabforge.evaluate.run.recipe import parents_of, passes_of, settings_of
 
 SETTINGS = {

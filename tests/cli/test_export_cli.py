@@ -19,8 +19,9 @@ from tests.export.test_eagle_layout import eagle1
 from tests.worlds import ROWS, World, make_drafter, make_vocab
 from vocabforge.core.artifact import MANIFEST, open_artifact
 from vocabforge.layouts.registry import FORMATS
-from vocabforge.models.drafters.io import load_target_tensors, save_drafter
+from vocabforge.models.drafters.io import save_drafter
 from vocabforge.models.heads.served import KEY
+from vocabforge.models.target.head import load_target_tensors
 from vocabforge.models.target.hf import HFTarget
 from vocabforge.vocab.subset.subset import load_subset, save_subset
 

@@ -15,7 +15,7 @@ from vocabforge.core.artifact import open_artifact
 from vocabforge.core.config import parse_config
 from vocabforge.core.hub import model_folder
 from vocabforge.decode.build.recipe import DecodingRecipe, read_recipe, write_recipe
-from vocabforge.decode.build.spec import MethodGrid, MethodSpec
+from vocabforge.decode.spec import MethodGrid, MethodSpec
 from vocabforge.train.config import TrainConfig
 
 NAME = "org/Tiny-Target"

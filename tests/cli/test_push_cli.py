@@ -14,7 +14,7 @@ import yaml
 from tests.cli.cli_support import assert_user_error, invoke, truncate
 from tests.worlds import World
 from vocabforge.layouts.registry import load_drafter
-from vocabforge.models.drafters.io import load_target_tensors
+from vocabforge.models.target.head import load_target_tensors
 from vocabforge.vocab.subset.subset import load_subset
 
 

@@ -16,7 +16,7 @@ from tests.worlds import ROWS, World, make_drafter, make_vocab
 from vocabforge.core.artifact import open_artifact
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.layouts.registry import load_drafter
-from vocabforge.models.drafters.io import load_target_tensors
+from vocabforge.models.target.head import load_target_tensors
 from vocabforge.vocab.subset.subset import VocabSubset, save_subset
 
 

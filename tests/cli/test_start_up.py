@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from vocabforge.demo import TARGET
-from vocabforge.models.drafters.io import load_target_tensors, save_drafter
+from vocabforge.models.drafters.io import save_drafter
 from vocabforge.models.drafters.registry import drafter_sizes, new_drafter
 from vocabforge.models.target.fingerprint import target_facts
+from vocabforge.models.target.head import load_target_tensors
 from vocabforge.models.target.hf import read_target_config
 
 HEAVY = (

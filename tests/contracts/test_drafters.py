@@ -35,8 +35,9 @@ from tests.train.ttt_reference import Document, capture, documents, pack
 from vocabforge.core.errors import ConfigError, MismatchError
 from vocabforge.decode.proposers.registry import FITTING, PROPOSERS
 from vocabforge.decode.tree import TreeSettings
-from vocabforge.models.drafters.io import TargetTensors, load_native, load_trainable, save_drafter
+from vocabforge.models.drafters.io import load_native, load_trainable, save_drafter
 from vocabforge.models.drafters.registry import drafter_class, new_drafter
+from vocabforge.models.target.head import TargetTensors
 from vocabforge.models.target.hf import HFTarget
 from vocabforge.train.capture.online import CapturedBatch
 from vocabforge.train.loss.vocab import LossOptions

@@ -7,7 +7,7 @@ import pytest
 from vocabforge.core.errors import ConfigError, UsageError
 from vocabforge.core.values import parse_size, sizes_in, split_pair, words_in, yaml_pairs
 from vocabforge.decode.build.heads import Dynamic, parse_dynamic
-from vocabforge.decode.build.spec import MethodSpec
+from vocabforge.decode.spec import MethodSpec
 
 
 def test_a_size_has_one_spelling_everywhere() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from vocabforge.decode.build.methods import Method, build_methods, grid_specs
 from vocabforge.decode.build.models import Models
-from vocabforge.decode.build.spec import MethodGrid
+from vocabforge.decode.spec import MethodGrid
 
 
 def grid_methods(

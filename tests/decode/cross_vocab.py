@@ -15,12 +15,12 @@ from tests.decode.markov import MarkovTarget
 from tests.decode.probability import Distribution, all_ways, exactly
 from tests.decode.proofs import Case, Walker, reference_distribution
 from vocabforge.decode import sampling
-from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.cross_vocab.text import DraftText
 from vocabforge.decode.interface import Draw
 from vocabforge.decode.proposers.registry import Proposer, ProposerParts, make_proposer
 from vocabforge.decode.request import SamplingParams
 from vocabforge.decode.sampling import Chance
+from vocabforge.decode.spec import MethodSpec
 from vocabforge.decode.tree import Distribution as TreeDistribution
 from vocabforge.decode.tree import DraftDistribution
 from vocabforge.vocab.overlap.bridge import Bridge, BridgeSide

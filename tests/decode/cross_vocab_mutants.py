@@ -26,12 +26,12 @@ from tests.decode.markov import MarkovTarget
 from tests.decode.mutants import Mutant, mistake, mutants_of
 from tests.decode.proofs import GREEDY, TRANSFORMS
 from tests.vocab.overlap_support import hand_made
-from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.cross_vocab.text import DraftText
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.proposers.registry import ProposerParts, make_proposer
 from vocabforge.decode.request import Request
 from vocabforge.decode.sampling import target_weights
+from vocabforge.decode.spec import MethodSpec
 from vocabforge.decode.tree import DraftTree, RowTree
 from vocabforge.decode.verify import match as verify_match
 from vocabforge.vocab.overlap.bridge import Bridge, make_bridge
@@ -306,7 +306,7 @@ MUTANTS = {
     "a pair of special tokens": Mutant(special_pair, special_tokens_are_never_drafted),
     "special tokens matched by their text": Mutant(
         lambda: mistake(
-            "vocabforge.vocab.overlap.token_bytes",
+            "vocabforge.corpus.tokenizer.token_bytes",
             "    for token_id in special:\n        forms[token_id] = None\n",
             "",
         ),

@@ -31,12 +31,12 @@ from tests.decode.proofs import (
     reference_distribution,
     targets,
 )
-from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.proposers.ngram import NgramIndex
 from vocabforge.decode.proposers.registry import ProposerParts, make_proposer
 from vocabforge.decode.request import Request
 from vocabforge.decode.sampling import SeededChance
+from vocabforge.decode.spec import MethodSpec
 
 
 def find_module(right: str, package: str = "vocabforge.decode") -> str:

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from tests.worlds import tiny_target
-from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.control.control import CycleFigures
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.interface import PLAIN_PLAN, DraftStep, Plan
 from vocabforge.decode.proposers.model import ModelProposer
 from vocabforge.decode.proposers.registry import ProposerParts
 from vocabforge.decode.request import Request
+from vocabforge.decode.spec import MethodSpec
 from vocabforge.decode.trees.fixed import ShapePolicy
 from vocabforge.decode.trees.shapes import from_paths
 from vocabforge.models.kv_cache import causal_mask

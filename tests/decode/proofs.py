@@ -18,7 +18,6 @@ from tests.decode.markov import MarkovTarget
 from tests.decode.probability import AllBranches, Distribution, fractions
 from vocabforge.core.registry import resolve
 from vocabforge.decode import sampling
-from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.control.control import Control, CycleFigures
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.interface import PLAIN_PLAN, Plan
@@ -32,6 +31,7 @@ from vocabforge.decode.proposers.registry import (
     part_names,
 )
 from vocabforge.decode.request import Generation, Request, SamplingParams
+from vocabforge.decode.spec import MethodSpec
 from vocabforge.decode.tree import DraftTree, build_tree
 from vocabforge.decode.verify.registry import VERIFIERS
 from vocabforge.models.drafters.dflash import DFlashConfig

@@ -15,10 +15,10 @@ from tests.decode.probability import Distribution, total_variation
 from tests.decode.test_lossless_drafters import engine_distribution, small_target, target_distribution
 from tests.worlds import tiny_target
 from vocabforge.core.errors import UsageError
-from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.proposers.block import ConfidentBackend
 from vocabforge.decode.proposers.registry import ProposerParts, make_proposer
+from vocabforge.decode.spec import MethodSpec
 from vocabforge.models.lean.model import LeanModel, load_target
 from vocabforge.models.target.hf import HFTarget
 

@@ -12,10 +12,10 @@ import torch
 from tests.decode.drafting import PROMPT, make_drafter
 from tests.decode.node_support import Alternating
 from tests.shares import by_default
-from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.proposers.registry import ProposerParts, make_proposer
 from vocabforge.decode.request import Request, SamplingParams
+from vocabforge.decode.spec import MethodSpec
 from vocabforge.models.lean.model import LeanModel, load_target
 from vocabforge.models.target.hf import HFTarget
 from vocabforge.ops.draft_chain import runs_chains

@@ -16,9 +16,9 @@ from tests.decode.recording import as_captured
 from tests.kernel_counts import Kernels, counted
 from tests.worlds import tiny_target
 from vocabforge.decode.accelerate.graphs import GraphCapture
-from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.proposers.registry import ProposerParts, make_proposer
+from vocabforge.decode.spec import MethodSpec
 from vocabforge.models.heads.exact import FullHead
 from vocabforge.models.lean.model import LeanModel, load_target
 from vocabforge.models.target.hf import HFTarget

@@ -25,13 +25,13 @@ from tests.decode.node_support import (
     sharp,
 )
 from tests.models.lean_support import build as build_family
-from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.proposers import draft_model as proposer_draft_model
 from vocabforge.decode.proposers.draft_model import build, head_base
 from vocabforge.decode.proposers.model import ModelProposer
 from vocabforge.decode.proposers.registry import ProposerParts
 from vocabforge.decode.request import Request
+from vocabforge.decode.spec import MethodSpec
 from vocabforge.models.lean.model import LeanModel, load_target
 
 

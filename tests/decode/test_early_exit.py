@@ -27,12 +27,12 @@ from tests.decode.node_support import (
 from tests.models.lean_support import build as build_family
 from tests.shares import by_default
 from vocabforge.core.errors import UsageError
-from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.proposers.early_exit import build
 from vocabforge.decode.proposers.model import ModelProposer
 from vocabforge.decode.proposers.registry import ProposerParts, make_proposer
 from vocabforge.decode.request import Request, SamplingParams
+from vocabforge.decode.spec import MethodSpec
 from vocabforge.decode.target_side import TargetPass, TargetSide
 from vocabforge.decode.tree import DraftTree
 from vocabforge.models.lean.model import LeanModel, load_target

@@ -27,10 +27,10 @@ from tests.models.lean_support import build
 from tests.worlds import tiny_drafter, tiny_target
 from vocabforge.core.errors import DataError, MismatchError, UsageError
 from vocabforge.decode import caches, target_side
-from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.proposers.registry import ProposerParts, make_proposer
 from vocabforge.decode.request import Generation, Request
+from vocabforge.decode.spec import MethodSpec
 from vocabforge.decode.tree import TreeSettings
 from vocabforge.models.drafters.eagle3 import Eagle3Drafter
 from vocabforge.models.heads.registry import FullHead

@@ -21,12 +21,12 @@ from tests.decode.probability import holm_rejections, p_value
 from tests.models.llama2c import convert
 from tests.worlds import DATA, needs_data
 from vocabforge.corpus.tokenizer.tokenizer import TextTokenizer, encode_prompt, load_tokenizer
-from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.interface import Draw
 from vocabforge.decode.proposers.registry import ProposerParts, make_proposer
 from vocabforge.decode.request import SamplingParams
 from vocabforge.decode.sampling import SeededChance, TokenHistory
+from vocabforge.decode.spec import MethodSpec
 from vocabforge.decode.tree import DraftTree
 from vocabforge.decode.verify.registry import RowVerification, verify
 from vocabforge.evaluate.identity.rounding import next_logits

@@ -26,11 +26,11 @@ from vocabforge.cli.decoding_options import wrap_for
 from vocabforge.core.errors import UsageError
 from vocabforge.core.registry import resolve
 from vocabforge.decode.accelerate.graphs import GraphCapture
-from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.caches import FIRST_POSITIONS
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.proposers.registry import ProposerParts, make_proposer
 from vocabforge.decode.request import Request, SamplingParams
+from vocabforge.decode.spec import MethodSpec
 from vocabforge.models.heads.registry import HEADS, HeadOptions, HeadSizes, base_of, build_head
 from vocabforge.models.lean.model import LeanModel, load_target
 from vocabforge.models.target.hf import HFTarget

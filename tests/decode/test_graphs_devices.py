@@ -17,10 +17,10 @@ from torch.utils._pytree import tree_leaves
 
 from tests.decode.recording import TraceRecorder, as_captured
 from vocabforge.decode.accelerate.graphs import GraphCapture
-from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.proposers.model import ModelProposer
 from vocabforge.decode.proposers.registry import ProposerParts, make_proposer
+from vocabforge.decode.spec import MethodSpec
 from vocabforge.decode.trees.fixed import ShapePolicy
 from vocabforge.models.drafters.eagle3 import Eagle3Config, Eagle3Drafter
 from vocabforge.models.heads.registry import HeadOptions, HeadSizes, RankerHead, base_of, build_head

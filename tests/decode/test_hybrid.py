@@ -19,7 +19,6 @@ from tests.worlds import byte_tokenizer, tiny_drafter, tiny_target
 from vocabforge.core.errors import UsageError
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.decode.build.recipe import DecodingRecipe
-from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.control.bandit import BanditControl
 from vocabforge.decode.control.control import CycleFigures
 from vocabforge.decode.engine import Decoder
@@ -27,6 +26,7 @@ from vocabforge.decode.interface import PLAIN_PLAN, Plan
 from vocabforge.decode.proposers.hybrid import HybridProposer
 from vocabforge.decode.proposers.registry import Proposer, ProposerParts, make_proposer
 from vocabforge.decode.request import Request
+from vocabforge.decode.spec import MethodSpec
 from vocabforge.decode.tree import DraftTree
 from vocabforge.models.drafters.io import save_drafter
 from vocabforge.models.lean.model import LeanModel

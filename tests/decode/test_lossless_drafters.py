@@ -34,8 +34,9 @@ from vocabforge.decode.proposers.registry import tree_proposer
 from vocabforge.decode.tree import TreeSettings
 from vocabforge.decode.trees.policies import tree_settings
 from vocabforge.layouts.registry import load_drafter
-from vocabforge.models.drafters.io import TargetTensors, save_drafter
+from vocabforge.models.drafters.io import save_drafter
 from vocabforge.models.lean.model import load_target
+from vocabforge.models.target.head import TargetTensors
 from vocabforge.models.target.hf import HFTarget
 
 SHAPES = {"chain": (1, 4, 6), "wide": (7, 1, 8), "tree": (3, 4, 17), "smallest": (1, 1, 2)}

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from vocabforge.core.errors import UsageError, VocabForgeError
-from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.interface import Commit, Draw, Plan
 from vocabforge.decode.proposers.medusa import MedusaBackend, build
 from vocabforge.decode.proposers.model import ModelProposer
 from vocabforge.decode.proposers.registry import ProposerParts
 from vocabforge.decode.request import SamplingParams
 from vocabforge.decode.sampling import SeededChance
+from vocabforge.decode.spec import MethodSpec
 from vocabforge.decode.tree import DraftTree
 from vocabforge.decode.trees.dynamic import DynamicPolicy
 from vocabforge.decode.trees.fixed import ShapePolicy

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vocabforge.core.errors import UsageError
-from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.interface import Commit, Plan
 from vocabforge.decode.proposers.ngram import NgramIndex, NgramProposer, build
 from vocabforge.decode.proposers.registry import ProposerParts
+from vocabforge.decode.spec import MethodSpec
 from vocabforge.decode.tree import DraftTree
 from vocabforge.models.kv_cache import KVCache
 

@@ -19,10 +19,10 @@ from tests.decode.mutants import mistake
 from tests.decode.proofs import OWN
 from tests.shares import by_default
 from tests.worlds import DATA, needs_data, tiny_target
-from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.proposers.registry import FITTING, Proposer, ProposerParts, make_proposer
 from vocabforge.decode.request import Generation, Request, SamplingParams
+from vocabforge.decode.spec import MethodSpec
 from vocabforge.decode.target_side import TargetPass, TargetSide
 from vocabforge.decode.tree import DraftTree
 from vocabforge.models.kv_cache import causal_mask

@@ -14,11 +14,11 @@ import torch
 from tests.decode.bridges import bridge, side
 from tests.decode.node_support import PROMPTS, Alternating, fresh, load_tiny, noisy, plain, requests
 from tests.shares import by_default
-from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.cross_vocab import proposer as proposer_foreign
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.proposers.registry import ProposerParts, make_proposer
 from vocabforge.decode.request import Request
+from vocabforge.decode.spec import MethodSpec
 from vocabforge.models.lean.model import LeanModel
 from vocabforge.vocab.overlap.bridge import Bridge
 

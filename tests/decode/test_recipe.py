@@ -15,8 +15,8 @@ from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.decode.build import models as build_models
 from vocabforge.decode.build.methods import recipe_methods
 from vocabforge.decode.build.recipe import DecodingRecipe, read_recipe, write_recipe
-from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.engine import Decoder
+from vocabforge.decode.spec import MethodSpec
 from vocabforge.models.drafters.io import save_drafter
 from vocabforge.models.heads.io import HeadOwner, drafter_digest, save_head
 from vocabforge.models.heads.scorer import LowRankScorer

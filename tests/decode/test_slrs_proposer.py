@@ -14,7 +14,6 @@ import torch
 from tests.decode.bridges import LongestMatch
 from tests.decode.markov import MarkovTarget
 from tests.worlds import tiny_target
-from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.cross_vocab.slrs import proposer as proposer_slrs
 from vocabforge.decode.cross_vocab.slrs.proposer import SlrsProposer
 from vocabforge.decode.cross_vocab.text import DraftText
@@ -23,6 +22,7 @@ from vocabforge.decode.interface import Draw, Plan
 from vocabforge.decode.proposers.registry import Proposer, ProposerParts, make_proposer
 from vocabforge.decode.request import Request, SamplingParams
 from vocabforge.decode.sampling import SeededChance
+from vocabforge.decode.spec import MethodSpec
 from vocabforge.decode.tree import DraftTree
 from vocabforge.models.kv_cache import KVCache
 from vocabforge.models.lean.model import LeanModel, load_target

@@ -18,7 +18,7 @@ from vocabforge.decode.build.heads import (
     parse_dynamic,
     spec_head,
 )
-from vocabforge.decode.build.spec import MethodSpec
+from vocabforge.decode.spec import MethodSpec
 from vocabforge.models.heads.io import HeadOwner, load_head, save_head
 from vocabforge.models.heads.registry import (
     DraftState,

@@ -13,7 +13,7 @@ from tests.evaluate.results_sample import sample_results
 from vocabforge.core.artifact import write_artifact
 from vocabforge.core.files import atomic_write_json
 from vocabforge.evaluate.results.schema import MethodResults, Results, Settings
-from vocabforge.evaluate.run.settings import run_files
+from vocabforge.evaluate.results.settings import run_files
 
 CATEGORIES = ("writing", "math", "qa", "rag")
 LENGTH = 24

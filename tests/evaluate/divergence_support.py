@@ -13,18 +13,18 @@ from torch import Tensor
 
 from tests.evaluate.eval_fakes import WORDS, FakeMethod
 from vocabforge.corpus.tokenizer.tokenizer import TextTokenizer
-from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.proposers.registry import ProposerParts, make_proposer
 from vocabforge.decode.request import SamplingParams
+from vocabforge.decode.spec import MethodSpec
 from vocabforge.evaluate.benchmarks import Question
 from vocabforge.evaluate.identity.compare import compare_outputs
 from vocabforge.evaluate.identity.divergence import judge
 from vocabforge.evaluate.identity.rounding import OutputPosition
 from vocabforge.evaluate.results.answers import MethodRows, answer_row, detail_row
 from vocabforge.evaluate.results.schema import DivergenceRow
+from vocabforge.evaluate.results.settings import RunSettings
 from vocabforge.evaluate.run.request import Asking
-from vocabforge.evaluate.run.settings import RunSettings
 from vocabforge.models.kv_cache import causal_mask
 from vocabforge.models.lean.config import LeanConfig
 from vocabforge.models.lean.model import LeanModel

@@ -18,10 +18,10 @@ from vocabforge.decode.build.heads import DraftVocabulary
 from vocabforge.decode.request import Generation, SamplingParams
 from vocabforge.evaluate.benchmarks import Benchmark, Question
 from vocabforge.evaluate.results.schema import FailureRow
+from vocabforge.evaluate.results.settings import RunSettings
 from vocabforge.evaluate.run.journal import EvaluationJournal
 from vocabforge.evaluate.run.request import Asking
 from vocabforge.evaluate.run.runner import run_identity, run_methods
-from vocabforge.evaluate.run.settings import RunSettings
 
 BOS, EOS, USER, ASSISTANT, FIRST_WORD, WORDS = 1, 2, 3, 4, 5, 40
 TEMPLATE = (

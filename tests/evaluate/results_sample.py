@@ -23,7 +23,7 @@ from vocabforge.evaluate.results.schema import (
     Summary,
     VocabularyFacts,
 )
-from vocabforge.evaluate.run.settings import run_files
+from vocabforge.evaluate.results.settings import run_files
 
 CATEGORIES = dict.fromkeys(MT_BENCH, 10) | dict.fromkeys(
     ("translation", "summarization", "qa", "math_reasoning", "rag"), 80

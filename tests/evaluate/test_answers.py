@@ -15,7 +15,7 @@ from vocabforge.evaluate.results.answers import (
     read_method,
     write_rows,
 )
-from vocabforge.evaluate.run.settings import file_names
+from vocabforge.evaluate.results.settings import file_names
 
 QUESTION = Question(81, "writing", ("one", "two"))
 LITERAL = (

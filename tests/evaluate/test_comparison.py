@@ -19,11 +19,11 @@ from vocabforge.core.errors import MismatchError, UsageError
 from vocabforge.evaluate.comparison.compare import RunComparison, compare_runs, ratio_of
 from vocabforge.evaluate.comparison.report import comparison_table, headline, render_comparison
 from vocabforge.evaluate.comparison.runs import EvaluationRun, open_runs
+from vocabforge.evaluate.evaluation import Evaluation, Provenance, evaluate_methods
 from vocabforge.evaluate.results.intervals import columns_of_mean, verdict_of
 from vocabforge.evaluate.results.schema import Figure
+from vocabforge.evaluate.results.settings import RunSettings
 from vocabforge.evaluate.run.environment import describe_environment
-from vocabforge.evaluate.run.evaluation import Evaluation, Provenance, evaluate_methods
-from vocabforge.evaluate.run.settings import RunSettings
 
 Compare = Callable[..., RunComparison]
 SAMPLED: dict[str, Any] = {"sampling": {"temperature": 0.7, "top_p": 1.0}, "seeds": [0]}

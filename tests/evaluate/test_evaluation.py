@@ -13,15 +13,15 @@ from vocabforge.core.artifact import open_artifact
 from vocabforge.core.errors import ArtifactError, UsageError
 from vocabforge.decode.request import SamplingParams
 from vocabforge.evaluate.benchmarks import Benchmark
-from vocabforge.evaluate.results.schema import Results, read_results
-from vocabforge.evaluate.run.environment import describe_environment
-from vocabforge.evaluate.run.evaluation import (
+from vocabforge.evaluate.evaluation import (
     Evaluation,
     OutputOptions,
     Provenance,
     evaluate_methods,
 )
-from vocabforge.evaluate.run.settings import RunSettings
+from vocabforge.evaluate.results.schema import Results, read_results
+from vocabforge.evaluate.results.settings import RunSettings
+from vocabforge.evaluate.run.environment import describe_environment
 
 
 def make(

@@ -20,9 +20,9 @@ from tests.worlds import byte_tokenizer, tiny_target
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.decode.request import SamplingParams
 from vocabforge.evaluate.benchmarks import Benchmark, Question
+from vocabforge.evaluate.evaluation import Evaluation, Provenance, evaluate_methods
+from vocabforge.evaluate.results.settings import RunSettings
 from vocabforge.evaluate.run.environment import describe_environment
-from vocabforge.evaluate.run.evaluation import Evaluation, Provenance, evaluate_methods
-from vocabforge.evaluate.run.settings import RunSettings
 
 MT_BENCH = ["writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities"]
 TASKS = ["mt_bench", "translation", "summarization", "qa", "math_reasoning", "rag", "overall"]

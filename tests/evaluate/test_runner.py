@@ -25,9 +25,9 @@ from vocabforge.core.errors import DataError, UsageError, VocabForgeError
 from vocabforge.core.journal import read_jsonl_log
 from vocabforge.decode.request import SamplingParams
 from vocabforge.evaluate.benchmarks import Question
+from vocabforge.evaluate.results.settings import Run, RunSettings
 from vocabforge.evaluate.run import request as asking
 from vocabforge.evaluate.run.request import Asking, TurnFailed, turn_seed, until_stop
-from vocabforge.evaluate.run.settings import Run, RunSettings
 
 SAMPLED = SamplingParams(0.8)
 

@@ -5,12 +5,12 @@ import pytest
 from vocabforge.core.errors import DataError
 from vocabforge.evaluate.results.answers import MethodRows
 from vocabforge.evaluate.results.schema import GroupFigures, Summary
+from vocabforge.evaluate.results.settings import Run
 from vocabforge.evaluate.results.summary import (
     acceptance_by_depth,
     retokenised_counts,
     summarise_runs,
 )
-from vocabforge.evaluate.run.settings import Run
 
 
 def answer(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vocabforge.models.drafters.io import TargetTensors, load_target_tensors
+from vocabforge.models.target.head import TargetTensors, load_target_tensors
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,8 @@ from safetensors.torch import load_file, save_file
 
 from vocabforge.layouts.interface import Export
 from vocabforge.models.drafters.eagle3 import Eagle3Config, Eagle3Drafter
-from vocabforge.models.drafters.io import TargetTensors
 from vocabforge.models.rope import RopeSettings
+from vocabforge.models.target.head import TargetTensors
 
 LAYERS = 12  # of the target that these drafters are for
 TARGET = {

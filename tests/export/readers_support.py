@@ -23,9 +23,9 @@ from vocabforge.layouts.layer_ids import LAYER_IDS
 from vocabforge.layouts.registry import layout_of
 from vocabforge.models.drafters.eagle1 import Eagle1Config, Eagle1Drafter
 from vocabforge.models.drafters.eagle3 import Eagle3Config, Eagle3Drafter
-from vocabforge.models.drafters.io import TargetTensors
 from vocabforge.models.drafters.revocab import with_head
 from vocabforge.models.lean.model import LeanModel, load_target
+from vocabforge.models.target.head import TargetTensors
 from vocabforge.models.target.hf import read_target_config
 
 V, R, LAYERS = 61, 40, (1, 3, 4)

@@ -25,7 +25,7 @@ from vocabforge.export.card import model_card, readers
 from vocabforge.export.checked import random_logits, write_checked
 from vocabforge.layouts.block import MASK_ROW, ServedBlock
 from vocabforge.layouts.registry import load_drafter
-from vocabforge.models.drafters.io import TargetTensors, load_target_tensors
+from vocabforge.models.target.head import TargetTensors, load_target_tensors
 from vocabforge.models.target.logits import LogitTransform
 
 CASES = [

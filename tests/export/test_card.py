@@ -18,8 +18,8 @@ from tests.worlds import tiny_drafter, tiny_target
 from vocabforge.export.card import model_card, readers
 from vocabforge.layouts.interface import Export
 from vocabforge.layouts.registry import FORMATS
-from vocabforge.models.drafters.io import TargetTensors
 from vocabforge.models.drafters.revocab import prune_head
+from vocabforge.models.target.head import TargetTensors
 from vocabforge.models.target.hf import HFTarget, read_target_config
 
 META = {

@@ -20,8 +20,8 @@ from vocabforge.layouts.eagle3 import SglangEagle3
 from vocabforge.layouts.native import Native
 from vocabforge.layouts.registry import load_drafter
 from vocabforge.layouts.speculators import SpeculatorsEagle3
-from vocabforge.models.drafters.io import TargetTensors
 from vocabforge.models.drafters.revocab import prune_head
+from vocabforge.models.target.head import TargetTensors
 from vocabforge.models.target.hf import HFTarget
 
 LAYERS = 5

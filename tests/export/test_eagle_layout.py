@@ -20,9 +20,9 @@ from vocabforge.decode.build.models import is_draft_model
 from vocabforge.layouts.eagle1 import Eagle, FrSpec, ranked_ids
 from vocabforge.layouts.interface import Export
 from vocabforge.layouts.registry import load_drafter
-from vocabforge.models.drafters.io import TargetTensors
 from vocabforge.models.drafters.revocab import prune_head, with_head
 from vocabforge.models.rope import RopeSettings
+from vocabforge.models.target.head import TargetTensors
 from vocabforge.models.target.hf import read_target_config
 from vocabforge.vocab.subset.subset import VocabSubset
 

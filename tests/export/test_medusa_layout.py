@@ -20,8 +20,8 @@ from vocabforge.layouts.eagle3 import SglangEagle3
 from vocabforge.layouts.interface import Export
 from vocabforge.layouts.medusa import Medusa
 from vocabforge.layouts.registry import load_drafter
-from vocabforge.models.drafters.io import TargetTensors
 from vocabforge.models.drafters.medusa import MedusaConfig, MedusaDrafter
+from vocabforge.models.target.head import TargetTensors
 from vocabforge.models.target.hf import read_target_config
 
 

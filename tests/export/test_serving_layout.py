@@ -23,10 +23,11 @@ from vocabforge.layouts.interface import Export
 from vocabforge.layouts.layer_ids import read_layers
 from vocabforge.layouts.registry import load_drafter
 from vocabforge.models.drafters.eagle3 import Eagle3Drafter
-from vocabforge.models.drafters.io import TargetTensors, save_drafter
+from vocabforge.models.drafters.io import save_drafter
 from vocabforge.models.heads.registry import exact_head
 from vocabforge.models.lean.model import load_target
 from vocabforge.models.target.fingerprint import target_fingerprint
+from vocabforge.models.target.head import TargetTensors
 from vocabforge.models.target.hf import HFTarget
 
 IDS = torch.tensor([0, 1, 2, 3, 9, 17, 20, 41, 58, 60])

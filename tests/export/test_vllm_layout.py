@@ -17,10 +17,10 @@ from vocabforge.export.checked import write_checked
 from vocabforge.layouts.interface import Export
 from vocabforge.layouts.registry import load_drafter
 from vocabforge.layouts.vllm import VllmEagle3
-from vocabforge.models.drafters.io import load_target_tensors
 from vocabforge.models.heads.interface import DraftState, HeadOptions, HeadSizes
 from vocabforge.models.heads.registry import HEADS, base_of
 from vocabforge.models.heads.served import KEY, PREFIX, ServedHead, read_served
+from vocabforge.models.target.head import load_target_tensors
 from vocabforge.models.target.hf import HFTarget
 from vocabforge.models.target.logits import LogitTransform
 

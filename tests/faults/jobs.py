@@ -28,8 +28,9 @@ from tests.worlds import byte_tokenizer, make_drafter, make_target, make_vocab
 from vocabforge.core.artifact import open_artifact
 from vocabforge.core.errors import VocabForgeError
 from vocabforge.layouts.registry import load_drafter
-from vocabforge.models.drafters.io import load_target_tensors, save_drafter
+from vocabforge.models.drafters.io import save_drafter
 from vocabforge.models.target.fingerprint import target_fingerprint
+from vocabforge.models.target.head import load_target_tensors
 from vocabforge.models.target.hf import HFTarget
 
 # Instants, durations, and names drawn at random.

@@ -29,7 +29,8 @@ from vocabforge.corpus.regenerate.rows import ChatCompletion
 from vocabforge.evaluate.run.journal import EvaluationJournal, Kept, Key
 from vocabforge.layouts.interface import Export
 from vocabforge.layouts.registry import layout_of, load_drafter
-from vocabforge.models.drafters.io import load_target_tensors, save_drafter
+from vocabforge.models.drafters.io import save_drafter
+from vocabforge.models.target.head import load_target_tensors
 from vocabforge.models.target.hf import HFTarget, read_target_config
 from vocabforge.tune.measure import TurnRow, TurnStore
 

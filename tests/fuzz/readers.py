@@ -39,10 +39,10 @@ from vocabforge.evaluate.servers import generator
 from vocabforge.export.servers import registry as servers
 from vocabforge.export.servers.types import ServedTarget
 from vocabforge.layouts.registry import load_drafter
-from vocabforge.models.drafters.io import load_target_tensors
 from vocabforge.models.heads.io import load_head
 from vocabforge.models.lean.model import load_target
 from vocabforge.models.target.fingerprint import target_fingerprint
+from vocabforge.models.target.head import load_target_tensors
 from vocabforge.models.target.head_rows import open_head
 from vocabforge.models.target.hf import HFTarget, read_target_config
 from vocabforge.train.capture import server as capture_server

@@ -19,19 +19,17 @@ from vocabforge.models.drafters.dflash import DFlashConfig
 from vocabforge.models.drafters.eagle3 import Eagle3Config, Eagle3Drafter
 from vocabforge.models.drafters.eagle_layers import RMSNorm
 from vocabforge.models.drafters.io import (
-    TargetTensors,
     assemble,
     check_own_embedding,
     check_target,
     load_native,
-    load_target_tensors,
     save_drafter,
 )
 from vocabforge.models.drafters.revocab import with_stored_rows
 from vocabforge.models.lean.model import load_target
 from vocabforge.models.rope import inverse_frequencies, parse_rope, rope_at
 from vocabforge.models.target.fingerprint import target_facts, target_fingerprint
-from vocabforge.models.target.head import TargetHead
+from vocabforge.models.target.head import TargetHead, TargetTensors, load_target_tensors
 from vocabforge.models.target.hf import HFTarget
 
 IDS = torch.tensor([0, 3, 4, 9, 17, 20, 41, 58])

@@ -21,8 +21,8 @@ from tests.decode.drafting import chain_logits, commit_rows, make_drafter, sizes
 from tests.decode.recording import requests, same_as_eager
 from tests.train.ttt_reference import Document, capture, documents, pack, rotate
 from vocabforge.core.errors import ConfigError
-from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.proposers.registry import ProposerParts, make_proposer
+from vocabforge.decode.spec import MethodSpec
 from vocabforge.models.drafters.eagle3 import Eagle3Config
 from vocabforge.models.drafters.registry import new_drafter
 from vocabforge.models.lean.model import load_target

@@ -22,8 +22,8 @@ from tests.models.mtp_targets import (
 )
 from vocabforge.core.errors import DataError, MismatchError, VocabForgeError
 from vocabforge.layouts.registry import load_drafter
-from vocabforge.models.drafters.io import load_target_tensors
 from vocabforge.models.kv_cache import CacheView
+from vocabforge.models.target.head import load_target_tensors
 from vocabforge.models.ttt.attention import TTTState
 
 # What the families' own servers do (vLLM 0.33), written here once more.

@@ -20,10 +20,9 @@ from vocabforge.core.errors import DataError
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.request import Request
 from vocabforge.models.backends import load_decoding_target
-from vocabforge.models.drafters.io import load_target_tensors
 from vocabforge.models.hf.model import TransformersModel
 from vocabforge.models.target.fingerprint import target_fingerprint
-from vocabforge.models.target.head import TargetHead
+from vocabforge.models.target.head import TargetHead, load_target_tensors
 from vocabforge.models.target.hf import HFTarget
 from vocabforge.models.target.load import Placement, load_causal_lm
 

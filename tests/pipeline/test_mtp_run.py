@@ -18,10 +18,10 @@ from tests.train.run_support import make_place, write_config
 from vocabforge.core.artifact import MANIFEST
 from vocabforge.decode.build.methods import build_method, kind_of
 from vocabforge.decode.build.models import Models
-from vocabforge.decode.build.spec import MethodSpec
+from vocabforge.decode.spec import MethodSpec
 from vocabforge.layouts.registry import load_drafter
-from vocabforge.models.drafters.io import load_target_tensors
 from vocabforge.models.drafters.mtp import MtpConfig
+from vocabforge.models.target.head import load_target_tensors
 
 ROWS = 261
 # One for each way of naming the module's tensors by default; the others are long.

@@ -22,7 +22,7 @@ from tests.servers.test_llamacpp import PROGRAM, convert, run
 from tests.worlds import tiny_target
 from vocabforge.layouts.block import ServedBlock
 from vocabforge.layouts.interface import Export
-from vocabforge.models.drafters.io import load_target_tensors
+from vocabforge.models.target.head import load_target_tensors
 from vocabforge.models.target.hf import HFTarget, read_target_config
 
 pytest.importorskip("gguf", reason="the extra gguf is not installed")

@@ -106,7 +106,8 @@ def drafter_of(case: Case, world: Served, folder: Path) -> Path:
 
     from vocabforge.layouts.registry import load_drafter
     from vocabforge.models.drafters.eagle3 import Eagle3Drafter
-    from vocabforge.models.drafters.io import load_target_tensors, save_drafter
+    from vocabforge.models.drafters.io import save_drafter
+    from vocabforge.models.target.head import load_target_tensors
 
     shared = load_target_tensors(world.target)
     trained, artifact = load_drafter(path, shared, world.target)

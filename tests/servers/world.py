@@ -82,7 +82,7 @@ class Served:
         """What our own decoder makes of all prompts: greedy, fp32, chains of ``levels`` draft tokens."""
         from vocabforge.decode.build.methods import build_method
         from vocabforge.decode.build.models import Models
-        from vocabforge.decode.build.spec import MethodSpec
+        from vocabforge.decode.spec import MethodSpec
 
         spec = {"drafter": drafter, "tree": "chain", "depth": levels - 1, "control": "fixed"} | settings
         method = build_method(

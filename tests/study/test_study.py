@@ -14,12 +14,12 @@ import yaml
 
 from tests.tune.support import make_place
 from tests.worlds import ROOT
+from vocabforge.corpus.tokenizer.special_tokens import SpecialTokens
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.decode.build.methods import recipe_methods
 from vocabforge.decode.build.recipe import read_recipe
 from vocabforge.decode.request import Request
 from vocabforge.vocab.counts.table import FrequencyTable, save_counts
-from vocabforge.vocab.subset.select import SpecialTokens
 
 TEMPLATE = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
 NEW = 16

@@ -19,7 +19,8 @@ from vocabforge.core.journal import read_jsonl_log
 from vocabforge.layouts.importing import folder_digest, import_drafter, is_native
 from vocabforge.layouts.interface import Export
 from vocabforge.layouts.registry import FORMATS, layout_of
-from vocabforge.models.drafters.io import load_target_tensors, native_sizes
+from vocabforge.models.drafters.io import native_sizes
+from vocabforge.models.target.head import load_target_tensors
 from vocabforge.models.target.hf import HFTarget, read_target_config
 
 # What each layout is written from: kind or form of drafter, and its head. A new layout takes the first line's.

@@ -20,7 +20,8 @@ from tests.train.run_support import (
     weights,
 )
 from vocabforge.core.errors import ConfigError, UsageError
-from vocabforge.models.drafters.io import TargetTensors, load_native, load_target_tensors
+from vocabforge.models.drafters.io import load_native
+from vocabforge.models.target.head import TargetTensors, load_target_tensors
 from vocabforge.train.loop import train
 from vocabforge.train.setup import step_settings
 

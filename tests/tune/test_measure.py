@@ -12,8 +12,8 @@ from tests.tune.support import make_place, row
 from vocabforge.core.errors import ArtifactError
 from vocabforge.decode.build.methods import build_method
 from vocabforge.decode.build.models import Models
-from vocabforge.decode.build.spec import MethodSpec
 from vocabforge.decode.engine import Decoder
+from vocabforge.decode.spec import MethodSpec
 from vocabforge.evaluate.acceptance.meter import AcceptanceMeter, LivePrompts, pooled
 from vocabforge.tune.measure import SpeedMeter, TurnStore, measured
 from vocabforge.tune.space import HeadChoice, TreeSetting, TuneCandidate

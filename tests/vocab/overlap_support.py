@@ -8,8 +8,8 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from tests.vocab.family_tokenizers import FAMILIES, loaded
 from vocabforge.corpus.sources.sources import Document
+from vocabforge.corpus.tokenizer.token_bytes import byte_level_characters
 from vocabforge.vocab.overlap.overlap import prepare
-from vocabforge.vocab.overlap.token_bytes import byte_level_characters
 
 
 class Prepared(dict):

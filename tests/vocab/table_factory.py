@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from vocabforge.corpus.tokenizer.special_tokens import SpecialTokens
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.vocab.counts.table import FrequencyTable, Tally, save_counts
-from vocabforge.vocab.subset.select import SpecialTokens
 
 
 def make_table(counts: Sequence[int], domains: Mapping[str, Sequence[int]] | None = None, **changes: Any):

@@ -13,9 +13,9 @@ from tests.vocab.overlap_support import Prepared, hand_made
 from tests.vocab.real_tokenizers import real
 from tests.worlds import needs_data
 from vocabforge.core.errors import MismatchError
+from vocabforge.corpus.tokenizer.token_bytes import token_forms
 from vocabforge.vocab.overlap.bridge import make_bridge
 from vocabforge.vocab.overlap.overlap import compare, load_overlap, prepare, save_overlap
-from vocabforge.vocab.overlap.token_bytes import token_forms
 
 LARGE = (10_000, 10_000)
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.vocab.table_factory import make_table
 from vocabforge.core.errors import DataError, MismatchError, UsageError
+from vocabforge.corpus.tokenizer.special_tokens import SpecialTokens
 from vocabforge.vocab.counts.mixtures import (
     MIXTURE_TOTAL,
     TablePart,
@@ -19,7 +20,6 @@ from vocabforge.vocab.counts.mixtures import (
     mix_tables,
 )
 from vocabforge.vocab.counts.table import load_counts, save_counts
-from vocabforge.vocab.subset.select import SpecialTokens
 
 V = 12
 rows = st.lists(st.integers(0, 50), min_size=V, max_size=V).filter(any)

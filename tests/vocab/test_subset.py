@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from tests.worlds import byte_tokenizer
 from vocabforge.core.errors import ArtifactError, DataError, MismatchError, UsageError
+from vocabforge.corpus.tokenizer.special_tokens import SpecialTokens
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.vocab.counts.table import FrequencyTable
 from vocabforge.vocab.subset.forced import ForceOptions, forced_ids
 from vocabforge.vocab.subset.schedule import SCHEDULES, schedule_sizes
-from vocabforge.vocab.subset.select import SpecialTokens, select
+from vocabforge.vocab.subset.select import select
 from vocabforge.vocab.subset.subset import VocabSubset, load_subset, make_subset, save_subset
 
 

@@ -15,8 +15,8 @@ from tests.vocab.family_tokenizers import FAMILIES, SPACE, loaded
 from tests.vocab.overlap_support import Prepared
 from tests.worlds import DATA
 from vocabforge.core.errors import DataError
-from vocabforge.vocab.overlap.token_bytes import byte_level_characters, readable, token_bytes, token_forms
-from vocabforge.vocab.subset.select import byte_ids
+from vocabforge.corpus.tokenizer.special_tokens import byte_ids
+from vocabforge.corpus.tokenizer.token_bytes import byte_level_characters, readable, token_bytes, token_forms
 
 BYTE_LEVEL = [
     "gpt2", "gpt2_prefix", "gpt2_split", "llama3", "llama3_nfc", "qwen2", "qwen35", "o200k", "tekken",

@@ -185,7 +185,7 @@ def overlap_tables(
 
 def _named(token: int, vocabulary: ComparedVocabulary | None) -> str:
     """Return an id, with its text if known."""
-    from ..vocab.overlap.token_bytes import readable
+    from ..corpus.tokenizer.token_bytes import readable
 
     text = None if vocabulary is None else vocabulary.tokenizer.backend.id_to_token(token)
     return str(token) if text is None else f"{token} {readable(text)}"

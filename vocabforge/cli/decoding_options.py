@@ -9,7 +9,7 @@ from pydantic import Field
 from ..core.config import StrictModel, option
 from ..core.errors import UsageError
 from ..core.values import Backend
-from ..decode.build.spec import MethodGrid, MethodSpec
+from ..decode.spec import MethodGrid, MethodSpec
 from .option_groups import FromModel
 
 if TYPE_CHECKING:

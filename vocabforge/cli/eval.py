@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from ..core.config import ModelPath, Positive, StrictModel, TokenizerPath, option
 from ..core.console import say
 from ..core.errors import UsageError
-from ..decode.build.spec import MethodGrid, MethodSpec
+from ..decode.spec import MethodGrid, MethodSpec
 from .app import ResultOptions
 from .decoding_options import ManyMethods, PassOptions, SamplingOptions, wrap_for
 from .results import print_results
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from ..decode.build.models import Models
     from ..decode.build.recipe import DecodingRecipe
     from ..evaluate.benchmarks import Benchmark
-    from ..evaluate.run.evaluation import OutputOptions
-    from ..evaluate.run.settings import RunSettings
+    from ..evaluate.evaluation import OutputOptions
+    from ..evaluate.results.settings import RunSettings
 
 
 def _loads(text: Any) -> Any:
@@ -125,7 +125,7 @@ class RunOptions(StrictModel):
         concurrency: tuple[int, ...] = (1,),
     ) -> RunSettings:
         """Return the settings of the runner."""
-        from ..evaluate.run.settings import RunSettings
+        from ..evaluate.results.settings import RunSettings
 
         seeds = self.seed or (0,)
         return RunSettings(
@@ -198,7 +198,7 @@ class OutcomeOptions(StrictModel):
 
     def options(self, ending: ResultOptions, **more: Any) -> OutputOptions:
         """Return the output options of the evaluation."""
-        from ..evaluate.run.evaluation import OutputOptions
+        from ..evaluate.evaluation import OutputOptions
 
         allow = self.allow_code_execution
         return OutputOptions(overwrite=ending.overwrite, fresh=self.fresh, allow_code=allow, **more)
@@ -230,7 +230,7 @@ def evaluate(
     from ..corpus.tokenizer.prompt_format import resolve_format
     from ..corpus.tokenizer.tokenizer import load_tokenizer
     from ..decode.build.methods import recipe_models
-    from ..evaluate.run.evaluation import evaluate_methods
+    from ..evaluate.evaluation import evaluate_methods
     from ..evaluate.run.prompts import check_system
     from ..evaluate.run.recipe import evaluation_of
     from ..models.device import choose_device, synchroniser

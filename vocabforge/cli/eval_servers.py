@@ -16,7 +16,7 @@ from ..core.provenance import hide_secrets
 from ..corpus.regenerate.server import api_key, base_url
 from ..decode.build.methods import Method
 from ..evaluate.benchmarks import Benchmark
-from ..evaluate.run.evaluation import Evaluation, Provenance, evaluate_methods
+from ..evaluate.evaluation import Evaluation, Provenance, evaluate_methods
 from ..evaluate.servers.asking import ServerAsking, served_format
 from ..evaluate.servers.generator import ServerGenerator
 from ..evaluate.servers.process import split_command, started

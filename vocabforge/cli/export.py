@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from ..decode.build.spec import MethodSpec
+from ..decode.spec import MethodSpec
 from ..export.request import ExportRequest
 from .app import ResultOptions, print_json
 from .option_groups import FromModel

@@ -271,8 +271,8 @@ def _namer(artifact: Artifact, tokenizer: Path | None) -> Callable[[int], dict[s
         MismatchError: the tokenizer does not match the artefact.
         DataError: the tokenizer cannot be read.
     """
+    from ..corpus.tokenizer.token_bytes import readable, token_bytes
     from ..corpus.tokenizer.tokenizer import check_fingerprint, load_tokenizer
-    from ..vocab.overlap.token_bytes import readable, token_bytes
 
     if tokenizer is None:
         return lambda token: {"id": token, "text": ""}

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from ..core.config import StrictModel, option
-from ..decode.build.spec import MethodSpec
+from ..decode.spec import MethodSpec
 from ..tune.settings import MethodSpace, TuneSettings
 from .app import JsonOption, print_json, print_line, stdout_console
 from .option_groups import FromModel

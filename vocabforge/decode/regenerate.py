@@ -25,7 +25,7 @@ from ..models.device import choose_device
 from ..models.target.fingerprint import target_fingerprint
 from ..models.target.load import decoding_dtype
 from .build.models import Models
-from .build.spec import MethodSpec
+from .spec import MethodSpec
 from .text import continue_batches
 
 _DTYPES = ("auto", "float32", "bfloat16", "float16")

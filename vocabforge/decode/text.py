@@ -11,10 +11,10 @@ from ..corpus.tokenizer.prompt_format import resolve_format
 from ..corpus.tokenizer.tokenizer import encode_prompt
 from .build.methods import Method, build_method
 from .build.models import Models
-from .build.spec import MethodSpec
 from .engine import Decoder
 from .interface import Wrap
 from .request import Generation, Request, SamplingParams
+from .spec import MethodSpec
 from .stops import INCOMPLETE, StopStrings
 from .threads import choose_threads
 from .work import check_request

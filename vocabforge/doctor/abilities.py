@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from ..decode.build.spec import MethodSpec
 from ..decode.proposers.registry import ProposerParts, make_proposer
+from ..decode.spec import MethodSpec
 from ..export.servers.vllm import knows_target
 from ..layouts.registry import FORMATS
 from ..models.drafters.registry import DRAFTERS, drafter_class, drafter_sizes

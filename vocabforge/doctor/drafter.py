@@ -10,18 +10,19 @@ import torch
 from ..core.artifact import MANIFEST, Artifact, open_artifact
 from ..corpus.tokenizer.tokenizer import TextTokenizer, check_fingerprint, load_tokenizer
 from ..decode.build.foreign import ForeignWays, Way, choose_proposer, shares_of
-from ..decode.build.spec import MethodSpec
 from ..decode.engine import Decoder
 from ..decode.proposers.registry import Proposer, ProposerParts, make_proposer, tree_proposer
+from ..decode.spec import MethodSpec
 from ..decode.tree import TreeSettings
 from ..evaluate.identity.compare import first_difference
 from ..layouts.registry import load_drafter, restrict
 from ..models.drafters.interface import Drafter
-from ..models.drafters.io import TargetTensors, check_target
+from ..models.drafters.io import check_target
 from ..models.heads.registry import exact_head
 from ..models.lean.config import LeanConfig
 from ..models.lean.model import LeanModel
 from ..models.target.fingerprint import target_fingerprint
+from ..models.target.head import TargetTensors
 from ..vocab.subset.subset import VocabSubset, load_subset
 from .checks import Finding, Report
 from .target import TargetFacts, check_loads, check_weights, probe_ids

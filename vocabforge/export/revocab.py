@@ -12,17 +12,18 @@ from ..core.files import check_apart
 from ..core.hub import hub_name
 from ..core.registry import check_known
 from ..corpus.tokenizer.files import named_eos_ids, read_side_files
+from ..corpus.tokenizer.special_tokens import SpecialTokens
 from ..corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
 from ..layouts.importing import folder_digest
 from ..layouts.interface import Export
 from ..layouts.registry import layout_of, load_drafter
 from ..models.checkpoint import checkpoint_files, read_headers
-from ..models.drafters.io import WEIGHTS, load_target_tensors, trained_for
+from ..models.drafters.io import WEIGHTS, trained_for
 from ..models.drafters.revocab import change_of, end_tokens, head_drift, revocab_head
 from ..models.target.fingerprint import target_facts
+from ..models.target.head import load_target_tensors
 from ..models.target.hf import read_target_config
 from ..models.target.load import DTYPES
-from ..vocab.subset.select import SpecialTokens
 from ..vocab.subset.subset import VocabSubset, load_subset
 from .checked import write_checked
 from .measured import recipe_of

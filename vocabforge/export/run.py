@@ -14,16 +14,17 @@ from ..core.hub import hub_name, model_folder
 from ..core.registry import check_known
 from ..corpus.tokenizer.tokenizer import load_tokenizer
 from ..decode.build.heads import head_parts
-from ..decode.build.spec import MethodSpec, option_of
+from ..decode.spec import MethodSpec, option_of
 from ..layouts.eagle1 import SERVERS, ranked_ids
 from ..layouts.interface import Export
 from ..layouts.registry import layout_of, load_drafter, restrict
-from ..models.drafters.io import load_target_tensors, trained_for
+from ..models.drafters.io import trained_for
 from ..models.drafters.revocab import with_stored_rows
 from ..models.heads.io import HeadOwner, check_owner, drafter_digest, load_head
 from ..models.heads.registry import base_of
 from ..models.heads.served import ServedHead
 from ..models.target.fingerprint import target_facts, target_fingerprint
+from ..models.target.head import load_target_tensors
 from ..models.target.hf import read_target_config
 from ..models.target.load import DTYPES
 from ..vocab.subset.subset import load_subset

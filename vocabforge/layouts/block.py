@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ..core.errors import DataError, MismatchError
 from ..models.drafters.interface import Drafter
-from ..models.drafters.io import TargetTensors
+from ..models.target.head import TargetTensors
 from ..models.target.text_config import text_config
 from .eagle3 import parameters, token_maps
 from .eagle3_folder import assemble_folder, read_folder, without_targets_head

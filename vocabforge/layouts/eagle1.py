@@ -23,8 +23,9 @@ from ..core.errors import DataError, MismatchError, UsageError
 from ..models.checkpoint import checkpoint_files, read_headers
 from ..models.drafters.eagle1 import Eagle1Config, Eagle1Drafter
 from ..models.drafters.interface import Drafter
-from ..models.drafters.io import TargetTensors, assemble, check_own_embedding
+from ..models.drafters.io import assemble, check_own_embedding
 from ..models.drafters.revocab import prune_head
+from ..models.target.head import TargetTensors
 from ..models.target.text_config import text_config
 from ..vocab.subset.maps import ExportInputs, read_fr_spec, write_fr_spec
 from ..vocab.subset.subset import VocabSubset

@@ -20,7 +20,7 @@ from ..core.errors import DataError, MismatchError
 from ..models.checkpoint import checkpoint_files, fill, read_headers
 from ..models.drafters.eagle3 import Eagle3Config, Eagle3Drafter
 from ..models.drafters.interface import Drafter
-from ..models.drafters.io import TargetTensors
+from ..models.target.head import TargetTensors
 from ..models.target.text_config import text_config
 from ..vocab.subset.subset import VocabSubset
 from .eagle3_folder import (

@@ -20,9 +20,10 @@ from ..core.errors import ArtifactError, ConfigError, DataError, MismatchError
 from ..models.checkpoint import StoredTensor, checkpoint_files, fill, read_headers
 from ..models.drafters.eagle3 import Eagle3Config
 from ..models.drafters.interface import Drafter
-from ..models.drafters.io import TargetTensors, assemble, check_own_embedding
+from ..models.drafters.io import assemble, check_own_embedding
 from ..models.drafters.parts import LayerSizes
 from ..models.heads.served import PREFIX
+from ..models.target.head import TargetTensors
 from .fields import CONFIG, read_config
 from .layer_ids import LAYER_IDS, LayerReading
 

@@ -11,8 +11,9 @@ from ..core.artifact import MANIFEST, open_artifact
 from ..core.errors import ArtifactError
 from ..core.files import sha256_file
 from ..core.hub import hub_name
-from ..models.drafters.io import KIND, load_target_tensors, save_drafter
+from ..models.drafters.io import KIND, save_drafter
 from ..models.target.fingerprint import target_facts, target_fingerprint
+from ..models.target.head import load_target_tensors
 from .registry import load_drafter
 
 _KEPT = ("tokenizer_fingerprint", "eos_ids")  # metadata that also holds for the converted drafter

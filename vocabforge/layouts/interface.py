@@ -13,8 +13,8 @@ import torch
 from ..core.artifact import write_artifact
 from ..core.files import atomic_write
 from ..models.drafters.interface import Drafter
-from ..models.drafters.io import TargetTensors
 from ..models.heads.served import ServedHead
+from ..models.target.head import TargetTensors
 
 CARD = "README.md"
 

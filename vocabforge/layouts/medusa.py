@@ -15,8 +15,9 @@ import torch
 
 from ..core.errors import ConfigError, DataError
 from ..models.drafters.interface import Drafter
-from ..models.drafters.io import TargetTensors, assemble
+from ..models.drafters.io import assemble
 from ..models.drafters.medusa import MedusaConfig, MedusaDrafter
+from ..models.target.head import TargetTensors
 from ..models.target.load import dtype_name
 from .eagle3 import check_whole_vocabulary, only, parameters, stored_tensors
 from .eagle3_folder import LM_HEAD, rounded_alike

@@ -33,9 +33,10 @@ from ..models.checkpoint import (
     torch_dtype,
 )
 from ..models.drafters.interface import Drafter
-from ..models.drafters.io import TargetTensors, assemble, check_own_embedding
+from ..models.drafters.io import assemble, check_own_embedding
 from ..models.drafters.mtp import MtpConfig, MtpDrafter
 from ..models.drafters.mtp_families import FAMILIES, stored_views
+from ..models.target.head import TargetTensors
 from ..models.target.load import dtype_name
 from ..models.target.text_config import text_config
 from .eagle3 import check_whole_vocabulary

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ..models.drafters.interface import Drafter
-from ..models.drafters.io import KIND, TargetTensors, fill_native, load_native
+from ..models.drafters.io import KIND, fill_native, load_native
+from ..models.target.head import TargetTensors
 from .interface import Export, layout_folder
 
 

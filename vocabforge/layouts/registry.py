@@ -10,9 +10,10 @@ from ..core.artifact import MANIFEST, Artifact, open_artifact
 from ..core.errors import DataError, MismatchError
 from ..core.registry import ExtensionTable, resolve
 from ..models.drafters.interface import Drafter
-from ..models.drafters.io import TargetTensors, check_target, trained_for
+from ..models.drafters.io import check_target, trained_for
 from ..models.drafters.revocab import prune_head
 from ..models.target.fingerprint import target_fingerprint
+from ..models.target.head import TargetTensors
 from ..models.target.hf import read_target_config
 from ..models.target.text_config import hidden_layers
 from ..vocab.subset.subset import load_subset

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..models.drafters.eagle3 import Eagle3Config
 from ..models.drafters.interface import Drafter
-from ..models.drafters.io import TargetTensors
+from ..models.target.head import TargetTensors
 from ..models.target.load import dtype_name
 from ..models.target.text_config import text_config
 from .eagle3 import eagle3_only, parameters, token_maps

@@ -17,8 +17,8 @@ from ..core.errors import ConfigError, DataError, MismatchError
 from ..core.files import form_errors
 from ..models.drafters.eagle3 import FORMS
 from ..models.drafters.interface import Drafter
-from ..models.drafters.io import TargetTensors
 from ..models.drafters.registry import drafter_class
+from ..models.target.head import TargetTensors
 from .eagle3 import parameters, token_maps
 from .eagle3_folder import assemble_folder, our_name, read_folder, without_targets_head
 from .fields import CONFIG, flag, not_computed, read_config, write_files

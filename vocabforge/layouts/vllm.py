@@ -9,8 +9,8 @@ from typing import Any
 from safetensors.torch import load_file
 
 from ..models.drafters.interface import Drafter
-from ..models.drafters.io import TargetTensors
 from ..models.heads.served import KEY, PREFIX, read_served
+from ..models.target.head import TargetTensors
 from ..models.target.text_config import text_config
 from .eagle3 import WITH_HEAD, SglangEagle3, config_body, eagle3_only, parameters, token_maps
 from .fields import WEIGHTS, read_config, write_files

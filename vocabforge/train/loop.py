@@ -26,11 +26,11 @@ from .loss.rows import StepFigures
 from .loss.vocab import RowLoss
 from .machine import TokenClock, stop_requested, threads_given
 from .metrics import TTTTotals
-from .monitoring.heldout import check_finite, finish, look
+from .monitoring.heldout import finish, look
 from .monitoring.trackers import Trackers
 from .optim import learning_rate
 from .resume import is_finished, keep, resume, start_facts, write_record
-from .trainer import Run, Trainer
+from .trainer import Run, Trainer, check_finite
 
 _WORTH_MEASURING = 200  # minimum steps of a run; measuring takes the time of 4 to 10 steps
 

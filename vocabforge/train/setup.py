@@ -17,11 +17,12 @@ from ..corpus.prepared.artifact import PreparedData
 from ..corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
 from ..models.checkpoint import checkpoint_files, read_headers
 from ..models.drafters.interface import Drafter
-from ..models.drafters.io import TargetTensors, check_target, load_trainable, native_sizes
+from ..models.drafters.io import check_target, load_trainable, native_sizes
 from ..models.drafters.registry import check_wishes, drafter_class, drafter_sizes, new_drafter
 from ..models.heads.io import drafter_digest
 from ..models.rope import RopeSettings
 from ..models.target.fingerprint import target_facts, target_fingerprint
+from ..models.target.head import TargetTensors
 from ..models.target.hf import HFTarget, check_row_length, check_tokenizer_fits, read_target_config
 from ..models.target.load import dtype_name
 from ..models.target.text_config import text_config

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.distributed import Group
+from ..core.errors import DataError
 from ..corpus.prepared.artifact import PreparedData
 from ..models.drafters.interface import Drafter
 from ..models.drafters.parallel import is_parallel
@@ -148,3 +149,29 @@ class Trainer(Run):
         """Return the autocast context of the run's forward passes."""
         low = uses_bf16(self.config, self.device)
         return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=low)
+
+
+def check_finite(trainer: Any, step: int, rows: Sequence[int], loss: Tensor, norm: Tensor) -> None:
+    """Check that loss and gradient of a drafter's or router's run are finite. Collective.
+
+    Raises:
+        DataError: they are not; raised on every process, names the packed rows.
+    """
+    finite = torch.isfinite(torch.stack([loss.float(), norm.detach().float()])).tolist()
+    if not trainer.group.any(not all(finite)):
+        return
+    mine = [row for part in trainer.division.own(rows) for row in part]
+    with torch.no_grad():
+        bad = [row for row in mine if not is_finite(trainer.capture("train", [row]))]
+    named = sorted({row for part in trainer.group.gather(bad) for row in part})
+    raise DataError(
+        f"the training {'gradient' if finite[0] else 'loss'} is not finite",
+        got=f"at step {step + 1}; the target's states are "
+        + (f"not finite in rows {named}" if named else "finite in each of its rows"),
+        source=f"packed rows {list(rows)}",
+        remedy="lower optim.lr or inspect these rows; the last checkpoint is intact",
+    )
+
+
+def is_finite(batch: CapturedBatch) -> bool:
+    return bool(torch.isfinite(batch.hidden).all() and torch.isfinite(batch.features).all())

@@ -12,7 +12,7 @@ from ..core.config import StrictModel
 from ..core.hub import hub_name, model_name
 from ..core.provenance import command_line
 from ..decode.build.recipe import PLAIN
-from ..decode.build.spec import MethodSpec
+from ..decode.spec import MethodSpec
 from ..evaluate.results.schema import Figure
 from ..models.heads.registry import DraftHead
 from .search import Entry, best_of_heads, finalists

@@ -16,9 +16,9 @@ from ..corpus.tokenizer.tokenizer import TextTokenizer
 from ..decode.build.methods import build_method, build_proposer
 from ..decode.build.models import Models
 from ..decode.build.recipe import PLAIN
-from ..decode.build.spec import MethodSpec
 from ..decode.engine import Decoder
 from ..decode.interface import Wrap
+from ..decode.spec import MethodSpec
 from ..evaluate.acceptance.meter import LivePrompts
 from ..evaluate.benchmarks import load_benchmark, spread
 from ..evaluate.run.environment import describe_environment

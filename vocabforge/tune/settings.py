@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from ..core.config import ModelPath, StrictModel, TokenizerPath, option
 from ..core.errors import UsageError
 from ..core.values import Backend, labelled, sizes_in, words_in
-from ..decode.build.spec import MethodSpec, option_of
+from ..decode.spec import MethodSpec, option_of
 
 Sizes = Annotated[
     tuple[int, ...],

@@ -9,7 +9,7 @@ from pathlib import Path
 from ..core.artifact import open_artifact
 from ..core.errors import UsageError
 from ..decode.build.heads import parse_dynamic
-from ..decode.build.spec import MethodSpec
+from ..decode.spec import MethodSpec
 from .settings import MethodSpace
 
 FULL = "full"

@@ -11,14 +11,13 @@ from decimal import Decimal
 import pytest
 
 from tests.worlds import DATA, needs_data
-from vocabforge.evaluate.quality.gsm8k import (
+from vocabforge.evaluate.benchmarks.gsm8k import (
     last_number,
     marked_number,
-    rate,
     reference_number,
     score,
-    wilson,
 )
+from vocabforge.evaluate.quality.scoring import rate, wilson
 
 LAST = {
     "so she pays 1,234.50": "1234.50",

@@ -6,10 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ...core.errors import DataError, UsageError
-from ..tokenizer.tokenizer import TextTokenizer
 from .conversation import INTERNAL, UNREAD, Message, is_empty, key_name, read_tools
 from .forms import ContentFormat
 from .template import mentions
@@ -35,6 +34,9 @@ from .turns import (
     marked_spans,
     roles_of,
 )
+
+if TYPE_CHECKING:
+    from ..tokenizer.tokenizer import TextTokenizer
 
 _HANDLED = INTERNAL | {"role", "content", "reasoning_content", "tool_calls"}
 

@@ -11,12 +11,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...core.errors import DataError
-from ..tokenizer.tokenizer import TextTokenizer
 from .conversation import Message
 from .template import generation_spans, marks_generation
+
+if TYPE_CHECKING:
+    from ..tokenizer.tokenizer import TextTokenizer
 
 _PROBES = ("Xq", "Zw")  # no common first or last character
 THINKING_SWITCHES = ("enable_thinking", "thinking")

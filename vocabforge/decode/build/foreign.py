@@ -16,8 +16,8 @@ from ...vocab.overlap.overlap import Overlap, load_overlap
 from ...vocab.subset.subset import VocabSubset
 from ..proposers.draft_model import check_same_tokenizer
 from ..proposers.registry import FOREIGN, with_drafter
+from ..spec import MethodSpec, meaningless
 from .grid import fitting, own_options
-from .spec import MethodSpec, meaningless
 
 HIGH_OVERLAP = 0.8  # share of common tokens on both sides from which drafting only these loses little
 SHORT_TOKENS = 1.5  # mean bytes of the drafter's tokens up to which string probabilities are cheap

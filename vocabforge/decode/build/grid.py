@@ -9,10 +9,10 @@ from pathlib import Path
 from ...core.errors import UsageError
 from ...core.registry import resolve
 from ..proposers.registry import FITTING, FOREIGN, PROPOSERS, part_names, usable, with_drafter
+from ..spec import DRAFT_MODEL, MethodGrid, MethodSpec, meaningless, option_needs, option_of
 from ..trees.policies import tree_settings
 from ..verify.registry import chosen_verifier
 from .heads import RANKER, check_head_options, no_ranker, parse_dynamic
-from .spec import DRAFT_MODEL, MethodGrid, MethodSpec, meaningless, option_needs, option_of
 
 
 @dataclass(frozen=True)

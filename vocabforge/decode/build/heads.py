@@ -19,7 +19,7 @@ from ...models.heads.router import Router, check_budgets
 from ...models.heads.scorer import LowRankScorer
 from ...vocab.subset.schedule import schedule_sizes
 from ...vocab.subset.subset import VocabSubset, load_subset
-from .spec import MethodSpec, meaningless, option_needs, option_of
+from ..spec import MethodSpec, meaningless, option_needs, option_of
 
 SOURCES = ("context", "ranker")
 RANKER = "ranker"

@@ -14,11 +14,12 @@ from ...layouts.registry import load_drafter
 from ...models.backends import load_decoding_target
 from ...models.device import choose_device
 from ...models.drafters.interface import Drafter
-from ...models.drafters.io import TargetTensors, check_target, trained_for
+from ...models.drafters.io import check_target, trained_for
 from ...models.heads.io import HeadOwner, LoadedHead, drafter_digest, load_head
 from ...models.lean.config import find_family
 from ...models.lean.model import LeanModel, load_target
 from ...models.target.fingerprint import target_fingerprint
+from ...models.target.head import TargetTensors
 from ...models.target.hf import check_tokenizer_fits, read_target_config
 from ...models.target.interface import Target
 from ...models.target.load import DTYPES

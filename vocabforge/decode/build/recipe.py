@@ -12,7 +12,7 @@ from ...core.config import ModelPath, StrictModel, TokenizerPath, parse_config, 
 from ...core.errors import ConfigError, UsageError
 from ...core.files import atomic_write
 from ...core.values import Backend
-from .spec import MethodSpec
+from ..spec import MethodSpec
 
 PLAIN = "plain"  # method that is part of every run: decoding without drafts
 

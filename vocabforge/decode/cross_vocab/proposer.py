@@ -31,7 +31,7 @@ from .text import DraftText
 from .trees import NO_TOKEN, Drafted, Respelling, TokenMap, Translation, paths_of
 
 if TYPE_CHECKING:
-    from ..build.spec import MethodSpec
+    from ..spec import MethodSpec
 
 LEAST_ROOM = 512  # minimum positions of the drafter's cache
 TARGET_TOKENS = 5  # drafted by SLEM by default, approximately

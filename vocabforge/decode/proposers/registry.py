@@ -17,7 +17,7 @@ from ..tree import DraftTree, TreeSettings
 
 if TYPE_CHECKING:
     from ...vocab.overlap.bridge import Bridge
-    from ..build.spec import MethodSpec  # needs pydantic, which GPU checks run without
+    from ..spec import MethodSpec  # needs pydantic, which GPU checks run without
 
 # name -> "module:attr", called as build(parts: ProposerParts) -> Proposer; a new proposer is a file and a
 # row.
@@ -66,7 +66,7 @@ FITTING = ExtensionTable(
 
 
 def _default_options() -> MethodSpec:
-    from ..build.spec import MethodSpec  # kernels are tested on machines without pydantic
+    from ..spec import MethodSpec  # kernels are tested on machines without pydantic
 
     return MethodSpec()
 
@@ -173,7 +173,7 @@ def usable(spec: MethodSpec, proposer: str) -> tuple[MethodSpec, list[str]]:
 
     Options meant for another proposer are also dropped, but not listed.
     """
-    from ..build.spec import option_needs
+    from ..spec import option_needs
 
     lost, own = unused_options(spec, proposer), (None, *part_names(proposer))
     others = [name for name in spec.given() if option_needs(name).proposer not in own]
@@ -196,7 +196,7 @@ def unused_options(spec: MethodSpec, proposer: str) -> list[str]:
 
 def tree_proposer(target: Target, drafter: Any, head: DraftHead, settings: TreeSettings) -> Proposer:
     """Return a trained drafter's default proposer with a dynamic tree."""
-    from ..build.spec import MethodSpec
+    from ..spec import MethodSpec
 
     options = MethodSpec(
         tree="dynamic", depth=settings.depth, topk=settings.topk, total_nodes=settings.total_nodes

@@ -13,7 +13,7 @@ from .fixed import ShapePolicy
 from .shapes import TreeShape, chain, default_shape, read_shape
 
 if TYPE_CHECKING:
-    from ..build.spec import MethodSpec
+    from ..spec import MethodSpec
 
 DEFAULT_CHAIN = 5  # draft tokens of a chain
 

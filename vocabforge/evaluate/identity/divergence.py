@@ -16,8 +16,8 @@ from ...core.progress import ProgressBar
 from ...models.target.interface import Target
 from ..benchmarks import Question
 from ..results.schema import DivergenceRow
+from ..results.settings import RunSettings
 from ..run.prompts import PromptBuilder, system_of
-from ..run.settings import RunSettings
 from .rounding import Evidence, OutputPosition, ask_target
 
 if TYPE_CHECKING:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 from ...corpus.tokenizer.prompt_format import PromptFormat
-from ..benchmarks import Benchmark
+from ..benchmarks import Benchmark, gsm8k
 from ..results.answers import Row, write_rows
-from ..results.schema import Quality
-from ..run.settings import run_files
-from . import gsm8k, human_eval
+from ..results.schema import Figure, Quality
+from ..results.settings import run_files
+from . import human_eval
 from .sandbox import PASSED, Sandbox
 
+Z95 = 1.959963984540054  # 97.5% quantile of the normal distribution
+INTERVAL = "95% Wilson score interval over questions; further runs of a question do not narrow it"
 RESULTS_SUFFIX = "_results.jsonl"
 NO_ANSWER = "failed: no answer"
 
@@ -169,7 +173,7 @@ def _qualities(
             scorer="gsm8k" if benchmark.scorer == "gsm8k" else "human-eval",
             attempted=len(every),
             passed=sum(row["passed"] for row in every),
-            rate=gsm8k.rate([[row["passed"] for row in rows] for rows in runs]),
+            rate=rate([[row["passed"] for row in rows] for rows in runs]),
             strict=strict,
             same_as_baseline=None
             if runs is baseline
@@ -177,7 +181,7 @@ def _qualities(
             files=files,
             facts={
                 **facts,
-                "interval": gsm8k.INTERVAL,
+                "interval": INTERVAL,
                 **({"without an answer": str(missing)} if missing > 0 else {}),
             },
         )
@@ -187,3 +191,25 @@ def _qualities(
 def _files(benchmark: Benchmark, texts: Texts) -> dict[str, list[str]]:
     runs = len(next(iter(texts.values())))
     return run_files(benchmark.scorer or "", list(texts), runs)
+
+
+def wilson(share: float, count: int) -> tuple[float, float]:
+    """Return Wilson's score interval (JASA 22, 1927) of a share of ``count`` independent trials.
+
+    Unlike a bootstrap interval, it is not empty if all or none succeed.
+    """
+    centre = share + Z95**2 / (2 * count)
+    half = Z95 * math.sqrt(share * (1 - share) / count + Z95**2 / (4 * count**2))
+    scale = 1 + Z95**2 / count
+    return max(0.0, (centre - half) / scale), min(1.0, (centre + half) / scale)
+
+
+def rate(verdicts: Sequence[Sequence[bool]]) -> Figure:
+    """Return the share of right answers in (runs, questions) with deviation over runs and interval."""
+    questions = len(verdicts[0]) if verdicts else 0
+    if questions == 0:
+        return Figure()
+    shares = [sum(run) / questions for run in verdicts]
+    value = statistics.fmean(shares)
+    low, high = wilson(value, questions) if questions > 1 else (None, None)
+    return Figure(value=value, sd=statistics.stdev(shares) if len(shares) > 1 else None, low=low, high=high)

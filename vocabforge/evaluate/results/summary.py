@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from ...core.errors import DataError
 from ...decode.counts import figures_of, summed
 from ..benchmarks import MT_BENCH
-from ..run.settings import Run
 from .answers import MethodRows, Row
 from .intervals import Array, Formula, columns_of_mean, estimate, ratio, ratio_of_ratios, run_values
 from .schema import DepthFigures, Figure, GroupFigures, RunFigures, Summary
+from .settings import Run
 
 if TYPE_CHECKING:
     from ..servers.counters import Speculation

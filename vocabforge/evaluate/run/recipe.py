@@ -15,15 +15,15 @@ from ...decode.accelerate.graphs import GraphCapture
 from ...decode.build.methods import Method, kind_of, recipe_methods
 from ...decode.build.models import Models
 from ...decode.build.recipe import DecodingRecipe
-from ...decode.build.spec import DRAFT_MODEL, MethodSpec
 from ...decode.interface import Wrap
+from ...decode.spec import DRAFT_MODEL, MethodSpec
 from ...decode.threads import choose_threads
 from ...models.heads.io import drafter_digest
 from ...models.target.fingerprint import target_fingerprint
 from ..benchmarks import Benchmark
+from ..evaluation import Evaluation, Provenance
+from ..results.settings import RunSettings
 from .environment import describe_environment
-from .evaluation import Evaluation, Provenance
-from .settings import RunSettings
 
 TARGET = "target"
 # field of a spec -> role of the file it names; other paths are recorded by their own hashes or names

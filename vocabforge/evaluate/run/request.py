@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ...core.errors import VocabForgeError
 from ..benchmarks import Question
 from ..results.answers import AnsweredTurn
+from ..results.settings import Run, RunSettings
 from .prompts import PromptBuilder, check_system, system_of
-from .settings import Run, RunSettings
 
 if TYPE_CHECKING:
     from ...corpus.tokenizer.tokenizer import TextTokenizer

@@ -25,10 +25,10 @@ from ...core.progress import ProgressBar
 from ..benchmarks import Question
 from ..results.answers import AnsweredTurn, answer_row, detail_row, write_rows
 from ..results.schema import FailureRow
+from ..results.settings import Run, run_files
 from .journal import EvaluationJournal, Kept, Key
 from .prompts import longest_conversation, system_of
 from .request import Asking, TurnFailed, short_digest
-from .settings import Run, run_files
 
 if TYPE_CHECKING:
     from ...decode.build.methods import Method

@@ -12,9 +12,9 @@ from ...corpus.tokenizer.tokenizer import TextTokenizer
 from ...decode.request import Generation
 from ..benchmarks import Question
 from ..results.answers import AnsweredTurn, ServedTurn
+from ..results.settings import RunSettings
 from ..run.prompts import refuse_raw
 from ..run.request import Asking
-from ..run.settings import RunSettings
 from .generator import ServedGeneration
 
 

@@ -10,12 +10,12 @@ import numpy as np
 
 from ..results.answers import MethodRows, read_method
 from ..results.schema import EvaluatedServer, LoadFigures, MethodResults, Quantiles
+from ..results.settings import run_files
 from ..results.summary import with_totals
-from ..run.settings import run_files
 from .counters import Speculation, total_of
 
 if TYPE_CHECKING:
-    from ..run.evaluation import Evaluation
+    from ..evaluation import Evaluation
 
 _TURN_ON = {
     "vllm": "start it with --speculative-config",

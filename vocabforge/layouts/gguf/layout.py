@@ -19,7 +19,7 @@ from ...core.errors import DataError, MismatchError
 from ...core.files import form_errors
 from ...models.drafters.eagle3 import Eagle3Config
 from ...models.drafters.interface import Drafter
-from ...models.drafters.io import TargetTensors
+from ...models.target.head import TargetTensors
 from ...models.target.text_config import text_config
 from ..eagle3 import eagle3_only, parameters, read_serving_config
 from ..eagle3_folder import ARCHITECTURE, D2T, EMBEDDING, LM_HEAD, FolderTensors, assemble_folder

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +13,12 @@ from torch import Tensor
 
 from ...core.artifact import Artifact, open_artifact, write_artifact
 from ...core.console import say
-from ...core.errors import ArtifactError, DataError, MismatchError
+from ...core.errors import ArtifactError, MismatchError
 from ...core.files import atomic_write_json, form_errors, read_json
 from ...core.hub import model_name
-from ..checkpoint import EMBEDDING, LM_HEAD, checkpoint_files, disagreements, fill, read_headers
+from ..checkpoint import disagreements
 from ..target.fingerprint import norms_fingerprint
-from ..target.head_rows import EMBEDDINGS, HEADS, check_plain
-from ..target.load import read_target_config
-from ..target.logits import IDENTITY, LogitTransform
-from ..target.text_config import text_config
+from ..target.head import TargetTensors
 from .interface import Drafter
 from .registry import DRAFTERS, drafter_class, new_drafter
 
@@ -30,15 +26,6 @@ KIND = "drafter"
 WEIGHTS, CONFIG, TARGET_IDS = "drafter.safetensors", "drafter.json", "target_ids"
 _ROWS = 8192  # rows compared at a time
 _LAYER = re.compile(r"midlayer\b|layers\.\d+\b")
-
-
-@dataclass(frozen=True)
-class TargetTensors:
-    """The target's embedding and LM head (V, H), which drafters share, and the transform of its logits."""
-
-    embedding: Tensor
-    head: Tensor
-    transform: LogitTransform = IDENTITY
 
 
 def save_drafter(
@@ -222,33 +209,6 @@ def check_own_embedding(tensor: Tensor, shared: TargetTensors, source: object) -
             remedy="give the target that it was trained for; a drafter whose embedding was trained can be run by "
             "vLLM, which keeps it",
         )
-
-
-def load_target_tensors(path: Path, dtype: torch.dtype = torch.float32) -> TargetTensors:
-    """Load the tensors that a drafter shares, on the CPU; a tied head and embedding are one tensor.
-
-    Raises:
-        DataError: the weights cannot be read, or there are none under the usual names.
-    """
-    config = read_target_config(path)  # raises a clear error if the folder has no model
-    stored = read_headers(checkpoint_files(path))
-    embedding = next((stored[name] for name in EMBEDDINGS if name in stored), None)
-    head = next((stored[name] for name in HEADS if name in stored), embedding)
-    embedding = embedding or head
-    if embedding is None or head is None:
-        raise DataError(
-            "the target has no input embedding",
-            got=f"no {EMBEDDING}",
-            expected="a checkpoint of a supported causal language model",
-            source=path,
-        )
-    check_plain(embedding, "embedding")
-    check_plain(head)
-    wanted = {EMBEDDING: embedding} if head is embedding else {EMBEDDING: embedding, LM_HEAD: head}
-    shared = {name: torch.empty(item.shape, dtype=dtype) for name, item in wanted.items()}
-    fill(wanted, {name: (tensor,) for name, tensor in shared.items()})
-    head_rows = shared.get(LM_HEAD, shared[EMBEDDING])
-    return TargetTensors(shared[EMBEDDING], head_rows, LogitTransform.of(text_config(config, path)))
 
 
 def check_target(artifact: Artifact, fingerprint: str, *, target: Path, quiet: bool = False) -> bool:

@@ -18,9 +18,9 @@ from ...core.errors import UsageError
 from ...decode.build.grid import check_spec
 from ...decode.build.methods import build_proposer, kind_of
 from ...decode.build.models import Models
-from ...decode.build.spec import MethodSpec
 from ...decode.interface import Commit
 from ...decode.proposers.registry import part_names
+from ...decode.spec import MethodSpec
 
 SETTINGS = "vocabforge"  # key in vLLM's additional_config; holds fields of MethodSpec
 

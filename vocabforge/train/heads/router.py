@@ -30,11 +30,10 @@ from ..capture.online import to_tensors
 from ..config import RouterTrainConfig
 from ..data import batch_rows, divide
 from ..loop import run_steps
-from ..monitoring.heldout import check_finite
 from ..optim import learning_rate
 from ..parallel.strategy import make_strategy, wanted_strategy
 from ..resume import resume
-from ..trainer import Run
+from ..trainer import Run, check_finite
 from ..ttt import rows_by_step
 from .report import head_report
 from .states import DraftingRows, average_precision, best_tokens, drafting_rows, labels_of, router_losses

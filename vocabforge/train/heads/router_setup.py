@@ -16,9 +16,9 @@ from ...corpus.sources.inputs import expand_paths
 from ...layouts.registry import load_drafter
 from ...models.device import choose_device
 from ...models.drafters.interface import Drafter
-from ...models.drafters.io import TargetTensors
 from ...models.heads.io import HeadOwner, drafter_digest
 from ...models.target.fingerprint import target_fingerprint
+from ...models.target.head import TargetTensors
 from ...models.target.hf import read_target_config
 from ...models.target.text_config import text_config
 from ...vocab.clusters.clusters import load_clusters

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,12 @@ from ...models.drafters.interface import Drafter, is_autoregressive
 from ...models.drafters.io import save_drafter
 from ...models.drafters.registry import new_drafter
 from ...models.target.fingerprint import target_facts
-from ..capture.online import CapturedBatch
 from ..config import JOINT_TARGET
 from ..heads.draft_heads import draft_heads, save_heads
 from ..heads.report import head_report
 from ..loss.rows import HELDOUT
 from ..metrics import TTTTotals
-from ..trainer import Trainer
+from ..trainer import Trainer, is_finite
 
 # Live decoding's share of the time between evaluations, and the seconds it may always take.
 _LIVE_SHARE, _LIVE_AT_LEAST_S = 0.1, 10.0
@@ -47,7 +46,7 @@ def heldout_figures(trainer: Trainer) -> dict[str, Any]:
         rows = list(range(at, min(at + micro, count)))
         # Every process must take part in every pass: without rows it evaluates row 0 and discards the result.
         batch, shard = trainer.capture_part("heldout", rows or [0], steps)
-        if not _is_finite(batch):  # NaN would invalidate all figures
+        if not is_finite(batch):  # NaN would invalidate all figures
             raise DataError(
                 "the target's states of held-out rows are not finite",
                 got=f"NaN or infinity in rows {rows}",
@@ -178,32 +177,6 @@ def eval_line(
         if live["identical"] != live["prompts"]:
             parts.append(f"IDENTICAL ONLY {live['identical']} OF {live['prompts']}")
     return " | ".join(parts)
-
-
-def check_finite(trainer: Any, step: int, rows: Sequence[int], loss: Tensor, norm: Tensor) -> None:
-    """Check that loss and gradient of a drafter's or router's run are finite. Collective.
-
-    Raises:
-        DataError: they are not; raised on every process, names the packed rows.
-    """
-    finite = torch.isfinite(torch.stack([loss.float(), norm.detach().float()])).tolist()
-    if not trainer.group.any(not all(finite)):
-        return
-    mine = [row for part in trainer.division.own(rows) for row in part]
-    with torch.no_grad():
-        bad = [row for row in mine if not _is_finite(trainer.capture("train", [row]))]
-    named = sorted({row for part in trainer.group.gather(bad) for row in part})
-    raise DataError(
-        f"the training {'gradient' if finite[0] else 'loss'} is not finite",
-        got=f"at step {step + 1}; the target's states are "
-        + (f"not finite in rows {named}" if named else "finite in each of its rows"),
-        source=f"packed rows {list(rows)}",
-        remedy="lower optim.lr or inspect these rows; the last checkpoint is intact",
-    )
-
-
-def _is_finite(batch: CapturedBatch) -> bool:
-    return bool(torch.isfinite(batch.hidden).all() and torch.isfinite(batch.features).all())
 
 
 def finish(trainer: Trainer, log: MetricsLog) -> Path:

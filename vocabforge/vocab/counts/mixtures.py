@@ -14,8 +14,8 @@ import numpy as np
 
 from ...core.artifact import open_artifact
 from ...core.errors import DataError, UsageError, did_you_mean
+from ...corpus.tokenizer.special_tokens import SpecialTokens
 from ...corpus.tokenizer.tokenizer import check_fingerprint
-from ..subset.select import SpecialTokens
 from .table import KIND, REST, CountMode, FrequencyTable, Tally, load_counts
 
 MIXTURE_TOTAL = 2**53

@@ -24,8 +24,8 @@ from ...corpus.sources.remote import input_path
 from ...corpus.sources.shards import Shard, plan_shards, read_shard
 from ...corpus.sources.sources import SourceOptions
 from ...corpus.tokenizer.cuts import cut_rule
+from ...corpus.tokenizer.special_tokens import SpecialTokens
 from ...corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
-from ..subset.select import SpecialTokens
 from .engines import EngineChoice, PlainEngine, choose_engine
 from .request import CountRequest
 from .shards import Unit, UnitCounter, UnitResult, count_units, make_units, stored

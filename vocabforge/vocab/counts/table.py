@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 from ...core.artifact import open_artifact, write_artifact
 from ...core.files import form_errors
-from ..subset.select import SpecialTokens
+from ...corpus.tokenizer.special_tokens import SpecialTokens
 
 KIND = "counts"
 CountMode = Literal["corpus", "assistant", "mixture"]

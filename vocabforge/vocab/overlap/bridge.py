@@ -14,11 +14,11 @@ from itertools import islice
 import numpy as np
 
 from ...core.errors import MismatchError
+from ...corpus.tokenizer.token_bytes import TokenForms
 from ...corpus.tokenizer.tokenizer import TextTokenizer
 from ..subset.select import Ids
 from .overlap import ComparedVocabulary, Overlap, pair_up, prepare
 from .spelling import Speller
-from .token_bytes import TokenForms
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,10 +21,10 @@ from ...core.artifact import open_artifact, write_artifact
 from ...core.errors import UsageError
 from ...core.files import form_errors
 from ...core.records import RECORD, Count, read_record
+from ...corpus.tokenizer.token_bytes import TokenForms, token_forms
 from ...corpus.tokenizer.tokenizer import TextTokenizer
 from ..subset.select import Ids
 from .spelling import Speller
-from .token_bytes import TokenForms, token_forms
 
 KIND = "overlap"
 LONGEST = 8

@@ -12,8 +12,8 @@ import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from ...corpus.tokenizer.cut_parts import Part, flat
+from ...corpus.tokenizer.token_bytes import TokenForms, byte_level_characters, is_byte_level
 from ...corpus.tokenizer.tokenizer import TextTokenizer
-from .token_bytes import TokenForms, byte_level_characters, is_byte_level
 
 _BATCH = 20_000
 _EMPTY: dict[str, Any] = {

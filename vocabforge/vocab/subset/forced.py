@@ -7,9 +7,9 @@ from pathlib import Path
 
 from ...core.errors import DataError, MismatchError
 from ...corpus.tokenizer.files import model_rows, named_eos_ids, read_side_files
+from ...corpus.tokenizer.special_tokens import SpecialTokens
 from ...corpus.tokenizer.tokenizer import check_fingerprint, load_tokenizer
 from ..counts.table import FrequencyTable
-from .select import SpecialTokens
 
 
 @dataclass(frozen=True)

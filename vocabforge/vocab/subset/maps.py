@@ -20,9 +20,10 @@ from safetensors.numpy import save_file
 from ...core.errors import DataError, UsageError
 from ...core.files import atomic_write, sha256_file
 from ...core.registry import resolve
+from ...corpus.tokenizer.special_tokens import SpecialTokens
 from ...corpus.tokenizer.tokenizer import TextTokenizer
 from ..counts.table import FrequencyTable
-from .select import Ids, SpecialTokens, shortened
+from .select import Ids, shortened
 from .subset import VocabSubset
 
 # name -> "module:attr"; a writer gets (what, folder), writes one file, and returns its path.

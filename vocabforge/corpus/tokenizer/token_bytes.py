@@ -16,8 +16,8 @@ from functools import cache
 from typing import Any
 
 from ...core.errors import DataError
-from ...corpus.tokenizer.cut_parts import flat
-from ...corpus.tokenizer.tokenizer import TextTokenizer
+from .cut_parts import flat
+from .tokenizer import TextTokenizer
 
 _Step = Callable[[str], "str | bytes"]
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")

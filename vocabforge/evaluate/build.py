@@ -9,15 +9,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ... import __version__
-from ...core.progress import ProgressBar
-from ..benchmarks import asked_sha256
-from ..identity.compare import compare_outputs, outputs_of
-from ..identity.divergence import Verdicts, judge
-from ..quality.scoring import score_answers
-from ..run.settings import run_files
-from .answers import MethodRows, read_method
-from .schema import (
+from .. import __version__
+from ..core.progress import ProgressBar
+from .benchmarks import asked_sha256
+from .identity.compare import compare_outputs, outputs_of
+from .identity.divergence import Verdicts, judge
+from .quality.scoring import score_answers
+from .results.answers import MethodRows, read_method
+from .results.schema import (
     BenchmarkFacts,
     EvaluatedTarget,
     FailureRow,
@@ -28,10 +27,11 @@ from .schema import (
     Settings,
     VocabularyFacts,
 )
-from .summary import retokenised_counts, summarise_runs
+from .results.settings import run_files
+from .results.summary import retokenised_counts, summarise_runs
 
 if TYPE_CHECKING:
-    from ..run.evaluation import Evaluation
+    from .evaluation import Evaluation
 
 
 def build_results(
@@ -65,7 +65,7 @@ def build_results(
         methods = _methods(evaluation, files, rows, quality)
     served: dict[str, Any] = {}
     if windows:
-        from ..servers.load import describe_servers
+        from .servers.load import describe_servers
 
         served, methods = describe_servers(folder, evaluation, methods, windows)
     return Results(

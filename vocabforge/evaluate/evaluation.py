@@ -7,25 +7,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ... import __version__
-from ...core.artifact import check_output, write_artifact
-from ...core.files import atomic_write, atomic_write_json
-from ...core.provenance import command_line, git_revision
-from ..benchmarks import Benchmark
-from ..results.answers import write_rows
-from ..results.schema import (
+from .. import __version__
+from ..core.artifact import check_output, write_artifact
+from ..core.files import atomic_write, atomic_write_json
+from ..core.provenance import command_line, git_revision
+from .benchmarks import Benchmark
+from .results.answers import write_rows
+from .results.schema import (
     ARTIFACT_KIND,
     RESULTS,
     Results,
 )
-from .journal import EvaluationJournal
-from .request import Asking
-from .runner import run_identity, run_methods
-from .settings import RunSettings
+from .results.settings import RunSettings
+from .run.journal import EvaluationJournal
+from .run.request import Asking
+from .run.runner import run_identity, run_methods
 
 if TYPE_CHECKING:
-    from ...corpus.tokenizer.tokenizer import TextTokenizer
-    from ...decode.build.methods import Method
+    from ..corpus.tokenizer.tokenizer import TextTokenizer
+    from ..decode.build.methods import Method
 
 
 @dataclass(frozen=True)
@@ -135,9 +135,9 @@ def evaluate_methods(output: Path, evaluation: Evaluation, handling: OutputOptio
             failures = run_methods(questions, methods, asking, folder, journal, model_ids)
             write_rows(folder / "failures.jsonl", [failure.model_dump() for failure in failures])
             # Import modules of the later stages after the runs.
-            from ..reports.answers import answer_blocks
-            from ..reports.evaluation import render_report
-            from ..results.build import build_results
+            from .build import build_results
+            from .reports.answers import answer_blocks
+            from .reports.evaluation import render_report
 
             results = build_results(
                 folder,

@@ -8,15 +8,11 @@ words are not recognised. Text up to ``</think>`` is not part of the answer.
 
 from __future__ import annotations
 
-import math
 import re
-import statistics
-from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
 from ...core.errors import DataError
-from ..results.schema import Figure
 
 # A minus after a letter, digit or bracket is an operator or a dash: "10-3", "5-day".
 _NUMBER = (
@@ -27,9 +23,6 @@ _ANY = re.compile(_NUMBER)
 # The number must end the line: "#### 1. First step" is a heading.
 _MARKED = re.compile(r"(?<!#)####[ \t]*\$?" + _NUMBER + r"[ \t]*[%$]?\.?[ \t]*$", re.MULTILINE)
 _THOUGHT_END = "</think>"
-
-Z95 = 1.959963984540054  # 97.5% quantile of the normal distribution
-INTERVAL = "95% Wilson score interval over questions; further runs of a question do not narrow it"
 
 
 @dataclass(frozen=True)
@@ -86,25 +79,3 @@ def _final(text: str) -> str:
 def _value(match: re.Match[str]) -> Decimal:
     number = Decimal(match["digits"].replace(",", ""))
     return number.copy_negate() if match["sign"] or match["inner"] else number  # unary minus would round
-
-
-def wilson(share: float, count: int) -> tuple[float, float]:
-    """Return Wilson's score interval (JASA 22, 1927) of a share of ``count`` independent trials.
-
-    Unlike a bootstrap interval, it is not empty if all or none succeed.
-    """
-    centre = share + Z95**2 / (2 * count)
-    half = Z95 * math.sqrt(share * (1 - share) / count + Z95**2 / (4 * count**2))
-    scale = 1 + Z95**2 / count
-    return max(0.0, (centre - half) / scale), min(1.0, (centre + half) / scale)
-
-
-def rate(verdicts: Sequence[Sequence[bool]]) -> Figure:
-    """Return the share of right answers in (runs, questions) with deviation over runs and interval."""
-    questions = len(verdicts[0]) if verdicts else 0
-    if questions == 0:
-        return Figure()
-    shares = [sum(run) / questions for run in verdicts]
-    value = statistics.fmean(shares)
-    low, high = wilson(value, questions) if questions > 1 else (None, None)
-    return Figure(value=value, sd=statistics.stdev(shares) if len(shares) > 1 else None, low=low, high=high)

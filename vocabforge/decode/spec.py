@@ -9,10 +9,10 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
-from ...core.config import ModelPath, Positive, Size, StrictModel, TokenizerPath, option
-from ...core.errors import UsageError
-from ...core.hub import model_folder
-from ...core.values import labelled
+from ..core.config import ModelPath, Positive, Size, StrictModel, TokenizerPath, option
+from ..core.errors import UsageError
+from ..core.hub import model_folder
+from ..core.values import labelled
 
 NonNegative = Annotated[int, Field(ge=0)]
 DRAFT_MODEL = "draft-model"
