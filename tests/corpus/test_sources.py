@@ -7,6 +7,9 @@ import hashlib
 import json
 import lzma
 import sys
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -311,6 +314,23 @@ def test_files_at_urls(tmp_path: Path) -> None:
         texts("memory://bucket/none.jsonl")
     with pytest.raises(DataError, match="holds no supported file"):
         texts("memory://bucket/*.xz")
+
+
+def test_files_of_a_web_server_are_read_like_local_ones(tmp_path: Path) -> None:
+    pytest.importorskip("aiohttp")
+    (tmp_path / "a.jsonl").write_bytes(b"".join(b'{"text": "row %d"}\n' % n for n in range(40)))
+    (tmp_path / "b.txt.gz").write_bytes(gzip.compress(b"packed"))
+    handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            url = f"http://127.0.0.1:{server.server_port}"
+            found = [text for name in ("a.jsonl", "b.txt.gz") for text in texts(f"{url}/{name}")]
+            with pytest.raises(DataError, match=r"cannot be read(.|\n)*none\.jsonl(.|\n)*check the URL"):
+                texts(f"{url}/none.jsonl")
+        finally:
+            server.shutdown()
+    assert found == [text for name in ("a.jsonl", "b.txt.gz") for text in texts(tmp_path / name)]
 
 
 def test_a_url_names_the_package_that_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ DECIDED = 1.25  # a count that is faster or slower by this factor needs no secon
 MORE, FEWER = 0.96, 1.02
 SHARE = 0.02  # maximum fraction of time that trials may cost
 WAIT_S = (2.0, 30.0)  # time between trials, doubled while they change nothing
+FALL = 1.3  # units that are this many times slower than after the last trial start a new one
 
 
 def thread_counts(most: int) -> list[int]:
@@ -75,6 +76,7 @@ class ThreadChoice:
         self._fresh = True  # the count was just set: its next unit is not measured
         self._down = True  # the direction of the next trial
         self._since, self._wait, self._backoff, self._lost = 0.0, 0.0, WAIT_S[0], 0.0
+        self._usual, self._late = Burst(), Burst()  # first units after the last trial, and latest units
         if not self._settled:
             self._start()
 
@@ -108,8 +110,8 @@ class ThreadChoice:
         fresh, self._fresh = self._fresh, False
         if self._trial is None:
             self._since += seconds
-            if self._since >= self._wait and self._since >= self._lost / SHARE:
-                self._start()
+            if not fresh:
+                self._watch(kind, seconds)
             return
         burst = self._bursts[self._running]
         if self.trying:
@@ -119,6 +121,19 @@ class ThreadChoice:
         mine, theirs = burst.over(self._bursts[self._place])
         if burst.done(1 + self._turns // 2) or (self.trying and mine > max(DROPPED * theirs, BURST_S)):
             self._turn()
+
+    def _watch(self, kind: Hashable, seconds: float) -> None:
+        """Start the next trial if it is due or if the work has become slower."""
+        self._late.add(kind, seconds)
+        if self._late.done():
+            if not self._usual.units:
+                self._usual = self._late
+            late, usual = self._late.over(self._usual)
+            self._late = Burst()
+            if late > FALL * usual:
+                self._wait, self._backoff = 0.0, WAIT_S[0]
+        if self._since >= self._wait and self._since >= self._lost / SHARE and self._usual.units:
+            self._start()
 
     def _start(self) -> None:
         if not 0 <= self._place + (-1 if self._down else 1) < len(self._counts):
@@ -151,6 +166,7 @@ class ThreadChoice:
             self._down, self._settled = not self._down, True
             self._wait, self._backoff = self._backoff, min(2 * self._backoff, WAIT_S[1])
         self._trial, self._since = None, 0.0
+        self._usual, self._late = Burst(), Burst()
         self._run(self._place)
 
     def _run(self, place: int) -> None:

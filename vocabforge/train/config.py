@@ -399,7 +399,8 @@ class LiveConfig(StrictModel):
     """Live decoding: the real decoder runs on held-out prompts during training.
 
     Attributes:
-        prompts: held-out prompts decoded at every evaluation; 0 disables live decoding.
+        prompts: held-out prompts decoded at every evaluation; 0 disables live decoding. Before the last step,
+            fewer are decoded if all would take over a tenth of the time between evaluations.
         max_new_tokens: tokens decoded per prompt.
         max_prompt_tokens: longer prompts are skipped.
         prompt_format: ``chat`` renders a prompt with the chat template, ``raw`` does not; ``auto`` is

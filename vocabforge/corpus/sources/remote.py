@@ -75,14 +75,13 @@ def _errors(url: RemotePath) -> Iterator[None]:
         yield
     except ImportError as error:
         package = re.search(r"\b(s3fs|gcsfs|adlfs|aiohttp)\b", str(error))
+        name = package and {"aiohttp": "'fsspec[http]'"}.get(package[0], package[0])
         raise VocabForgeError(
             "this URL needs a package that is not installed",
             got=error,
             source=url,
-            remedy=f"pip install {package[0]}" if package else "install it, or copy the file to a local disk",
+            remedy=f"pip install {name}" if name else "install it, or copy the file to a local disk",
         ) from error
-    except OSError:
-        raise
     except Exception as error:  # the libraries behind fsspec raise their own kinds
         raise DataError(
             "the input cannot be read",
