@@ -7,7 +7,7 @@ STAMP := $(VENV)/.ready
 DEMO_OUTPUT ?= runs/demo
 TEST_WORKERS ?= auto
 
-.PHONY: help setup demo smollm2 smollm2-study smollm2-bench gemma3 gemma3-vocab kernels kernels-cpu emulator gpu-check test coverage test-long test-all test-proof test-fuzz test-faults test-docs test-deepspeed test-speculators test-transformers test-smollm2 test-servers test-vllm test-sglang test-llamacpp servers-table check format wheel docs docs-serve targets clean
+.PHONY: help setup demo smollm2 smollm2-study smollm2-bench gemma3 gemma3-vocab kernels kernels-cpu emulator gpu-check test coverage test-long test-all test-proof test-fuzz test-faults test-docs test-deepspeed test-speculators test-transformers test-smollm2 test-servers test-vllm test-sglang test-llamacpp servers-table check format wheel release docs docs-serve targets clean
 .DEFAULT_GOAL := help
 
 help:
@@ -35,6 +35,7 @@ help:
 	@echo "make targets  which architectures can be targets: the table of docs/guides/targets.md"
 	@echo "make check   lint and types"
 	@echo "make wheel   a wheel in dist/, with recipes and the sources of the kernels in it"
+	@echo "make release  the sdist and the wheel of HEAD, tried in every Python of this machine (CONTRIBUTING.md)"
 	@echo "make docs    the documentation as a site in runs/site (docs-serve: at http://127.0.0.1:8000)"
 
 setup: $(STAMP)
@@ -175,7 +176,7 @@ FUZZ ?= --inputs 20000 --seed 0
 test-fuzz: $(STAMP)
 	HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz.campaign $(FUZZ)
 
-# No pytest: one warmed process forks every trial. FAULTS="--seed 1 --json trials.json" draws other instants.
+# No pytest: one warmed process forks every trial. FAULTS="--seed 1" draws other instants.
 test-faults: $(STAMP)
 	$(BIN)/python -m tests.faults.campaign $(FAULTS)
 
@@ -247,6 +248,9 @@ $(DOCS): $(STAMP)
 
 wheel: $(STAMP)
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+
+release:
+	$(PYTHON) .ci/release
 
 docs: $(DOCS)
 	$(MKDOCS) build --strict --config-file .ci/mkdocs.yml

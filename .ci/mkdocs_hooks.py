@@ -2,7 +2,8 @@
 
 - Equations become MathML when the site is built, so that no script is needed to read them.
 - README.md, CONTRIBUTING.md and CHANGELOG.md are pages, and so is every file of the repository that a page links to.
-- The tables of docs/commands.md and docs/settings.md are made from the command line and the configurations themselves.
+- The tables of docs/commands.md and docs/settings.md are made from the command line and the configurations themselves,
+  that of docs/dashboard.md from the files in docs/results.
 
 A warning fails the build, which is strict.
 """
@@ -18,6 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from dashboard import dashboard_html  # mkdocs looks for it in this folder
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -184,5 +186,6 @@ def settings_markdown() -> str:
 # page -> the line that gives its place to what is made, and what makes it
 MADE = {
     "commands.md": ("<!-- commands -->", commands_markdown),
+    "dashboard.md": ("<!-- dashboard -->", dashboard_html),
     "settings.md": ("<!-- settings -->", settings_markdown),
 }

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import time
 import traceback
@@ -21,28 +20,29 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "kernels")]  # nothing need be installed
-import gpu_goals  # noqa: E402
-import gpu_parts  # noqa: E402
-import gpu_tests  # noqa: E402
-from bench import run as kernels  # noqa: E402
-from bench.cases import OP_BENCHES  # noqa: E402
-from bench.cases.types import SHAPES  # noqa: E402
-from bench.parts import PARTS as BENCH_PARTS  # noqa: E402
-from bench.run import machine_facts  # noqa: E402
-from bench.table import markdown  # noqa: E402
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # nothing need be installed
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import gpu_goals
+import gpu_parts
+import gpu_process
+import gpu_tests
+from bench import run as kernels
+from bench.cases import OP_BENCHES
+from bench.cases.types import SHAPES
+from bench.parts import PARTS as BENCH_PARTS
+from bench.run import machine_facts
+from bench.table import markdown
+from gpu_process import ROOT
 
-from vocabforge.core.console import markdown_table  # noqa: E402
-from vocabforge.core.errors import UsageError  # noqa: E402
-from vocabforge.core.files import atomic_write, atomic_write_json  # noqa: E402
-from vocabforge.models.device import choose_device  # noqa: E402
+from vocabforge.core.console import markdown_table
+from vocabforge.core.errors import UsageError
+from vocabforge.core.files import atomic_write, atomic_write_json
+from vocabforge.models.device import choose_device
 
 SCHEMA, SCHEMA_VERSION = "vocabforge.gpu-check", 1
 PARTS = ("build", "tests", "bench")
 _LIMITS = {"build": 200.0, "tests": 200.0, "bench": 400.0}  # maximum seconds per part
 _RESERVE = {"build": 200.0, "tests": 150.0, "bench": 20.0}  # seconds reserved for later parts
-_TAIL = 4000  # characters kept from a failed command's output
 
 
 @dataclass
@@ -87,22 +87,10 @@ def _say(text: str) -> None:
     print(f"[gpu-check] {text}", file=sys.stderr, flush=True)
 
 
-def command(arguments: Sequence[str], seconds: float) -> tuple[int, str]:
-    """Run a command and return its exit code (124 on timeout) and the end of its output."""
-    try:
-        done = subprocess.run(
-            arguments, cwd=ROOT, timeout=seconds, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-        )
-    except subprocess.TimeoutExpired as error:
-        said = (error.output or b"").decode("utf-8", "replace")
-        return 124, f"{said[-_TAIL:]}\nnot done after {seconds:.0f} s"
-    return done.returncode, done.stdout.decode("utf-8", "replace")[-_TAIL:]
-
-
-def build(seconds: float) -> Mapping[str, Any]:
+def build(seconds: float, folder: Path) -> Mapping[str, Any]:
     """Compile the kernels that are out of date."""
-    code, said = command([sys.executable, "kernels/build.py"], seconds)
-    return {"state": "passed"} if code == 0 else {"state": "failed", "problem": said.strip()}
+    code, said = gpu_process.run([sys.executable, "kernels/build.py"], seconds, folder / "build.log")
+    return {"state": "passed"} if code == 0 else {"state": "failed", "problem": said}
 
 
 def run_tests(seconds: float, asked: argparse.Namespace, folder: Path) -> Mapping[str, Any]:
@@ -219,7 +207,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     check = Check(asked)
     check.report = {"schema": SCHEMA, "schema_version": SCHEMA_VERSION, "cpu": asked.device == "cpu"}
     check.report["facts"] = machine_facts(asked.device)
-    check.part("build", build)
+    check.part("build", lambda seconds: build(seconds, asked.output))
     check.part("tests", lambda seconds: run_tests(seconds, asked, asked.output))
     check.part("bench", lambda seconds: bench(seconds, asked, asked.output))
     write(check.report, asked.output)

@@ -9,11 +9,9 @@ address every later CUDA call fails.
 from __future__ import annotations
 
 import faulthandler
-import json
 import os
+import re
 import shutil
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -22,7 +20,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
+import gpu_process
+from gpu_process import KILLED, ROOT, append, read_journal
+
 JOURNAL, LIMIT = "VOCABFORGE_GPU_TESTS_JOURNAL", "VOCABFORGE_GPU_TESTS_LIMIT"
 LOST = 70  # exit code after a sticky CUDA error
 TOOLS = ("memcheck", "racecheck")
@@ -33,29 +33,6 @@ _ORDER = ("tests/ops/", "tests/models/", "tests/train/", "tests/decode/")
 _STARTS = 6  # maximum process starts per file
 _NOT_DONE = "not done after"
 _TAIL = 3000  # characters kept from a failure or a failed process's output
-
-
-def read_journal(path: Path) -> tuple[dict[str, dict[str, Any]], str | None]:
-    """Return outcomes by test, and the test that started but did not end, or None."""
-    ended: dict[str, dict[str, Any]] = {}
-    begun = None
-    for line in path.read_text("utf-8").splitlines() if path.is_file() else ():
-        try:
-            entry = json.loads(line)
-        except json.JSONDecodeError:  # truncated by a kill
-            continue
-        if "outcome" in entry:
-            if ended.get(entry["test"], {}).get("outcome") != "failed":
-                ended[entry["test"]] = entry
-        else:
-            begun = entry["test"] if "begun" in entry else None
-    return ended, begun
-
-
-def append(path: Path, **entry: Any) -> None:
-    """Append an entry as a JSON line."""
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(entry) + "\n")
 
 
 def _note(**entry: Any) -> None:
@@ -70,11 +47,11 @@ def pytest_collection_modifyitems(items: list[Any]) -> None:
 
 def pytest_collectreport(report: Any) -> None:
     if report.failed:
-        _note(test=report.nodeid, outcome="failed", collected=False, problem=report.longreprtext[-_TAIL:])
+        _note(name=report.nodeid, outcome="failed", collected=False, problem=report.longreprtext[-_TAIL:])
 
 
 def pytest_runtest_logstart(nodeid: str) -> None:
-    _note(test=nodeid, begun=True)
+    _note(name=nodeid, begun=True)
     trace = Path(os.environ[JOURNAL]).with_suffix(".trace").open("a", encoding="utf-8")
     faulthandler.dump_traceback_later(float(os.environ[LIMIT]), exit=True, file=trace)
 
@@ -83,14 +60,14 @@ def pytest_runtest_logreport(report: Any) -> None:
     if report.when != "call" and report.passed:
         return
     problem = report.longreprtext[-_TAIL:] if report.failed else ""
-    _note(test=report.nodeid, outcome=report.outcome, seconds=round(report.duration, 2), problem=problem)
+    _note(name=report.nodeid, outcome=report.outcome, seconds=round(report.duration, 2), problem=problem)
     if any(text in problem for text in _STICKY) and not any(text in problem for text in _NOT_STICKY):
         os._exit(LOST)
 
 
 def pytest_runtest_logfinish(nodeid: str) -> None:
     faulthandler.cancel_dump_traceback_later()
-    _note(test=nodeid, ended=True)
+    _note(name=nodeid, ended=True)
 
 
 @dataclass(frozen=True)
@@ -123,7 +100,7 @@ def gpu_files(named: Sequence[str]) -> list[str]:
         return list(named)
     files = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "tests").rglob("test_*.py"))]
     place = {start: number for number, start in enumerate(_ORDER)}
-    marked = [one for one in files if "mark.gpu" in (ROOT / one).read_text("utf-8")]
+    marked = [one for one in files if re.search(r"mark\.gpu|= parity\(", (ROOT / one).read_text("utf-8"))]
     return sorted(marked, key=lambda one: next((place[s] for s in _ORDER if one.startswith(s)), len(_ORDER)))
 
 
@@ -155,7 +132,7 @@ def _run_file(file: str, limits: TestLimits, end: float, folder: Path, sanitize:
             break
         if death.code != LOST:  # otherwise the test reported the error
             name = at or f"{file}: between tests"
-            append(journal, test=name, outcome="failed", seconds=0.0, problem=death.text)
+            append(journal, name=name, outcome="failed", seconds=0.0, problem=death.text)
             _say("failed", name, death.text.splitlines()[0])
             found.tests = read_journal(journal)[0]
             if at is None and len(found.tests) == known + 1:  # a restart would fail in the same way
@@ -210,11 +187,9 @@ def _process(
     """Run pytest on a file or, ``blocking``, silently on a test; return how it died, or None if it finished."""
     arguments = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider"]
     arguments += ["-p", "gpu_tests", "--continue-on-collection-errors", chosen]
-    path = os.pathsep.join([str(ROOT / "kernels"), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    ours = {
+    environment = {
         JOURNAL: str(journal),
         LIMIT: str(seconds if sanitize else min(test_seconds, seconds)),
-        "PYTHONPATH": path,
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # ignore plugins installed on a shared machine
         **({"CUDA_LAUNCH_BLOCKING": "1"} if blocking else {}),
     }
@@ -223,50 +198,34 @@ def _process(
         arguments = [tool, "--tool", sanitize, "--error-exitcode", "99", *arguments]
         if sanitize == "memcheck":
             # torch's caching allocator hides out-of-bounds accesses; without it, graphs cannot be captured.
-            ours["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"
+            environment["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"
             arguments += ["-k", "not graph and not capture"]
-    log, said = journal.with_suffix(".log"), len(read_journal(journal)[0])
-    end = time.monotonic() + seconds
-    with log.open("ab") as output:
-        begun = output.tell()
-        process = subprocess.Popen(
-            arguments,
-            cwd=ROOT,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, **ours},
-            start_new_session=True,
-        )
-        try:
-            while (code := process.poll()) is None and time.monotonic() < end:
-                time.sleep(0.1)
-                said = said if blocking else _report(journal, said)
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-    if not blocking:
-        _report(journal, said)
+    said = len(read_journal(journal)[0])
+
+    def report() -> None:
+        nonlocal said
+        said = said if blocking else _report(journal, said)
+
+    code, last = gpu_process.run(arguments, seconds, journal.with_suffix(".log"), environment, report)
     if code in (0, 1, 5) and read_journal(journal)[1] is None:  # the watchdog also exits with 1
         return None
     trace = journal.with_suffix(".trace")
     hung = trace.read_text("utf-8", "replace").strip() if trace.is_file() else ""
     trace.unlink(missing_ok=True)
-    last = log.read_bytes()[begun:].decode("utf-8", "replace").strip()[-_TAIL:]
-    if code is None:
-        return _Death(124, f"{_NOT_DONE} {seconds:.0f} s\n{last}")
+    if code == KILLED:
+        return _Death(code, f"{_NOT_DONE} {seconds:.0f} s\n{last[-_TAIL:]}")
     if code == 99 and sanitize:
-        return _Death(99, f"{sanitize} found errors\n{last}")
+        return _Death(99, f"{sanitize} found errors\n{last[-_TAIL:]}")
     if hung:
         return _Death(code, f"hung for {test_seconds:.0f} s\n{hung[:_TAIL]}")
-    return _Death(code, f"the process ended with {code}\n{last}")
+    return _Death(code, f"the process ended with {code}\n{last[-_TAIL:]}")
 
 
 def _report(journal: Path, said: int) -> int:
     """Print tests that ended since the last report and return the total number of ended tests."""
     ended = list(read_journal(journal)[0].values())
     for one in ended[said:]:
-        _say(one["outcome"], one["test"], f"{one.get('seconds', 0.0):.1f} s")
+        _say(one["outcome"], one["name"], f"{one.get('seconds', 0.0):.1f} s")
     return len(ended)
 
 

@@ -239,6 +239,9 @@ def test_results_are_read_and_reported(files: Path) -> None:
         == ["plain", "reduced"]
     )
     again = json.loads(results.model_dump_json())
+    for method in raw["methods"]:
+        del method["summary"]["quality"]  # scores of the answers, which are ignored
+        method["summary"]["positions"] = []  # since version 4
     for key in ("methods", "questions", "categories", "benchmark"):
         assert again.get(key) == raw.get(key), key
     assert raw["settings"].items() <= again["settings"].items()

@@ -218,7 +218,7 @@ def run_benchmark(
     Args:
         target: a target from ``load_target``.
         methods: name to drafting settings, or to the folder of a drafter. Plain decoding is always included.
-        benchmark: ``spec-bench``, ``human-eval``, ``gsm8k``, ``sample``, or a question file.
+        benchmark: name such as ``spec-bench``, ``mbpp`` or ``sample``, or a question file.
         output: folder for answers, ``results.json`` and ``report.html``.
         max_new_tokens: limit of one turn, in tokens; None is the benchmark's default.
         limit: number of questions, spread evenly over the benchmark; None is all.

@@ -1,4 +1,4 @@
-"""What the scripts of this folder share: options, prompts, taking turns, tables and JSON."""
+"""What the scripts of this folder share: options, taking turns, tables and JSON."""
 
 from __future__ import annotations
 
@@ -13,16 +13,10 @@ from typing import Any, TypeVar
 
 from rich.console import Console
 
-from vocabforge.core.config import Positive
 from vocabforge.core.console import DataTable
-from vocabforge.core.errors import UsageError, VocabForgeError
+from vocabforge.core.errors import VocabForgeError
 from vocabforge.core.files import atomic_write_json, check_output_file
 from vocabforge.core.progress import ProgressBar
-from vocabforge.corpus.tokenizer.prompt_format import resolve_format
-from vocabforge.decode.build.models import Models
-from vocabforge.decode.build.recipe import DecodingRecipe
-from vocabforge.evaluate.benchmarks import load_benchmark
-from vocabforge.evaluate.run.prompts import PromptBuilder, system_of
 
 Shown = Sequence[DataTable | str]
 SideT = TypeVar("SideT")
@@ -106,42 +100,3 @@ def spread_text(values: Mapping[str, float] | None, digits: int = 2) -> str | No
         return None
     median, lowest, highest = (f"{values[key]:.{digits}f}" for key in ("median", "lowest", "highest"))
     return median if lowest == highest else f"{median} ({lowest}–{highest})"
-
-
-class PromptedRecipe(DecodingRecipe):
-    """A decoding recipe and the prompts that its methods continue, given as ``key=value``.
-
-    Attributes:
-        methods: as ``eval --recipe`` reads them: ``methods.NAME.drafter=DIR``, ``methods.NAME.proposer=n-gram``.
-        prompts: a benchmark's name, or a file of questions or conversations; first turns are used.
-        questions: number of prompts, evenly spread over the file.
-        max_new_tokens: new tokens per prompt; there is no early stop.
-        threads: CPU threads of all sides; None: torch's default.
-    """
-
-    prompts: str = "sample"
-    questions: Positive = 8
-    max_new_tokens: Positive = 64
-    threads: Positive | None = None
-
-
-def read_prompts(models: Models, name: str, count: int, new: int) -> list[list[int]]:
-    """Return the token ids of the first turns of ``count`` questions, rendered with the target's chat template.
-
-    Raises:
-        UsageError: a prompt and its ``new`` tokens do not fit the target's context.
-    """
-    form = resolve_format(models.tokenizer, "auto")
-    prompts = [
-        PromptBuilder(models.tokenizer, form, system_of(question, None)).ask(question.turns[0])
-        for question in load_benchmark(name, count).questions
-    ]
-    longest, most = max(map(len, prompts)), models.model.config.max_positions
-    if longest + new > most:
-        raise UsageError(
-            "a prompt does not fit the target's context",
-            got=f"{longest} tokens and {new} new ones",
-            expected=f"{most} at most",
-            remedy="lower the number of new tokens, or choose other prompts",
-        )
-    return prompts

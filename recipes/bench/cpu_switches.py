@@ -10,17 +10,14 @@ import contextlib
 import statistics
 from collections.abc import Iterator
 from functools import partial
-from typing import cast
 from unittest.mock import patch
 
 import torch
-from command import read_prompts, seconds_of, take_turns
+from command import seconds_of, take_turns
+from decoding import OurSide, read_prompts
 
 import vocabforge as vf
 from vocabforge.core.console import markdown_table
-from vocabforge.decode.build.methods import build_method
-from vocabforge.decode.engine import Decoder
-from vocabforge.decode.request import Generation, Request
 from vocabforge.models.device import threads_set
 
 _LEAN, _LAYERS = "vocabforge.models.lean.model", "vocabforge.models.drafters.eagle_layers"
@@ -64,7 +61,6 @@ def main() -> None:
     asked = parser.parse_args()
     models = vf.load_target(asked.target)
     prompts = read_prompts(models, asked.questions, asked.limit, asked.max_new_tokens)
-    ends = set(models.tokenizer.eos_ids)
     trained = partial(vf.MethodSpec, drafter=asked.drafter, depth=3, control="fixed")
     methods = {
         "plain": vf.MethodSpec(),
@@ -74,31 +70,19 @@ def main() -> None:
 
     def measure(switch: str, name: str) -> float:
         """Return tokens per second of decoding, without the prompts' passes."""
-        seconds, tokens = 0.0, 0
         with without(switch):
-            decoder = cast("Decoder", build_method(models, methods[name], name).generator)
-            for ids in prompts:
-                result = Generation()
-                request = Request(ids, asked.max_new_tokens, ends)
-                stream = decoder.stream_batch([request], [result])
-                seconds += seconds_of(list, stream) - result.prefill_s
-                tokens += len(result.token_ids) - 1
-        return tokens / seconds
+            side = OurSide(models, name, methods[name], asked.max_new_tokens, ends=models.tokenizer.eos_ids)
+            seconds = seconds_of(side.round, prompts) - sum(result.prefill_s for result in side.results)
+        return sum(len(result.token_ids) - 1 for result in side.results) / seconds
 
     sides = {(switch, name): partial(measure, switch, name) for switch in SWITCHES for name in methods}
-    rates = {
-        side: statistics.median(found) for side, found in take_turns("decoding", sides, asked.rounds).items()
-    }
-    rows = [
-        [
-            switch,
-            *(
-                f"{rates[switch, name]:.1f} ({rates[switch, name] / rates['nothing', name]:.2f}x)"
-                for name in methods
-            ),
-        ]
-        for switch in SWITCHES
-    ]
+    rounds = take_turns("decoding", sides, asked.rounds)
+    rates = {side: statistics.median(measured) for side, measured in rounds.items()}
+
+    def cell(switch: str, name: str) -> str:
+        return f"{rates[switch, name]:.1f} ({rates[switch, name] / rates['nothing', name]:.2f}x)"
+
+    rows = [[switch, *(cell(switch, name) for name in methods)] for switch in SWITCHES]
     print("\n".join(markdown_table(["without", *methods], rows)))
 
 

@@ -329,6 +329,23 @@ OWN = {
 }
 
 
+LONG = {"1k": 700, "2k": 1500, "4k": 3100, "7k": 5400}  # tokens, roughly -> words
+
+
+def build_long(data: Path) -> list[dict]:
+    """Return questions as in Spec-Bench: three requests of each length to summarise the beginning of a speech."""
+    speeches = [text.split() for text in prose(data)[1]]
+    records: list[dict] = []
+    for length, words in LONG.items():
+        for speech in [one for one in speeches if len(one) > words][:3]:
+            text = " ".join(speech[:words])
+            request = (
+                f"Read this speech, then write a summary of its main points.\n\n{text}\n\nWrite the summary."
+            )
+            records.append({"question_id": len(records) + 1, "category": length, "turns": [request]})
+    return records
+
+
 def build(seed: int, data: Path | None) -> list[dict]:
     """Return the shuffled records."""
     seen, records = set(), []
@@ -355,14 +372,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, help="folder with the development data (corpora)")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--long", action="store_true", help="questions over long texts instead (needs --data)"
+    )
     parser.add_argument("--output", type=Path, required=True)
     args = parser.parse_args()
-    records = build(args.seed, args.data)
+    if args.long and args.data is None:
+        parser.error("--long needs --data: the speeches are read from there")
+    records = build_long(args.data) if args.long else build(args.seed, args.data)
     args.output.parent.mkdir(parents=True, exist_ok=True)
     with open(args.output, "w", encoding="utf-8", newline="\n") as stream:
         for record in records:
             stream.write(json.dumps(record, ensure_ascii=False) + "\n")
-    words = [len(record["messages"][0]["content"].split()) for record in records]
+    texts = [record["turns"][0] if args.long else record["messages"][0]["content"] for record in records]
+    words = [len(text.split()) for text in texts]
     sys.stdout.write(f"prompts: {len(words)}, mean words: {sum(words) / len(words):.1f}\n")
 
 

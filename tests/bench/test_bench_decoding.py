@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,8 @@ import decoding
 import pytest
 import torch
 from decoding import OurSide, TheirSide, bench_decoding, shown
+from rich.console import Console
 
-from tests.bench.rendered import rendered
 from tests.worlds import byte_tokenizer, merging_tokenizer, tiny_drafter, tiny_target
 from vocabforge.core.errors import ConfigError, UsageError
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
@@ -23,6 +25,14 @@ from vocabforge.models.target.hf import HFTarget
 pytestmark = pytest.mark.long
 
 NEW = 12
+
+
+def rendered(parts: Iterable[object]) -> str:
+    """What the benchmark prints, on one line."""
+    console = Console(width=240, file=io.StringIO())
+    for part in parts:
+        console.print(part, markup=False)
+    return " ".join(console.file.getvalue().split())  # type: ignore[attr-defined]
 
 
 @pytest.fixture(scope="module")
@@ -96,9 +106,7 @@ def test_what_transformers_refuses_is_told(place: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(TheirSide, "round", refuse)
     result = measured(place, "methods.n-gram.proposer=n-gram")
     assert [row["theirs"] for row in result["methods"]] == [None, None]
-    assert "transformers refused every setting: ValueError: not these models" in " ".join(
-        rendered(shown(result)).split()
-    )
+    assert "transformers refused every setting: ValueError: not these models" in rendered(shown(result))
 
 
 def test_ratios_are_of_the_same_round(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,10 +136,37 @@ def test_a_wrong_token_is_reported_with_its_margin(place: Path, monkeypatch: pyt
     first = result["methods"][0]["theirs"]["differ"][0]
     assert (first["prompt"], first["token"], first["tie"]) == (0, 3, False)
     assert first["margin"] > 0
-    text = " ".join(rendered(shown(result)).split())
+    text = rendered(shown(result))
     assert "0 of 2" in text
     assert "at token 4" in text
     assert "WRONG" in text
+
+
+def test_loads_are_measured_side_by_side(place: Path) -> None:
+    """Every load and method, the plans that its control ran; transformers only plainly."""
+    methods = ["methods.both.proposer=n-gram+early-exit", "methods.n-gram.proposer=n-gram"]
+    methods += ["methods.n-gram.control=fixed", "methods.n-gram.tree=auto", "rows=[1,3]", "stop=true"]
+    result = measured(place, *methods)
+    rows = {(row["requests"], row["method"]): row for row in result["methods"]}
+    assert list(rows) == [(count, name) for count in (1, 3) for name in ("plain", "both", "n-gram")]
+    for (count, name), row in rows.items():
+        drafting = {plan.split(" ")[0] for plan in row["cycles"]}
+        assert row["ours"]["equal"] == row["ours"]["outputs"] == (2 if count == 1 else 6)
+        if name == "plain":
+            assert (drafting, row["over_plain"]["median"]) == ({"plain"}, 1)
+            assert row["theirs"]["equal"] == row["theirs"]["outputs"]
+        elif name == "both":
+            assert drafting <= {"plain", "n-gram", "early-exit"}
+        else:
+            assert list(row["cycles"]) == ["4 drafts"]
+            assert (row["theirs"] is None) == (count == 3)
+    assert "4 drafts 100%" in rendered(shown(result))
+
+
+def test_without_a_rival_transformers_is_not_loaded(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoding, "TheirModels", None)
+    (row,) = measured(place, "rival=false")["methods"]
+    assert (row["theirs"], row["tried"], row["ours"]["equal"]) == (None, [], 2)
 
 
 def test_each_round_begins_with_another_side() -> None:

@@ -15,13 +15,14 @@ from bench.timing import DeviceCeilings
 from tests.ops.kernels_build import load_script
 
 parts = load_script("gpu_parts")
-main, read_journal, run_isolated = parts.main, parts.read_journal, parts.run_isolated
+main, read_figures, run_isolated = parts.main, parts.read_figures, parts.run_isolated
 
 # Measures a, b, c; does something at b the first time that it gets there.
 CHILD = """
 import json, pathlib, sys, time
 journal, action = pathlib.Path(sys.argv[1]), sys.argv[2]
-known = {json.loads(line)["name"] for line in journal.read_text().splitlines() if '"begun"' not in line}
+lines = [json.loads(line) for line in journal.read_text().splitlines()] if journal.exists() else []
+known = {line["name"] for line in lines if "begun" not in line}
 def add(**line):
     with journal.open("a") as file:
         file.write(json.dumps(line) + "\\n")
@@ -36,6 +37,7 @@ for name in "abc":
         if action == "hang":
             time.sleep(60)
     add(name=name, row={"us": 1.0})
+    add(name=name, ended=True)
 if action == "at the end":
     sys.exit("no more")
 """
@@ -83,12 +85,12 @@ def test_the_process_itself(tmp_path: Path) -> None:
     journal, settings = tmp_path / "ops.jsonl", tmp_path / "ops.json"
     settings.write_text(json.dumps({**options.to_dict(), "began": 0.0}))
     main(["ops", str(journal), str(settings)])  # began long ago: no time is left
-    found, _ = read_journal(journal)
+    found, _ = read_figures(journal)
     assert set(found.open.values()) == {"no time left"}
     journal.unlink()
     settings.write_text(json.dumps({**options.to_dict(), "began": 4e9}))
     main(["ops", str(journal), str(settings)])
-    again, at = read_journal(journal)
+    again, at = read_figures(journal)
     assert set(again.rows) == set(found.open)
     assert at is None
     assert all(row["timing"]["us"] > 0 for row in again.rows.values())
@@ -106,7 +108,7 @@ class TestJournal:
 
         journal.measure("a", fail)
         journal.measure("b", lambda: {"us": 1.0})
-        found, at = read_journal(tmp_path / "j")
+        found, at = read_figures(tmp_path / "j")
         assert (found.rows, found.open, at) == ({"b": {"us": 1.0}}, {"a": "ValueError: no"}, None)
 
     def test_a_lost_device_ends_the_process(self, tmp_path: Path) -> None:
@@ -117,9 +119,9 @@ class TestJournal:
 
         with pytest.raises(RuntimeError, match="illegal"):
             journal.measure("a", fail)
-        assert read_journal(tmp_path / "j")[1] == "a"
+        assert read_figures(tmp_path / "j")[1] == "a"
 
     def test_a_line_that_was_cut_off_is_left_out(self, tmp_path: Path) -> None:
         (tmp_path / "j").write_text('{"name": "a", "row": {}}\n{"name": "b", "ro')
-        found, at = read_journal(tmp_path / "j")
+        found, at = read_figures(tmp_path / "j")
         assert (list(found.rows), at) == (["a"], None)

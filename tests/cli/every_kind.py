@@ -97,8 +97,10 @@ def make_clusters(path: Path, tokenizer: Path) -> None:
     save_clusters(clusters, path)
 
 
-def make_evaluation(path: Path) -> None:
-    methods = [FakeMethod("plain", FakeGenerator()), FakeMethod("eagle3", FakeGenerator((3, 1, 2)))]
+def make_evaluation(path: Path, **more: tuple[int, ...]) -> None:
+    """Make an evaluation; ``more``: accepted lengths of further methods."""
+    steps = {"plain": (1,), "eagle3": (3, 1, 2), **more}
+    methods = [FakeMethod(name, FakeGenerator(lengths)) for name, lengths in steps.items()]
     environment = describe_environment(device="cpu", dtype="float32")
     provenance = Provenance(
         target="tiny", environment=environment, parents={"target": "ab" * 32}, command=["vocabforge"]

@@ -20,6 +20,9 @@ from vocabforge.decode.build.recipe import DecodingRecipe, write_recipe
 from vocabforge.decode.spec import MethodSpec
 from vocabforge.decode.tree import RowTree, Verifier, walk_down
 from vocabforge.decode.verify.registry import VERIFIERS
+from vocabforge.evaluate.results.schema import read_results
+from vocabforge.evaluate.run import runner
+from vocabforge.evaluate.run.side_by_side import answer_together
 from vocabforge.export.measured import digests_of, measured_sections
 
 MISTAKES = [
@@ -98,10 +101,10 @@ def test_what_is_not_lossless_says_so_everywhere(place: Path, tmp_path: Path, ke
     assert kept.exit_code == 0, kept.output
     assert "NOT lossless" not in kept.output
     assert "Not lossless" not in (tmp_path / "point" / "report.html").read_text("utf-8")
-    compared = invoke("report", f"a={tmp_path / 'point'}", f"b={tmp_path / 'all'}", "--json")
-    assert compared.exit_code == 0, compared.output
-    warned = [line for line in json.loads(compared.stdout)["notes"] if "not lossless" in line]
-    assert [line.partition(":")[0] for line in warned] == ["b"]
+    for name, noted in (("point", False), ("all", True)):
+        compared = invoke("report", tmp_path / name, "--json")
+        assert compared.exit_code == 0, compared.output
+        assert any("not lossless" in line for line in json.loads(compared.stdout)["notes"]) == noted
 
 
 def test_methods_of_a_recipe_have_verifiers_of_their_own(
@@ -181,3 +184,56 @@ def test_every_field_of_a_method_is_an_option(command) -> None:
 def test_without_a_target_it_says_what_to_give(place: Path, tmp_path: Path) -> None:
     result = run_eval(place, tmp_path / "out", "--drafter", place / "d")
     assert_user_error(result, 2, "--target DIR, or --recipe FILE")
+
+
+def test_requests_side_by_side(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``--rows``: throughput by load, tokens as one by one, conversations turn by turn; a killed run goes on."""
+    rows = [json.loads(line) for line in (place / "q.jsonl").read_text("utf-8").splitlines()]
+    rows[0]["turns"] = [*rows[0]["turns"], "And then"]
+    (tmp_path / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    asked = (*drafted(place), "--benchmark", tmp_path / "q.jsonl", "--rows", "2,3", "--control", "fixed")
+    made: list[int] = []
+
+    def cut(questions: Any, *more: Any) -> Any:
+        for one in answer_together(questions, *more):
+            if len(made) == 2:
+                raise KeyboardInterrupt
+            made.append(one[0].question_id)
+            yield one
+
+    monkeypatch.setattr(runner, "answer_together", cut)
+    assert run_eval(place, tmp_path / "out", *asked).exit_code != 0
+    monkeypatch.setattr(runner, "answer_together", answer_together)
+    shown = run_eval(place, tmp_path / "out", *asked)
+    assert shown.exit_code == 0, shown.output
+    results = read_results(tmp_path / "out")
+    assert results.resumed == 1
+    assert [(one.method, one.concurrency) for one in results.load] == [
+        (name, level) for level in (1, 2, 3) for name in ("plain", "d")
+    ]
+    turns = sum(len(row["turns"]) for row in rows)
+    for one in results.load:
+        assert one.identical == len(rows)
+        if (one.method, one.concurrency) != (
+            "plain",
+            2,
+        ):  # the interrupted one counts turns of both processes
+            assert one.turns == turns
+            assert one.new_tokens == results.load[0].new_tokens
+        assert one.tokens_per_s == pytest.approx(one.new_tokens / one.seconds)
+    drafts = [one for one in results.load if one.method == "d"]
+    assert len({(one.verifications, one.accepted_length) for one in drafts}) == 1, "fixed control"
+    assert "requests at once" in (tmp_path / "out" / "report.html").read_text("utf-8")
+
+
+def test_a_question_that_does_not_fit_is_left_out_at_every_load(place: Path, tmp_path: Path) -> None:
+    rows = [json.loads(line) for line in (place / "q.jsonl").read_text("utf-8").splitlines()]
+    rows[1]["turns"] = ["word " * 3000]
+    (tmp_path / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    shown = run_eval(
+        place, tmp_path / "out", *drafted(place), "--benchmark", tmp_path / "q.jsonl", "--rows", 2
+    )
+    assert shown.exit_code == 0, shown.output
+    results = read_results(tmp_path / "out")
+    assert {row.question_id for row in results.failures} == {rows[1]["question_id"]}
+    assert {one.identical for one in results.load} == {len(rows) - 1}

@@ -27,6 +27,7 @@ SETTINGS = {
     "topk": 3,
     "total_nodes": 9,
     "tree_file": Path("tree.json"),
+    "draft_window": 128,
     "exit_layers": 2,
     "ngram": (1, 3),
     "look_ahead": 5,

@@ -1,4 +1,4 @@
-"""What decoding imports before its first token: seconds on every start."""
+"""What decoding imports before its first token: seconds on every start; and commands that have moved."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from vocabforge.cli import MOVED, main
 from vocabforge.demo import TARGET
 from vocabforge.models.drafters.io import save_drafter
 from vocabforge.models.drafters.registry import drafter_sizes, new_drafter
@@ -52,3 +53,14 @@ def test_decoding_imports_no_training_code(drafted: bool, drafter: Path) -> None
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1].strip() == "heavy:"
+
+
+@pytest.mark.parametrize("command", MOVED)
+def test_a_command_that_has_moved_names_its_replacement(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["vocabforge", command, "--help"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert f"remedy:   run {MOVED[command]}" in capsys.readouterr().err

@@ -155,7 +155,7 @@ def walk(row):
     return MATCH.walk(row)
 
 VERIFIER = Verifier(walk)
-QUESTIONS = BenchmarkRow(("acorn.jsonl",), "spec-bench", (), 8, None, "Acorn's.", 1)
+QUESTIONS = BenchmarkRow(("acorn.jsonl",), "spec-bench", (), 8, "Acorn's.", 1)
 FAMILY = FamilyTraits("acorn", qk_norm="head")
 '''  # fmt: skip
 

@@ -50,6 +50,14 @@ def test_the_content_hash_is_the_contents(tmp_path: Path) -> None:
     assert one.content_hash == same.content_hash != other.content_hash
 
 
+def test_the_card_may_be_edited(tmp_path: Path) -> None:
+    with write_artifact(tmp_path / "x", "drafter", {}) as folder:
+        (folder / "README.md").write_text("# license: name it here")
+        (folder / "weights").write_bytes(b"0")
+    (tmp_path / "x" / "README.md").write_text("license: mit")
+    assert set(open_artifact(tmp_path / "x").manifest["files"]) == {"weights"}
+
+
 def test_meta_is_hashed_as_it_is_read_back(tmp_path: Path) -> None:
     """Number keys sort otherwise than their texts do, and tuples come back as lists."""
     with write_artifact(tmp_path / "x", "k", {"by_id": {10: "a", 9: "b"}, "pair": (1, 2)}):

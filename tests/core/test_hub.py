@@ -29,6 +29,11 @@ FILES = {
     "original/model.safetensors": b"the same weights",
     "README.md": b"read me",
 }
+PICKLED = {
+    "config.json": b'{"num_hidden_layers": 1}',
+    "pytorch_model.bin": b"weights",
+    "training_args.bin": b"no weights",
+}
 NEEDED = {"config.json", "tokenizer.json", "model.safetensors", "README.md"}
 
 
@@ -45,6 +50,7 @@ class FakeHub(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
+        files = PICKLED if "org/drafter" in path else FILES
         self.asked.append(f"{self.command} {path}")
         if "org/nothing" in path:
             return self.answer(401, b"", {"X-Error-Code": "RepoNotFound"})
@@ -57,14 +63,14 @@ class FakeHub(BaseHTTPRequestHandler):
             if "/tree/" in path:
                 rows = [
                     {"type": "file", "path": name, "size": len(data), "oid": f"{len(name):040x}"}
-                    for name, data in FILES.items()
+                    for name, data in files.items()
                 ]
                 return self.answer(200, json.dumps(rows).encode())
             return self.answer(200, json.dumps({"id": "org/model", "sha": commit, "siblings": []}).encode())
         _, _, _, _, commit, name = path.split("/", 5)
         if "org/gated" in path and self.headers.get("Authorization") != "Bearer hf_good":
             return self.answer(403, b"", {"X-Error-Code": "GatedRepo"})
-        return self.answer(200, FILES[name], {"ETag": f'"{len(name):040x}"', "X-Repo-Commit": commit})
+        return self.answer(200, files[name], {"ETag": f'"{len(name):040x}"', "X-Repo-Commit": commit})
 
     def answer(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
         self.send_response(status)
@@ -144,6 +150,15 @@ def test_a_name_is_fetched_once_without_duplicates_of_its_weights(
     assert ask(cache, "org/model", HF_ENDPOINT=address) == [[name, files]]
     assert asked == [], "what is in the cache asks nobody"
     assert ask(cache, "org/model", name, HF_HUB_OFFLINE="1") == [[name, files]] * 2
+
+
+def test_the_pickles_of_a_drafter_without_safetensors_are_fetched(
+    tmp_path: Path, hub: tuple[str, list[str]]
+) -> None:
+    wanted = {name: data.decode() for name, data in PICKLED.items() if name != "training_args.bin"}
+    ((name, files),) = ask(tmp_path / "cache", "org/drafter", HF_ENDPOINT=hub[0])
+    assert (name, files) == (f"org/drafter@{COMMIT}", wanted)
+    assert ask(tmp_path / "cache", "org/drafter", HF_HUB_OFFLINE="1") == [[name, files]]
 
 
 def test_revisions(tmp_path: Path, hub: tuple[str, list[str]]) -> None:

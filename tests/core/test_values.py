@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from vocabforge.core.errors import ConfigError, UsageError
-from vocabforge.core.values import parse_size, sizes_in, split_pair, words_in, yaml_pairs
+from vocabforge.core.values import parse_count, parse_size, sizes_in, split_pair, words_in, yaml_pairs
 from vocabforge.decode.build.heads import Dynamic, parse_dynamic
 from vocabforge.decode.spec import MethodSpec
 
@@ -26,6 +26,25 @@ def test_what_is_no_size_is_refused(text: str) -> None:
         parse_size(text)
     with pytest.raises(UsageError, match="--size"):
         sizes_in("--size", text)
+
+
+def test_a_number_of_tokens_has_decimal_multiples() -> None:
+    written = {
+        "1B": 10**9,
+        "500M": 5 * 10**8,
+        "10_000": 10_000,
+        "1e9": 10**9,
+        "1.5b": 15 * 10**8,
+        "20k": 20_000,
+    }
+    assert {text: parse_count(text) for text in written} == written
+    assert (parse_count("7"), parse_count(7), parse_count(None)) == (7, 7, None)
+
+
+@pytest.mark.parametrize("text", ["", "B", "-3", "1.5", "1e-3", "1e999", "16 k b", "1 billion", "nan", "_1"])
+def test_what_is_no_number_of_tokens_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="write 1B, 500M"):
+        parse_count(text)
 
 
 def test_bounds_of_lists() -> None:

@@ -1,7 +1,8 @@
-"""Targets of several families, built once for all tests of the decode loop."""
+"""Models and folders that are made once for all tests of the decode loop, which only read them."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -25,3 +26,10 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pair]:
 @pytest.fixture(scope="session")
 def pair(pairs: dict[str, Pair]) -> Pair:
     return pairs["llama"]
+
+
+@pytest.fixture(scope="session")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from tests.decode.build_support import make_place
+
+    return make_place(tmp_path_factory.mktemp("place"))

@@ -57,11 +57,6 @@ def spelled_drafts_are_lossless() -> None:
     check_distribution("several spellings", "slem, chain", PLAIN, 2)
 
 
-def half_characters_are_lossless() -> None:
-    """The target writes bytes of a character one by one; the drafter's text lacks the first until the second."""
-    check_distribution("incomplete characters", "slem, static", PLAIN)
-
-
 def strings_are_lossless() -> None:
     check_distribution("an end of the drafter", "slrs, one draw", PLAIN, 2, kinds=("plain", "plain"))
 
@@ -316,22 +311,3 @@ MUTANTS = {
         accepted_by_prefix, spelled_drafts_are_lossless
     ),
 }
-
-# These cost acceptance and nothing else: the checks of the distribution pass with them.
-HARMLESS = mutants_of(
-    {
-        ("cross_vocab.trees", half_characters_are_lossless): {
-            "a path that does not go on from the held bytes": (
-                "if not written.startswith(held):",
-                "if False:",
-            )
-        },
-        ("cross_vocab.text", spelled_drafts_are_lossless): {
-            "the start token again": (
-                "        self._append(path, pending[:taken])\n",
-                "        self._append([(self._bridge.drafter.start[0], 0), *path], pending[:taken])\n",
-            )
-        },
-    },
-    "vocabforge.decode.",
-)

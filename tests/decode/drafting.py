@@ -349,11 +349,12 @@ def chain_logits(
     return head.logits
 
 
-def tree_paths(tree: DraftTree) -> list[TokenPath]:
-    """Tokens below the root on the way to every node."""
+def tree_paths(tree: DraftTree, row: int = 0) -> list[TokenPath]:
+    """Tokens below the root on the way to every node of a row."""
     found: list[TokenPath] = [()]
-    for node in range(1, tree.tokens.shape[1]):
-        found.append((*found[int(tree.parents[0, node])], int(tree.tokens[0, node])))
+    tokens, parents = tree.tokens[row].tolist(), tree.parents[row].tolist()
+    for token, parent in list(zip(tokens, parents))[1:]:
+        found.append((*found[parent], token))
     return found
 
 

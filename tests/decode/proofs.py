@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
+import itertools
+import math
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -15,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.decode.markov import MarkovTarget
-from tests.decode.probability import AllBranches, Distribution, fractions
+from tests.decode.probability import AllBranches, Distribution, all_ways, fractions, p_value, plain_transform
 from vocabforge.core.registry import resolve
 from vocabforge.decode import sampling
 from vocabforge.decode.control.control import Control, CycleFigures
@@ -47,7 +50,7 @@ from vocabforge.models.heads.router import Router
 
 PROMPT = (1, 0, 2, 1, 0)
 
-# The others draft over a bridge between vocabularies; ``foreign_support.py`` makes them.
+# The others draft over a bridge between vocabularies; ``cross_vocab.py`` makes them.
 OWN = [name for name in PROPOSERS if name not in FOREIGN]
 
 PENALTIES = {"repetition_penalty": 1.7, "presence_penalty": 0.8, "frequency_penalty": 0.6}
@@ -319,6 +322,15 @@ def next_weights(target: MarkovTarget, case: Case, tokens: Sequence[int]) -> lis
     return [Fraction(float(weight)) for weight in weights]
 
 
+def check_transform(target: MarkovTarget, case: Case, output: Sequence[int]) -> None:
+    """The package's transform behind an output, against the one in plain Python."""
+    ours = next_weights(target, case, output)
+    logits = target.reference([*case.prompt, *output]).tolist()
+    plain = plain_transform(logits, case.sampling, case.prompt, output)
+    for found, expected in zip(ours, plain):
+        assert float(found / sum(ours)) == pytest.approx(expected / sum(plain), abs=1e-6), output
+
+
 HEADLESS = ("n-gram",)
 PAIRS: list[tuple[str, str | None]] = [
     (name, head) for name in OWN for head in ((None,) if name in HEADLESS else HEADS)
@@ -348,6 +360,33 @@ def check(walker: Walker, kind: str, cases: Sequence[Case]) -> None:
         expected = wanted(kind, case.sampling, case.length, tuple(case.stop_ids))
         assert sum(distribution.values()) == 1
         assert distribution == expected, case.sampling
+
+
+def check_independent(target: MarkovTarget, proposer: Proposer, cases: Sequence[Case]) -> None:
+    """Requests of one source of chance side by side: their joint distribution is the product of their own."""
+    sources = [AllBranches([])]
+    decoder = Decoder(target, proposer, rows=len(cases), chance=lambda seed: sources[0])
+
+    def run(chance: AllBranches) -> tuple[tuple[int, ...], ...]:
+        sources[0] = chance
+        results = decoder.generate_batch([case.request(0) for case in cases])
+        return tuple(tuple(one.token_ids) for one in results)
+
+    joint: dict[tuple[tuple[int, ...], ...], Fraction] = {}
+    for weight, outcome in all_ways(run):
+        joint[outcome] = joint.get(outcome, Fraction(0)) + weight
+    each = [reference_distribution(target, case).items() for case in cases]
+    assert joint == {
+        tuple(tokens for tokens, _ in ways): math.prod((share for _, share in ways), start=Fraction(1))
+        for ways in itertools.product(*each)
+    }
+
+
+def sequences_p_value(target: MarkovTarget, proposer: Proposer, case: Case, count: int) -> float:
+    """p-value of the outputs of a real decoder of 32 rows, each request with its own seed."""
+    results = Decoder(target, proposer, rows=32).generate_batch([case.request(seed) for seed in range(count)])
+    distribution = {tokens: float(weight) for tokens, weight in reference_distribution(target, case).items()}
+    return p_value(Counter(tuple(result.token_ids) for result in results), distribution)
 
 
 class Switching:
@@ -391,6 +430,7 @@ class FixedTree:
 
     def __init__(self, tokens: Sequence[int], parents: Sequence[int], dead: Sequence[int] = ()) -> None:
         self._tokens, self._parents, self._dead = tokens, torch.tensor([parents]), list(dead)
+        self._chain = list(parents) == [0, *range(len(parents) - 1)]
         self.levels = int(build_tree(self._parents, self._parents, len(parents)).depths.max())
         self.plan = Plan(self.levels, len(parents))
 
@@ -408,7 +448,7 @@ class FixedTree:
         tree = build_tree(tokens, self._parents.expand(rows, -1).contiguous(), self.levels)
         alive = torch.ones_like(tokens, dtype=torch.bool)
         alive[:, self._dead] = False
-        return replace(tree, alive=alive if self._dead else None)
+        return replace(tree, alive=alive if self._dead else None, chain=self._chain)
 
 
 TREES = {

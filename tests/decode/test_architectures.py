@@ -10,70 +10,27 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
+from tests.decode.drafting import knowing
+from tests.decode.proofs import FixedTree
 from tests.models.architectures import ARCHITECTURES, VOCAB, make_architecture
 from vocabforge.core.errors import UsageError
 from vocabforge.decode.engine import Decoder
-from vocabforge.decode.interface import Commit, Plan, shallower_plans
 from vocabforge.decode.request import Request
-from vocabforge.decode.tree import DraftTree, build_tree
 from vocabforge.models.backends import lean_problem
 from vocabforge.models.hf.model import TransformersModel
 from vocabforge.models.lean.model import load_target
 
-NODES, LEVELS, NEW = 8, 4, 16
+NODES, NEW = 8, 16
 LENGTHS = (24, 17, 9)
 
 
-class KnowingDrafts:
-    """Drafts random trees, or chains, in which about seven tokens of ten are the text that is to come."""
-
-    kind, label, reads, aux_layers, samples, head, scratch = "test", "test", "aux", (0, 2), False, None, 0
-
-    def __init__(self, texts: dict[tuple[int, ...], list[int]], *, chain: bool) -> None:
-        self.texts, self.chain = texts, chain
-        self.plan = Plan(NODES - 1, NODES) if chain else Plan(LEVELS, NODES)
-        self.draw = random.Random(0)
-        self.accepted = 0
-
-    def plans(self) -> list[Plan]:
-        return shallower_plans(self.plan)
-
-    def allocate(self, rows: int, positions: int, cache: Any) -> None:
-        self.coming: list[list[int]] = [[0] * 64 for _ in range(rows)]
-
-    def begin(self, row: int, prompt_ids: Sequence[int]) -> None:
-        self.coming[row] = [*self.texts[tuple(prompt_ids)][1:], *[0] * 64]
-
-    def prefill(self, row: int, following: Tensor, states: Tensor | None) -> None:
-        assert states is not None
-        assert len(states) == len(following)
-
-    def commit(self, commit: Commit) -> None:
-        for row, tokens in enumerate(commit.tokens):
-            self.coming[row] = self.coming[row][len(tokens) :]
-            self.accepted += max(len(tokens) - 1, 0)
-
-    def propose(self, roots: Tensor, plan: Plan, draws: object, lap: object) -> DraftTree:
-        tokens, parents = [], []
-        for row, root in enumerate(roots.tolist()):
-            nodes, above, depth = [root], [0], [0]
-            for node in range(1, NODES):
-                parent = (
-                    node - 1
-                    if self.chain
-                    else self.draw.choice([n for n in range(node) if depth[n] < LEVELS])
-                )
-                above.append(parent)
-                depth.append(depth[parent] + 1)
-                known = self.coming[row][depth[parent]]
-                nodes.append(known if self.draw.random() < 0.7 else self.draw.randrange(VOCAB))
-            tokens.append(nodes)
-            parents.append(above)
-        levels = NODES - 1 if self.chain else LEVELS
-        tree = build_tree(torch.tensor(tokens), torch.tensor(parents), levels)
-        return DraftTree(tree.tokens, tree.parents, tree.depths, tree.ancestors, chain=self.chain)
+def known_drafts(texts: Sequence[list[int]], *, chain: bool) -> Any:
+    """A proposer of trees, or chains, that hold much of these texts, prompts and what is to come; it reads states."""
+    parents = [0, *range(NODES - 1)] if chain else [0, 0, 0, 1, 1, 3, 2, 5]
+    drafts = knowing(FixedTree([0] * NODES, parents), *texts)
+    drafts.reads, drafts.aux_layers = "aux", (0, 2)
+    return drafts
 
 
 def prompts(rows: int) -> list[list[int]]:
@@ -121,12 +78,11 @@ def test_decoding_equals_generate(name: str, tmp_path: Path) -> None:
     if problem is None:
         targets.append(load_target(tmp_path))
     for target in targets:
-        drafts: Any = KnowingDrafts(
-            {tuple(prompt): text for prompt, text in zip(asked, expected)}, chain=row.drafts == "chains"
-        )
+        texts = [prompt + text for prompt, text in zip(asked, expected)]
+        drafts = known_drafts(texts, chain=row.drafts == "chains")
         made = Decoder(target, drafts, rows=row.rows).generate_batch([Request(one, NEW, ()) for one in asked])
         assert [one.token_ids for one in made] == expected
-        assert drafts.accepted > NEW * row.rows // 4
+        assert sum(sum(one.accepted_by_depth) for one in made) > NEW * row.rows // 4
 
 
 def test_one_position_for_all_rows_is_refused() -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.decode.drafting import PROMPT, make_drafter
-from tests.decode.node_support import Alternating
+from tests.decode.node_support import Alternating, plain
 from tests.shares import by_default
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.proposers.registry import ProposerParts, make_proposer
@@ -94,28 +94,16 @@ def test_drafts_and_outputs_are_the_same(
     assert calls < 3 if pattern == "more plain cycles than one call takes" else calls > 10
 
 
+@pytest.mark.parametrize("rows", [1, 2])
 @pytest.mark.parametrize("kind", KINDS)
-def test_several_requests_are_drafted_step_by_step(kind: str, tiny_folder: Path) -> None:
+def test_one_request_alone_is_drafted_in_one_call(kind: str, rows: int, tiny_folder: Path) -> None:
+    """The head's time is told apart in either way."""
     lean = load_target(tiny_folder)
     drafter = make_drafter(kind, tiny_folder, HFTarget.load(tiny_folder), "reduced")
-    watch = Watched(lean, drafter, stepped=False)
-    decoder = Decoder(lean, watch.proposer, rows=2)
-    asked = [Request(prompt, 20, ()) for prompt in (PROMPT, PROMPT[:3])]
-    expected = [
-        Decoder(lean).generate(one.prompt_ids, max_new_tokens=20, stop_ids=()).token_ids for one in asked
-    ]
-    assert [one.token_ids for one in decoder.generate_batch(asked)] == expected
-    assert watch.calls == 0
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_heads_time_is_told_apart(kind: str, tiny_folder: Path) -> None:
-    lean = load_target(tiny_folder)
-    watch = Watched(
-        lean, make_drafter(kind, tiny_folder, HFTarget.load(tiny_folder), "target"), stepped=False
-    )
-    made = Decoder(lean, watch.proposer).generate(PROMPT, max_new_tokens=20, stop_ids=())
-    assert watch.calls > 0
-    assert made.timings["head"] > 0
-    assert made.timings["layers"] > 0
-    assert sum(made.timings.values()) == pytest.approx(made.prefill_s + made.decode_s, rel=0.05)
+    watch, asked = Watched(lean, drafter, stepped=False), [Request(PROMPT, 20), Request(PROMPT[:3], 20)]
+    made = Decoder(lean, watch.proposer, rows=rows).generate_batch(asked[:rows])
+    assert [one.token_ids for one in made] == plain(lean, asked[:rows])
+    assert (watch.calls > 0) == (rows == 1)
+    if rows == 1:
+        assert made[0].timings["head"] > 0 < made[0].timings["layers"]
+        assert sum(made[0].timings.values()) == pytest.approx(made[0].prefill_s + made[0].decode_s, rel=0.05)

@@ -40,16 +40,3 @@ def test_it_holds_the_distinct_tokens_met_last(actions, size: int) -> None:
         expected = last_distinct(text, size)
         assert sorted(i for i in held if i >= 0) == sorted(expected)
         assert held.count(-1) == size - len(expected)
-
-
-def test_a_token_keeps_its_place_and_the_tensor_its_address() -> None:
-    context = ContextTokens(2, 3, "cpu")
-    context.begin(1, [7, 8, 7, 9])
-    before, first = context.tensor, context.tensor.clone()
-    assert sorted(first[1].tolist()) == [7, 8, 9]
-    context.add(1, [5])  # 8 is the one met longest ago
-    assert context.tensor is before
-    changed = (before[1] != first[1]).nonzero()[:, 0].tolist()
-    assert [first[1, i].item() for i in changed] == [8]
-    assert [before[1, i].item() for i in changed] == [5]
-    assert before[0].tolist() == [-1, -1, -1]

@@ -41,20 +41,6 @@ def test_conditional_acceptance_is_accepted_over_tested() -> None:
     assert found.by_plan()[0] == 1.0
 
 
-@pytest.mark.parametrize("cycles", [10, 3000])
-def test_the_past_fades(cycles: int) -> None:
-    """Also where the counts were scaled down on the way."""
-    found = TokenEstimates(CHAINS)
-    expected = total = 0.0
-    for cycle in range(cycles):
-        accepted = cycle % 2
-        found.fade(0.9)
-        found.add(1, [accepted])
-        expected, total = expected * 0.9 + accepted, total * 0.9 + 1
-    assert found.conditional()[0][0] == pytest.approx(expected / total, rel=1e-4)
-    assert found.by_plan()[1] == pytest.approx(1 + expected / total, rel=1e-4)
-
-
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(1, 3)), min_size=1, max_size=4))
 def test_isotonic_is_the_nearest_rising_sequence(pairs: list[tuple[int, int]]) -> None:
@@ -98,19 +84,3 @@ def test_unused_plans_move_with_the_one_in_use() -> None:
         costs.add(0, 1.0)
     assert costs.by_plan()[0] == pytest.approx((3.0 + 3 * 1.0) / 4)
     assert costs.by_plan()[4] == pytest.approx(6.0)  # a few cycles of a probe move nothing else
-
-
-def test_what_was_forgotten_is_gone() -> None:
-    """A forgotten plan starts anew: its old measurements neither average nor move the others."""
-    costs = CostEstimates(CHAINS)
-    for place, seconds in [(0, 1.0), (4, 2.0), (2, 1.5)]:
-        for _ in range(6):
-            costs.add(place, seconds)
-    costs.forget([2])
-    costs.add(4, 1.9)
-    assert costs.by_plan()[4] < 1.85  # the line through the others: one cycle is no measurement yet
-    for _ in range(2):
-        costs.add(4, 20.0)
-    assert costs.by_plan()[4] == pytest.approx(20.0)
-    assert costs.by_plan()[0] == pytest.approx(1.0)
-    assert costs.by_plan()[2] == pytest.approx(1.5)

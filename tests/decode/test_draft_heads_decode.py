@@ -2,83 +2,28 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
-from tests.decode.build_support import grid_methods
-from tests.decode.drafting import advance, eagle, make_drafter, propose
-from tests.worlds import byte_tokenizer, tiny_drafter, tiny_target
+from tests.decode.build_support import PROMPT, VOCAB, methods_of, outputs_of
+from tests.decode.drafting import advance, eagle, propose
+from tests.worlds import tiny_drafter
 from vocabforge.core.errors import MismatchError, UsageError
-from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.decode.build.heads import parse_budget
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.request import Request
 from vocabforge.decode.tree import TreeSettings
-from vocabforge.models.drafters.io import save_drafter
-from vocabforge.models.heads.io import HeadOwner, drafter_digest, save_head
-from vocabforge.models.heads.registry import DraftState, HeadSizes, RouterHead
-from vocabforge.models.heads.scorer import LowRankScorer
+from vocabforge.models.heads.registry import DraftState
 from vocabforge.models.lean.model import load_target
-from vocabforge.models.target.fingerprint import target_fingerprint
 from vocabforge.models.target.hf import HFTarget
 from vocabforge.train.capture.online import OnlineCapture, RowBatch
 from vocabforge.train.heads.states import drafting_rows
-from vocabforge.vocab.subset.subset import VocabSubset, save_subset
 
-VOCAB, NEW = 261, 10
 TREE = {"depth": 2, "topk": 3, "total_nodes": 10}
-PROMPTS = [[72, 101, 108, 108, 111], [65, 66, 65, 66, 65, 66, 65], [9, 200, 3]]
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """``t`` target; drafters ``a``, ``b`` (own head) and ``m`` (Medusa); heads ``ranker-a``, ``low-rank``, ``router``
-    of a, ``ranker-b`` of b; draft vocabularies ``core`` and ``pafr``."""
-    place = tmp_path_factory.mktemp("heads")
-    tiny_target(place / "t", vocab_size=VOCAB)
-    byte_tokenizer(place / "t")
-    tokenizer, target = load_tokenizer(place / "t"), HFTarget.load(place / "t")
-    meta = {
-        "target_fingerprint": target_fingerprint(place / "t"),
-        "tokenizer_fingerprint": tokenizer.fingerprint,
-    }
-    save_drafter(place / "a", tiny_drafter(target), meta)
-    ids = torch.arange(1, VOCAB, 3)
-    save_drafter(place / "b", tiny_drafter(target, seed=7, own_head=len(ids), target_ids=ids), meta)
-    scorer = LowRankScorer(32, VOCAB, 8)
-    scorer.init_from_head(target.head_weight, 0)
-    torch.manual_seed(0)
-    router = RouterHead.new_module(HeadSizes(32, tokenizer.vocab_size, clusters=12))
-    router.init(1, 5)
-    for drafter in ("a", "b"):
-        owner = HeadOwner(drafter_digest(place / drafter), *meta.values())
-        save_head(place / f"ranker-{drafter}", "ranker", scorer, owner, {"shortlist": 20})
-    owner = HeadOwner(drafter_digest(place / "a"), *meta.values())
-    save_head(place / "low-rank", "low-rank", scorer, owner)
-    save_head(place / "router", "router", router, owner, {"budgets": [4, 2]})
-    other = HeadOwner(owner.drafter, "x" * 64, owner.tokenizer)
-    save_head(place / "foreign", "ranker", scorer, other)
-    save_drafter(place / "m", make_drafter("medusa", place / "t", target, medusa_heads=3), meta)
-    ranked = np.random.default_rng(0).permutation(VOCAB - 5)[:60].astype(np.int64)
-    for name, schedule in (("core", ()), ("pafr", (60, 30, 9))):
-        size = tokenizer.vocab_size
-        subset = VocabSubset(np.sort(ranked), ranked, size, tokenizer.fingerprint, schedule=schedule)
-        save_subset(subset, place / name)
-    return place
-
-
-def methods_of(
-    place: Path, drafters=("a",), heads=(), *, vocabs=(), proposers=(), draft=TREE, control="fixed", **asked
-) -> dict[str, Any]:
-    folders, named, reduced = ([str(place / name) for name in names] for names in (drafters, heads, vocabs))
-    found = grid_methods(
-        place / "t", folders, reduced, head=named, proposer=proposers, control=control, **draft, **asked
-    )
-    return {method.name: method for method in found}
 
 
 class Watching:
@@ -133,51 +78,40 @@ def test_the_state_told_in_decoding_is_the_one_trained_on(place: Path) -> None:
 
 
 def test_heads_are_used_as_saved_or_as_asked_and_say_so(place: Path) -> None:
-    saved = methods_of(place, ["a"], ["ranker-a", "router", "low-rank"])
+    saved = methods_of(place, "a", head=["ranker-a", "router", "low-rank"], **TREE)
+    assert saved["a"].head is None
     assert saved["a+ranker-a"].head == "ranker head over 261 tokens, shortlist of 20"
     assert saved["a+router"].head == "router head over 261 tokens, clusters by draft step 4 2"
-    assert saved["a+low-rank"].head == "low-rank head over 261 tokens"
-    assert saved["a"].head is None
     assert "ranker head" in saved["a+ranker-a"].description
-    asked = methods_of(place, ["a"], ["ranker-a", "router"], shortlist=7, budget="decay:9:3", head_rows="own")
+    options = {"shortlist": 7, "budget": "decay:9:3", "head_rows": "own"}
+    asked = methods_of(place, "a", head=["ranker-a", "router"], **options, **TREE)
     ranker, router = (asked[f"a+{name}"].generator.proposer.head for name in ("ranker-a", "router"))
     assert (ranker.shortlist, ranker.shared) == (7, False)
     assert (router.budgets, router.shared) == ((9, 9, 4), False)
     assert asked["a+router"].head.endswith("clusters by draft step 9 9 4, own rows")
 
 
-def test_a_head_goes_to_the_drafter_it_belongs_to(place: Path) -> None:
-    methods = methods_of(place, ["a", "b"], ["ranker-b", "router"])
-    assert list(methods) == ["plain", "a", "a+router", "b", "b+ranker-b"]
-    assert methods["b+ranker-b"].generator.proposer.head.size == 87
-    result = methods["b+ranker-b"].generator.generate([72, 101], max_new_tokens=12, stop_ids=())
-    assert (
-        result.token_ids
-        == methods["plain"].generator.generate([72, 101], max_new_tokens=12, stop_ids=()).token_ids
-    )
-
-
-def test_mistakes_are_told(place: Path) -> None:
-    with pytest.raises(MismatchError, match="belongs to another drafter"):
-        methods_of(place, ["a"], ["ranker-b"])
-    with pytest.raises(MismatchError, match="belongs to another target"):
-        methods_of(place, ["a"], ["foreign"])
-    with pytest.raises(UsageError, match="--head belongs to a drafter"):
-        methods_of(place, [], ["ranker-a"])
-    with pytest.raises(UsageError, match="--budget has no effect here"):
-        methods_of(place, ["a"], ["ranker-a"], budget="3")
-    for budget in ("13", "decay:13:2"):
-        with pytest.raises(UsageError, match=r"(?s)number of clusters.*13 clusters.*at most 12"):
-            methods_of(place, ["a"], ["router"], budget=budget)
-    methods_of(place, ["a"], ["router"], budget="12")
-    for shortlist in (262, 2048):
-        with pytest.raises(UsageError, match=r"(?s)larger than the vocabulary.*at most 261"):
-            methods_of(place, ["a"], ["ranker-a"], shortlist=shortlist)
-    methods_of(place, ["a"], ["ranker-a"], shortlist=261)
-    with pytest.raises(UsageError, match="--head-rows has no effect here"):
-        methods_of(place, ["a"], ["low-rank"], head_rows="own")
-    with pytest.raises(UsageError, match="--shortlist has no effect here"):
-        methods_of(place, ["a"], [], shortlist=3)
+@pytest.mark.parametrize(
+    ("error", "words", "drafters", "head", "asked"),
+    [
+        (MismatchError, "belongs to another drafter", "a", "ranker-b", {}),
+        (MismatchError, "belongs to another target", "a", "foreign", {}),
+        (UsageError, "--head belongs to a drafter", "", "ranker-a", {}),
+        (UsageError, "--budget has no effect here", "a", "ranker-a", {"budget": "3"}),
+        (UsageError, r"(?s)number of clusters.*13 clusters.*at most 12", "a", "router", {"budget": "13"}),
+        (UsageError, r"(?s)number of clusters.*at most 12", "a", "router", {"budget": "decay:13:2"}),
+        (UsageError, r"(?s)larger than the vocabulary.*at most 261", "a", "ranker-a", {"shortlist": 262}),
+        (UsageError, "--head-rows has no effect here", "a", "low-rank", {"head_rows": "own"}),
+        (UsageError, "--shortlist has no effect here", "a", "", {"shortlist": 3}),
+        (None, "", "a", "router", {"budget": "12"}),
+        (None, "", "a", "ranker-a", {"shortlist": 261}),
+    ],
+)
+def test_mistakes_are_told(
+    place: Path, error: type[Exception] | None, words: str, drafters: str, head: str, asked: dict[str, Any]
+) -> None:
+    with pytest.raises(error, match=words) if error else nullcontext():
+        methods_of(place, *drafters, head=[head] if head else [], **asked, **TREE)
 
 
 @pytest.mark.parametrize(
@@ -194,62 +128,46 @@ def test_budgets_that_cannot_be_read(text: str) -> None:
         parse_budget(text, 4)
 
 
-def check_texts(methods) -> None:
-    """Every method writes what plain decoding writes; rows side by side draft as they do alone."""
-    requests = [Request(prompt, NEW) for prompt in PROMPTS]
-    plain = [methods["plain"].generator.generate(p, max_new_tokens=NEW, stop_ids=()) for p in PROMPTS]
-    for method in methods.values():
+@pytest.mark.parametrize(
+    ("drafters", "asked", "names"),
+    [
+        ("ab", {"head": ("ranker-b", "router")}, "a a+router b b+ranker-b"),
+        (
+            "a",
+            {"vocabs": ("core", "pafr"), "head": ("ranker-a",), "dynamic": ("context:40", "ranker:12")},
+            "a a+core a+pafr a+ranker-a a+core+context a+core+ranker-a a+pafr+context a+pafr+ranker-a",
+        ),
+        (
+            "m",
+            {"vocabs": ("core", "pafr"), "dynamic": ("context:40",)},
+            "m m+core m+pafr m+core+context m+pafr+context",
+        ),
+        (
+            "",
+            {"vocabs": ("core", "pafr"), "proposer": ["early-exit"], "dynamic": ("context",), "depth": 3},
+            "early-exit early-exit+core early-exit+pafr early-exit+core+context early-exit+pafr+context",
+        ),
+    ],
+)
+def test_every_head_writes_what_plain_decoding_writes(
+    place: Path, drafters: str, asked: dict[str, Any], names: str
+) -> None:
+    """A head goes to the drafter it belongs to; rows side by side draft as they do alone."""
+    draft = {} if "depth" in asked else TREE
+    methods = methods_of(place, *drafters, **asked, **draft)
+    assert list(methods) == ["plain", *names.split()]
+    alone, requests = outputs_of(methods, 10)["plain"], [Request(PROMPT, 10), Request([9, 200, 3], 10)]
+    for method in [*methods.values()][1:]:
         decoder = method.generator
-        alone = [decoder.generate(prompt, max_new_tokens=NEW, stop_ids=()) for prompt in PROMPTS]
-        assert [one.token_ids for one in alone] == [one.token_ids for one in plain]
-        if decoder.proposer is None:
-            continue
         beside = Decoder(decoder.target, decoder.proposer, rows=3).generate_batch(requests)
-        assert [one.token_ids for one in beside] == [one.token_ids for one in plain]
-        assert [one.accept_lengths for one in beside] == [one.accept_lengths for one in alone]
-
-
-def test_an_eagle_drafter_under_every_head(place: Path) -> None:
-    methods = methods_of(
-        place, vocabs=("core", "pafr"), heads=("ranker-a",), dynamic=("context:40", "ranker:12")
-    )
-    assert list(methods)[1:] == [
-        *("a", "a+core", "a+pafr", "a+ranker-a"),
-        *("a+core+context", "a+core+ranker-a", "a+pafr+context", "a+pafr+ranker-a"),
-    ]
-    assert methods["a+core"].head is None
-    assert methods["a+pafr"].head == "scheduled head over 60 tokens, tokens by draft step 60 30 9"
-    assert "hot core of 60, up to 40 of the text" in methods["a+core+context"].description
-    assert methods["a+core+ranker-a"].head.endswith("hot core of 60, tail of 12 from a ranker")
-    tried = ("plain", "a+pafr", "a+ranker-a", "a+core+context", "a+core+ranker-a")
-    check_texts({name: methods[name] for name in tried})
-
-
-def test_medusa_under_every_head(place: Path) -> None:
-    methods = methods_of(place, drafters=("m",), vocabs=("core", "pafr"), dynamic=("context:40",))
-    assert list(methods)[2:] == ["m+core", "m+pafr", "m+core+context", "m+pafr+context"]
-    del methods["m+pafr+context"]
-    check_texts(methods)
-
-
-def test_an_early_exit_under_every_head(place: Path) -> None:
-    methods = methods_of(
-        place,
-        drafters=(),
-        vocabs=("core", "pafr"),
-        proposers=("early-exit",),
-        draft={"depth": 3},
-        dynamic=("context",),
-    )
-    assert list(methods)[2:] == [
-        f"early-exit+{name}" for name in ("core", "pafr", "core+context", "pafr+context")
-    ]
-    del methods["early-exit"], methods["early-exit+pafr+context"]
-    check_texts(methods)
+        single = [Decoder(decoder.target, decoder.proposer).generate_batch([one])[0] for one in requests]
+        assert beside[0].token_ids == alone.token_ids
+        for ours, theirs in zip(beside, single):
+            assert (ours.token_ids, ours.accept_lengths) == (theirs.token_ids, theirs.accept_lengths)
 
 
 def test_a_context_head_drafts_tokens_that_only_the_text_has(place: Path) -> None:
-    methods = methods_of(place, vocabs=("core",), dynamic=("context:40",))
+    methods = methods_of(place, "a", vocabs=["core"], dynamic=("context:40",), **TREE)
     head = methods["a+core+context"].generator.proposer.head
     core = set(methods["a+core"].generator.proposer.head.target_ids.tolist())
     seen: set[int] = set()
@@ -263,8 +181,6 @@ def test_a_context_head_drafts_tokens_that_only_the_text_has(place: Path) -> Non
         return answer
 
     head.topk = watching
-    result = methods["a+core+context"].generator.generate(
-        [i for i in range(200) if i not in core][:30], max_new_tokens=40, stop_ids=()
-    )
-    assert len(result.token_ids) == 40
+    prompt = [i for i in range(200) if i not in core][:30]
+    methods["a+core+context"].generator.generate(prompt, max_new_tokens=40, stop_ids=())
     assert len(seen) > 3

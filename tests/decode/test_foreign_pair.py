@@ -10,7 +10,7 @@ import lzma
 import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from vocabforge.decode.spec import MethodSpec
 from vocabforge.decode.tree import DraftTree
 from vocabforge.decode.verify.registry import RowVerification, verify
 from vocabforge.evaluate.identity.rounding import next_logits
+from vocabforge.models.hf.model import load_transformers
 from vocabforge.models.kv_cache import KVCache
 from vocabforge.models.lean.model import LeanModel, load_target
 from vocabforge.vocab.overlap.bridge import Bridge, make_bridge
@@ -114,6 +115,18 @@ def test_greedy_output_is_plain_decodings(way: str, ways: dict[str, Way]) -> Non
         cycles = sum(len(each.accept_lengths) for each in made)
         mean = sum(sum(each.accept_lengths) for each in made) / cycles
         assert mean >= 1 + 0.7 * (MEASURED[way, name] - 1), name
+
+
+def test_a_draft_model_by_transformers_drafts_the_same(ways: dict[str, Way]) -> None:
+    one = ways[TO_WORDS]
+    own = replace(one, drafter=load_transformers(Path(one.drafter_words.source).parent))
+    prompt = encode_prompt(one.words, PROMPTS[0])
+    for name in NAMES:
+        lean, theirs = (
+            Decoder(one.target, way.proposer(name, depth=3)).generate(prompt, max_new_tokens=20, stop_ids=())
+            for way in (one, own)
+        )
+        assert lean.accept_lengths == theirs.accept_lengths, name
 
 
 class Bench:

@@ -178,24 +178,15 @@ def test_drafted_paths_are_taken_over_as_far_as_they_agree(tmp_path):
     assert after(" th", odd) == odd[:3]
 
 
-def test_half_a_character_waits_for_the_rest(tmp_path):
+def test_bytes_that_begin_no_character_are_not_waited_for(tmp_path):
     target, drafter, bridge = by_hand(tmp_path, ["Ġx"])
     text = DraftText(bridge)
-    ids = target.encode("a 🙂 x")
-    assert len(ids) == 8
-    text.begin(ids[:2])
-    for count, held in ((3, b"\xf0"), (4, b"\xf0\x9f"), (5, b"\xf0\x9f\x99"), (6, b""), (7, b"")):
-        assert text.add(ids[count - 1 : count]) == len(text.ids) - (5 - 1 if count == 6 else count == 7)
-        assert text.held == held
-    text.add(ids[7:])
-    assert text.ids == [*bridge.drafter.start, *drafter.encode("a 🙂 x")]
-    # Bytes that begin no character are not waited for.
+    text.begin(target.encode("a"))
     text.add([target.encode("é")[1]])
     assert (text.held, text.ids[-1]) == (b"", drafter.encode("é")[1])
-    # What is held may be drafted.
     text.add(target.encode("é")[:1])
     assert text.held == b"\xc3"
-    text.add(target.encode("é")[1:], [drafter.encode("é")])
+    text.add(target.encode("é")[1:], [drafter.encode("é")])  # what is held may be drafted
     assert (text.held, text.ids[-2:]) == (b"", drafter.encode("é"))
 
 
@@ -282,17 +273,14 @@ def a_bridge(target_start: int) -> Bridge:
 
 
 def test_a_start_that_is_an_end_as_well_goes_over_once():
-    text = DraftText(a_bridge(0))
-    text.begin([0, 1, 2])
-    assert text.ids == [0, 1, 2]
-    text.begin([1, 0, 2])  # inside of a prompt it is an end
-    assert text.ids == [0, 1, 0, 2]
-
-
-def test_a_start_that_is_text_is_read():
-    text = DraftText(a_bridge(1))  # a model without a start token of its own
-    text.begin([1, 2])
-    assert text.ids == [0, 1, 2]
+    for start, prompt, ids in (
+        (0, [0, 1, 2], [0, 1, 2]),
+        (0, [1, 0, 2], [0, 1, 0, 2]),  # inside of a prompt it is an end
+        (1, [1, 2], [0, 1, 2]),  # a model without a start token of its own: that is text
+    ):
+        text = DraftText(a_bridge(start))
+        text.begin(prompt)
+        assert text.ids == ids
 
 
 def test_a_space_at_the_end_waits_for_its_word_where_that_is_asked_for():

@@ -1,13 +1,11 @@
 """Captured passes: whole requests through recordings give what eager passes give, token by token.
 
-The recorder here plays a tape of tensor operations (``trace_recorder.py``); ``test_graphs_gpu.py`` runs CUDA graphs.
+The recorder here plays a tape of tensor operations (``recording.py``); ``test_graphs_gpu.py`` runs CUDA graphs.
 """
 
 from __future__ import annotations
 
-import copy
 import itertools
-import json
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -17,8 +15,9 @@ import pytest
 import torch
 
 from tests.decode.drafting import OWN_HEADS, make_drafter
-from tests.decode.node_support import Alternating, load_tiny
+from tests.decode.node_support import Alternating, load_tiny, noisy
 from tests.decode.recording import SAMPLED, TraceRecorder, outcome, requests, same_as_eager, traced
+from tests.folders import edit_folder
 from tests.models.lean_support import build as build_family
 from tests.shares import by_default
 from tests.worlds import tiny_target
@@ -37,7 +36,9 @@ from vocabforge.models.target.hf import HFTarget
 
 TREE = MethodSpec(tree="dynamic", depth=2, topk=3, total_nodes=9)
 CHAIN = MethodSpec(tree="chain", depth=2)
+LINE = MethodSpec(tree_file="line.json")  # a line above a tree
 STATIC = MethodSpec(tree="static", depth=2, topk=2, total_nodes=7)
+FORM = "eagle3.1 of two layers"
 BLOCKS = ("dflash", "dspark", "peagle")
 CAPTURED: list[tuple[str, MethodSpec, int]] = [
     ("eagle3", TREE, 1),
@@ -54,18 +55,15 @@ CAPTURED: list[tuple[str, MethodSpec, int]] = [
     (OWN_HEADS, STATIC, 1),
     ("early-exit", TREE, 2),
     ("early-exit", CHAIN, 1),
-    ("eagle3.1 of two layers", TREE, 2),
+    (FORM, TREE, 2),
+    ("plain", TREE, 1),
+    ("plain", TREE, 2),
+    ("short", TREE, 2),
+    ("draft-model", LINE, 2),
 ]
-# One of each way of drafting, and a tree of several rows.
-SOME = [*{case[0]: case for case in CAPTURED}.values(), CAPTURED[1]]
+# One of each way of drafting, a tree of several rows, and the last four.
+SOME = [*{case[0]: case for case in CAPTURED[:-4]}.values(), CAPTURED[1], *CAPTURED[-4:]]
 PATTERN = (True, False, False, None, True, False)
-
-
-class FromStart(Alternating):
-    """The same plans for each batch."""
-
-    def begin(self) -> None:
-        self.cycles = 0
 
 
 class Models:
@@ -76,33 +74,26 @@ class Models:
 
         tiny_target(folder, num_hidden_layers=3)
         self.target = load_target(folder)
+        self.line = folder / "line.json"
+        self.line.write_text("[[0], [0, 0], [0, 1], [0, 0, 0], [0, 1, 0]]")
         hf = HFTarget(AutoModelForCausalLM.from_pretrained(folder))
         self.drafters: dict[str, Any] = {
             kind: make_drafter(kind, folder, hf) for kind in ("eagle3", "eagle1", "medusa", *BLOCKS)
         }
-        self.drafters["draft-model"] = noisy_copy(self.target)
-        self.forms = {
-            case: make_drafter(case, folder, hf, "reduced") for case in (OWN_HEADS, "eagle3.1 of two layers")
-        }
+        self.drafters["draft-model"] = noisy(load_target(folder))
+        # It sees its last positions only: a window for all its layers.
+        self.drafters["short"] = load_tiny(folder / "short", num_hidden_layers=1, max_position_embeddings=12)
+        self.drafters |= {case: make_drafter(case, folder, hf, "reduced") for case in (OWN_HEADS, FORM)}
 
-    def parts(self, name: str, options: MethodSpec, **more: Any) -> Callable[[], tuple[LeanModel, Any]]:
-        drafter = self.forms.get(name)
-        name = name if drafter is None else drafter.kind
-        if drafter is None:
-            drafter = self.drafters.get(name, self.drafters["eagle1"] if name == "eagle2" else None)
-        return lambda: (
-            self.target,
-            make_proposer(name, ProposerParts(self.target, drafter, options=options, **more)),
-        )
-
-
-def noisy_copy(model: LeanModel) -> LeanModel:
-    """A model that agrees often, not always."""
-    other = copy.deepcopy(model)
-    torch.manual_seed(7)
-    for weight in other.parameters():
-        weight.add_(torch.randn_like(weight) * 0.01)
-    return other
+    def parts(self, name: str, options: MethodSpec) -> Callable[[], tuple[LeanModel, Any]]:
+        if name == "plain":
+            return lambda: (self.target, None)
+        drafter = self.drafters.get({"eagle2": "eagle1"}.get(name, name))
+        kind = {"short": "draft-model", OWN_HEADS: "medusa", FORM: "eagle3"}.get(name, name)
+        if options is LINE:
+            options = MethodSpec(tree_file=self.line)
+        parts = ProposerParts(self.target, drafter, options=options)
+        return lambda: (self.target, make_proposer(kind, parts))
 
 
 @pytest.fixture(scope="module")
@@ -118,30 +109,16 @@ def test_whole_cycles_equal_eager_ones(models: Models, name: str, options: Metho
         assert any(max(one[1]) > 2 for one in found), "nothing was accepted"
 
 
-def test_a_line_above_a_tree(models: Models, tmp_path: Path) -> None:
-    shape = tmp_path / "shape.json"
-    shape.write_text("[[0], [0, 0], [0, 1], [0, 0, 0], [0, 1, 0]]")
-    same_as_eager(models.parts("draft-model", MethodSpec(tree_file=shape)), requests(2), rows=2)
-
-
-@pytest.mark.parametrize("rows", [1, 2])
-def test_plain_decoding_is_captured(models: Models, rows: int) -> None:
-    same_as_eager(lambda: (models.target, None), requests(3), rows=rows)
-
-
 @pytest.mark.parametrize(
     ("name", "verifier"),
     by_default(
-        itertools.product(["draft-model", None], ["match", "point"]),
-        [("draft-model", "point"), (None, "match")].__contains__,
+        itertools.product(["draft-model", "plain"], ["match", "point"]),
+        [("draft-model", "point"), ("plain", "match")].__contains__,
     ),
 )
-def test_sampled_tokens_are_those_of_the_eager_engine(
-    models: Models, name: str | None, verifier: str
-) -> None:
+def test_sampled_tokens_are_those_of_the_eager_engine(models: Models, name: str, verifier: str) -> None:
     """The same numbers decide the same: match draws number n of a stream for token n, point one a decision."""
-    make = models.parts(name, TREE) if name else lambda: (models.target, None)
-    _, found = same_as_eager(make, requests(4, *SAMPLED), rows=2, verifier=verifier)
+    _, found = same_as_eager(models.parts(name, TREE), requests(4, *SAMPLED), rows=2, verifier=verifier)
     greedy = outcome(Decoder(models.target).generate_batch(requests(4)))
     assert [one[0] for one in found] != [one[0] for one in greedy]
 
@@ -159,16 +136,6 @@ def test_families_and_windows(case: str, tmp_path: Path) -> None:
     same_as_eager(make, requests(3), rows=2)
 
 
-def test_a_draft_model_with_a_short_context(models: Models, tmp_path: Path) -> None:
-    """It sees its last positions only: a window for all its layers."""
-    small = load_tiny(tmp_path, num_hidden_layers=1, max_position_embeddings=12)
-    models.drafters["draft-model"], kept = small, models.drafters["draft-model"]
-    try:
-        same_as_eager(models.parts("draft-model", TREE), requests(3), rows=2)
-    finally:
-        models.drafters["draft-model"] = kept
-
-
 @pytest.mark.parametrize("kind", ["context", "router", "ranker"])
 def test_heads_that_choose_their_rows(models: Models, kind: str) -> None:
     """The tokens of the text change between replays, at one place; a router begins before the drafter's pass."""
@@ -178,7 +145,6 @@ def test_heads_that_choose_their_rows(models: Models, kind: str) -> None:
         "router": HeadOptions(budgets=(4, 3), ops=True),
         "ranker": HeadOptions(shortlist=12, ops=True),
     }[kind]
-    kind = kind.split()[0]
     clusters = 8 if kind == "router" else None
     torch.manual_seed(3)
     sizes = HeadSizes(32, vocab, rank=6, clusters=clusters, width=8, depth=1)
@@ -203,7 +169,7 @@ def test_other_cycles_are_captured_in_parts(models: Models, name: str) -> None:
 def test_changing_plans_are_captured_in_parts(models: Models) -> None:
     make = models.parts("eagle3", TREE)
     plans = make()[1].plans()
-    same_as_eager(make, requests(2), whole=False, rows=1, control=FromStart(plans, PATTERN))
+    same_as_eager(make, requests(2), whole=False, rows=1, control=Alternating(plans, PATTERN))
 
 
 def test_one_decoder_serves_all_kinds_of_requests(models: Models) -> None:
@@ -265,9 +231,7 @@ def test_recordings_keep_the_state_that_they_name() -> None:
 
 def test_a_tree_deeper_than_a_window_is_refused(tmp_path: Path) -> None:
     build_family("mistral-window", tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps({**config, "sliding_window": 3}))
-    target = load_target(tmp_path)
+    target = load_target(edit_folder(tmp_path, sliding_window=3))
     options = MethodSpec(tree="chain", depth=2, exit_layers=1)
     proposer = make_proposer("early-exit", ProposerParts(target, options=options))
     Decoder(target, proposer)
@@ -275,16 +239,8 @@ def test_a_tree_deeper_than_a_window_is_refused(tmp_path: Path) -> None:
         Decoder(target, proposer, wrap=traced())
 
 
-def test_graphs_are_left_out_where_there_is_no_cuda_device() -> None:
-    assert wrap_for(False, None, "cpu") is None
-    assert wrap_for(False, False, "cpu") is None
-
-
-@pytest.mark.parametrize(
-    ("compiled", "said", "remedy"),
-    [(False, "CUDA devices only", "--device cuda"), (True, "either compiled", "")],
-)
-def test_graphs_that_cannot_be_had_are_refused(compiled: bool, said: str, remedy: str) -> None:
-    with pytest.raises(UsageError, match=said) as told:
-        wrap_for(compiled, True, "cpu")
-    assert remedy in str(told.value)
+def test_graphs_are_left_out_or_refused_where_there_is_no_cuda_device() -> None:
+    assert wrap_for(False, None, "cpu") is wrap_for(False, False, "cpu") is None
+    for compiled, words in ((False, r"(?s)CUDA devices only.*--device cuda"), (True, "either compiled")):
+        with pytest.raises(UsageError, match=words):
+            wrap_for(compiled, True, "cpu")

@@ -1,12 +1,11 @@
 """A whole cycle on another device than the CPU: the meta device, whose tensors compute nothing.
 
-The tape (``trace_recorder.py``) cannot tell device from host: on a CPU a tensor that was made on the wrong one is a
+The tape (``recording.py``) cannot tell device from host: on a CPU a tensor that was made on the wrong one is a
 tensor like any other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -57,16 +56,6 @@ class OnDevice(TorchDispatchMode):
         return found
 
 
-class RunsOnce:
-    """A recorder that is never asked."""
-
-    def warm_up(self, run: Callable[[], Any]) -> None:
-        raise AssertionError
-
-    def record(self, function: Callable[..., Any], inputs: Sequence[Tensor | None]) -> Callable[[], Any]:
-        raise AssertionError
-
-
 def proposer_of(name: str, target: LeanModel, dtype: torch.dtype, folder: Any) -> Any:
     if name == "draft-model":
         drafter = LeanModel(target.config, dtype=dtype, device="meta")
@@ -93,7 +82,7 @@ def proposer_of(name: str, target: LeanModel, dtype: torch.dtype, folder: Any) -
 def test_a_cycle_stays_on_its_device(name: str, tmp_path: Any) -> None:
     target = LeanModel(LeanConfig.from_hf_config(LLAMA), dtype=torch.bfloat16, device="meta")
     proposer = None if name == "plain" else proposer_of(name, target, torch.bfloat16, tmp_path)
-    decoder = Decoder(target, proposer, rows=2, wrap=GraphCapture(RunsOnce))
+    decoder = Decoder(target, proposer, rows=2, wrap=GraphCapture(TraceRecorder))
     cycle, capture = decoder.device_cycle, decoder._capture
     assert cycle is not None
     assert capture is not None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -24,18 +23,22 @@ from tests.decode.drafting import (
     shape_for,
     watch_rows,
 )
-from tests.decode.probability import AllBranches, Distribution, total_variation
+from tests.decode.probability import AllBranches, Distribution, all_ways, total_variation
 from tests.shares import by_default
 from tests.worlds import tiny_target
 from vocabforge.core.errors import UsageError
 from vocabforge.decode import target_side
 from vocabforge.decode.engine import Decoder
-from vocabforge.decode.proposers.registry import tree_proposer
+from vocabforge.decode.proposers.block import ConfidentBackend
+from vocabforge.decode.proposers.registry import ProposerParts, make_proposer, tree_proposer
+from vocabforge.decode.request import Generation
+from vocabforge.decode.spec import MethodSpec
 from vocabforge.decode.tree import TreeSettings
+from vocabforge.decode.trees import fixed
 from vocabforge.decode.trees.policies import tree_settings
 from vocabforge.layouts.registry import load_drafter
 from vocabforge.models.drafters.io import save_drafter
-from vocabforge.models.lean.model import load_target
+from vocabforge.models.lean.model import LeanModel, load_target
 from vocabforge.models.target.head import TargetTensors
 from vocabforge.models.target.hf import HFTarget
 
@@ -76,15 +79,29 @@ def test_greedy_output_is_plain_decodings(case: str, head: str, tiny_folder: Pat
             check_figures(result, decoder, PROMPT)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+LAYERS = [(0,), (4,), (0, 2), (3, 1), (1, 2, 3), (0, 1, 2, 3, 4)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "layers"), [*((kind, None) for kind in KINDS), *(("eagle3", layers) for layers in LAYERS)]
+)
 @torch.inference_mode()
 def test_the_proposer_is_given_the_targets_states_of_what_is_committed(
-    kind: str, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str,
+    layers: tuple[int, ...] | None,
+    tiny_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Every committed row: the states that training reads there, and the token that follows."""
+    """Every committed row: the states that training reads there, of the artefact's layers, and the next token."""
     monkeypatch.setattr(target_side, "PREFILL_CHUNK", 4)
-    lean, target = load_target(tiny_folder), HFTarget.load(tiny_folder)
-    drafter = make_drafter(kind, tiny_folder, target)
+    lean, target = load_target(tiny_folder), HFTarget.load(tiny_folder, aux_layers=layers)
+    drafter = make_drafter(kind, tiny_folder, target, **({} if layers is None else {"aux_layers": layers}))
+    if layers is not None:
+        save_drafter(tmp_path / "d", drafter, {})
+        shared = TargetTensors(lean.embedding, lean.lm_head_weight)
+        drafter, _ = load_drafter(tmp_path / "d", shared, tiny_folder)
+        assert drafter.config.aux_layers == layers
     expected = Decoder(lean).generate(PROMPT, max_new_tokens=40, stop_ids=()).token_ids
     proposer = proposer_of(drafter, lean, shape_for(drafter, *SHAPES["tree"]))
     proposer = knowing(proposer, PROMPT + expected, seed=3)
@@ -124,15 +141,21 @@ def target_distribution(
     return distribution
 
 
-def engine_distribution(decoder: Decoder, temperature: float, length: int = LENGTH) -> Iterator[Any]:
-    """Every way that a request can go: its probability and its result."""
-    waiting: list[list[int]] = [[]]
-    while waiting:
-        chance = AllBranches(waiting.pop())
-        decoder._chance = lambda seed, chance=chance: chance
-        result = decoder.generate([3, 1, 2], max_new_tokens=length, stop_ids=(), temperature=temperature)
-        waiting += chance.open
-        yield chance.weight, result
+def engine_distribution(
+    decoder: Decoder, temperature: float, length: int = LENGTH
+) -> tuple[Distribution, list[Generation]]:
+    """The distribution of a request's output, and the result of every way that the request can go."""
+
+    def run(chance: AllBranches) -> Generation:
+        decoder._chance = lambda seed: chance
+        return decoder.generate([3, 1, 2], max_new_tokens=length, stop_ids=(), temperature=temperature)
+
+    distribution: Distribution = {}
+    ways = list(all_ways(run))
+    for weight, result in ways:
+        tokens = tuple(result.token_ids)
+        distribution[tokens] = distribution.get(tokens, Fraction(0)) + weight
+    return distribution, [result for _, result in ways]
 
 
 MORE_DISTRIBUTIONS = [("target", (1, 2, 3)), ("target", (2, 1, 3))]
@@ -158,14 +181,9 @@ def test_every_way_of_sampling_adds_up_to_the_targets_distribution(
     lean = load_target(tmp_path)
     drafter = make_drafter(kind, tmp_path, target, head)
     decoder = Decoder(lean, proposer_of(drafter, lean, shape_for(drafter, *shape)))
-    distribution: Distribution = {}
-    accepted = 0
-    for weight, result in engine_distribution(decoder, 0.8):
-        tokens = tuple(result.token_ids)
-        distribution[tokens] = distribution.get(tokens, Fraction(0)) + weight
-        accepted += sum(result.accepted_by_depth)
+    distribution, results = engine_distribution(decoder, 0.8)
     assert abs(float(sum(distribution.values())) - 1) < 1e-9
-    assert accepted > 0, "the test needs accepted drafts"
+    assert any(sum(one.accepted_by_depth) for one in results), "the test needs accepted drafts"
     assert total_variation(distribution, target_distribution(target, [3, 1, 2], 0.8)) < 1e-5
 
 
@@ -180,24 +198,80 @@ def test_the_default_tree_stays_within_a_drafters_levels() -> None:
         tree_settings(None, None, 1)
 
 
-@pytest.mark.parametrize("layers", [(0,), (4,), (0, 2), (3, 1), (1, 2, 3), (0, 1, 2, 3, 4)])
-@torch.inference_mode()
-def test_the_engine_feeds_the_layers_of_the_artefact(
-    layers: tuple[int, ...], tiny_folder: Path, tmp_path: Path
+def confident(folder: Path, lean: LeanModel, rows: int = 1, **options: Any) -> Decoder:
+    drafter = make_drafter("dspark", folder, HFTarget.load(folder))
+    with torch.no_grad():  # chances of all sizes
+        drafter.confidence_head.proj.weight.mul_(3.0)
+    spec = MethodSpec(tree="chain", **options)
+    return Decoder(lean, make_proposer("dspark", ProposerParts(lean, drafter, None, spec)), rows=rows)
+
+
+def test_chains_that_their_confidence_ends_differ(tmp_path: Path) -> None:
+    folder = tiny_target(tmp_path / "target")
+    lean = load_target(folder)
+    plain = Decoder(lean).generate(PROMPT, max_new_tokens=30, stop_ids=()).token_ids
+    lengths = {}
+    for least in (None, 0.05, 0.3, 0.9):
+        result = confident(folder, lean, depth=4, confidence=least).generate(
+            PROMPT, max_new_tokens=30, stop_ids=()
+        )
+        assert result.token_ids == plain
+        lengths[least] = result.drafted / len(result.accept_lengths)
+    assert lengths[None] == 5
+    assert 5 > lengths[0.05] > lengths[0.3] > lengths[0.9] >= 1
+
+
+@pytest.mark.parametrize(
+    ("drawn", "length"), [(True, 2), (False, 3), pytest.param(True, 3, marks=pytest.mark.proof)]
+)
+def test_chains_that_their_confidence_ends_are_lossless(drawn: bool, length: int, tmp_path: Path) -> None:
+    folder = small_target(tmp_path)
+    lean = load_target(folder)
+    expected = target_distribution(HFTarget.load(folder), [3, 1, 2], 1.0, length)
+    decoder = confident(folder, lean, depth=1, confidence=0.3, draft_sampling=drawn)
+    found, results = engine_distribution(decoder, 1.0, length)
+    assert len({one.drafted for one in results}) > 1, "the test needs chains of several lengths"
+    assert total_variation(found, expected) < 1e-6
+
+
+def test_a_chain_that_ends_by_its_last_draft_is_found_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    target, lean = HFTarget.load(tiny_folder, aux_layers=layers), load_target(tiny_folder)
-    drafter = make_drafter("eagle3", tiny_folder, target, aux_layers=layers)
-    assert drafter.fc.weight.shape == (32, 32 * len(layers))
-    save_drafter(tmp_path / "d", drafter, {})
-    loaded, _ = load_drafter(tmp_path / "d", TargetTensors(lean.embedding, lean.lm_head_weight), tiny_folder)
-    assert loaded.config.aux_layers == layers
-    proposer = tree_proposer(lean, loaded, head_of(loaded), TreeSettings(2, 2, 7))
-    rows, _ = watch_rows(proposer)
-    result = Decoder(lean, proposer).generate(PROMPT, max_new_tokens=12, stop_ids=())
-    found = torch.cat(rows)
-    text = torch.tensor([(PROMPT + result.token_ids)[: len(found)]])
-    states = target.capture(text, torch.arange(text.shape[1])[None], torch.ones_like(text))
-    torch.testing.assert_close(found[: text.shape[1]], states.features[0], rtol=0, atol=5e-4)
-    torch.testing.assert_close(
-        loaded.fuse(found[: text.shape[1]]), drafter.fuse(states.features[0]), rtol=1e-3, atol=2e-3
-    )
+    """Dropping a drawn draft because of what it is changes the distribution of the token after it: the proof sees
+    it."""
+    folder = small_target(tmp_path)
+    lean = load_target(folder)
+    expected = target_distribution(HFTarget.load(folder), [3, 1, 2], 1.0, 2)
+    finish = ConfidentBackend.worth
+
+    def too_late(self: ConfidentBackend, frontier: Any, level: int) -> bool:
+        self.unwanted = frontier.tokens[0, 0] < 2  # type: ignore[attr-defined]
+        return finish(self, frontier, level)
+
+    tree = fixed.SampledGrowth.finish
+    decoder = confident(folder, lean, depth=1, confidence=0.05, draft_sampling=True)
+    backend: Any = decoder.proposer.backend  # type: ignore[union-attr]
+
+    def dropped(self: Any, roots: Any) -> Any:
+        if len(self._tokens) == 1 or not backend.unwanted:
+            return tree(self, roots)
+        self._tokens = self._tokens[:1]
+        self._dead = [{1}]  # the first draft, because of its token
+        return tree(self, roots)
+
+    monkeypatch.setattr(ConfidentBackend, "worth", too_late)
+    monkeypatch.setattr(fixed.SampledGrowth, "finish", dropped)
+    found, _ = engine_distribution(decoder, 1.0, 2)
+    assert total_variation(found, expected) > 1e-3
+
+
+def test_what_has_no_confidence_is_refused(tmp_path: Path) -> None:
+    folder = tiny_target(tmp_path / "target")
+    lean, drafter = load_target(folder), make_drafter("dflash", folder, HFTarget.load(folder))
+    spec = MethodSpec(tree="chain", depth=2, confidence=0.5)
+    with pytest.raises(UsageError, match="confidence head"):
+        make_proposer("dflash", ProposerParts(lean, drafter, None, spec))
+    drafter = make_drafter("dspark", folder, HFTarget.load(folder))
+    spec = MethodSpec(tree="dynamic", depth=2, topk=2, total_nodes=6, confidence=0.5)
+    with pytest.raises(UsageError, match="chain"):
+        make_proposer("dspark", ProposerParts(lean, drafter, None, spec))

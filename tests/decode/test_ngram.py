@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.decode.drafting import TokenPath, tree_paths
 from vocabforge.core.errors import UsageError
 from vocabforge.decode.interface import Commit, Plan
 from vocabforge.decode.proposers.ngram import NgramIndex, NgramProposer, build
@@ -16,8 +17,6 @@ from vocabforge.decode.proposers.registry import ProposerParts
 from vocabforge.decode.spec import MethodSpec
 from vocabforge.decode.tree import DraftTree
 from vocabforge.models.kv_cache import KVCache
-
-Path = tuple[int, ...]
 
 
 def places(text: list[int], shortest: int, longest: int) -> list[int]:
@@ -65,15 +64,11 @@ def propose(proposer: NgramProposer, roots: list[int], plan: Plan | None = None)
     return proposer.propose(torch.tensor(roots), plan or proposer.plan, None, lambda part: None)
 
 
-def paths(tree: DraftTree, row: int) -> list[Path]:
+def paths(tree: DraftTree, row: int) -> list[TokenPath]:
     """Tokens below the root on the way to every living node."""
-    found: list[Path] = [()]
-    for node in range(1, tree.tokens.shape[1]):
-        if tree.alive is None or bool(tree.alive[row, node]):
-            parent = int(tree.parents[row, node])
-            assert parent < node
-            assert int(tree.depths[row, node]) == len(found[parent]) + 1
-            found.append((*found[parent], int(tree.tokens[row, node])))
+    alive = torch.ones_like(tree.tokens[row]) if tree.alive is None else tree.alive[row]
+    found = [path for path, there in zip(tree_paths(tree, row), alive.tolist()) if there]
+    assert tree.depths[row][alive.bool()].tolist() == [*map(len, found)]
     return found[1:]
 
 
@@ -130,7 +125,7 @@ def test_trees_hold_the_first_different_continuations(
     plan = Plan(3, data.draw(st.integers(5, 3 * branches + 1)))
     tree = propose(proposer, [text[-1] for text in texts], plan)
     for row, text in enumerate(texts):
-        expected: list[Path] = []
+        expected: list[TokenPath] = []
         kept: list[list[int]] = []
         for place in places(text, 1, 3)[: 4 * branches]:
             draft = following(text, place, 3)
@@ -141,18 +136,6 @@ def test_trees_hold_the_first_different_continuations(
     if tree.tokens.shape[1] > 1:
         assert tree.tokens.shape[1] == plan.nodes
     assert not tree.chain or tree.tokens.shape[1] == 1
-
-
-def test_a_text_without_repetition_is_decoded_plainly() -> None:
-    proposer = made(2)
-    begin(proposer, 0, [1, 2, 3])
-    begin(proposer, 1, [4, 5])
-    tree = propose(proposer, [3, 5])
-    assert (tree.tokens.tolist(), tree.alive, tree.chain) == ([[3], [5]], None, True)
-    proposer.commit(commit([1], [6]))  # now the first row repeats itself
-    tree = propose(proposer, [1, 6])
-    assert tree.alive is not None
-    assert tree.alive.tolist() == [[True] * 5, [True] + [False] * 4]
 
 
 def test_rows_begin_anew_and_idle_rows_draft_nothing() -> None:

@@ -7,31 +7,19 @@ import pytest
 import torch
 
 from tests.decode.drafting import eagle
-from tests.packing import pack
+from tests.train.ttt_reference import Document, capture, documents, pack
 from tests.worlds import tiny_drafter, ttt_loss
-from vocabforge.corpus.prepared.dataset import TrainingSequence
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.tree import TreeSettings
 from vocabforge.models.heads.registry import FullHead, StaticHead
 from vocabforge.models.lean.model import load_target
 from vocabforge.models.target.hf import HFTarget
-from vocabforge.train.capture.online import CapturedBatch, OnlineCapture, RowBatch
+from vocabforge.train.capture.online import CapturedBatch
 
 
-def packed(sequences: list[list[int]], length: int) -> RowBatch:
-    rows = pack([TrainingSequence(ids, [1] * len(ids)) for ids in sequences], length)
-    return RowBatch(
-        *(torch.from_numpy(a) for a in (rows.input_ids, rows.loss_mask, rows.document, rows.position))
-    )
-
-
-def capture(target: HFTarget, rows: RowBatch) -> CapturedBatch:
-    return OnlineCapture(target, 0)(rows, list(range(len(rows.input_ids))))
-
-
-def random_documents(seed: int, lengths: list[int], vocab: int) -> list[list[int]]:
-    rng = np.random.default_rng(seed)
-    return [rng.integers(0, vocab, n).tolist() for n in lengths]
+def whole(target: HFTarget, texts: list[list[int]], length: int) -> CapturedBatch:
+    """Texts in rows of one each, all of whose tokens count."""
+    return capture(target, pack([[Document(text, [1] * len(text))] for text in texts], length))
 
 
 def chain_course(hits: torch.Tensor, start: int, end: int) -> list[int]:
@@ -50,7 +38,7 @@ def chain_course(hits: torch.Tensor, start: int, end: int) -> list[int]:
 
 
 def train_on_own_text(target: HFTarget, drafter, texts: list[list[int]], steps: int = 110) -> None:
-    batch = capture(target, packed(texts, 96))
+    batch = whole(target, texts, 96)
     drafter.train()
     optimizer = torch.optim.Adam(drafter.parameters(), lr=5e-3)
     for _ in range(steps):
@@ -67,7 +55,7 @@ def test_accepted_length_predicted_by_training_metrics_is_the_decoders(tiny_fold
     torch.manual_seed(0)
     target, lean = HFTarget.load(tiny_folder), load_target(tiny_folder)
     plain = Decoder(lean, context=200)
-    prompts = random_documents(8, [6] * 5, target.vocab_size)
+    prompts = [document.ids for document in documents(8, [6] * 5)]
     texts = [p + plain.generate(p, max_new_tokens=60, stop_ids=()).token_ids for p in prompts]
     used = sorted({token for text in texts for token in text})
     ids = torch.tensor(used[: len(used) * 2 // 3]) if restricted else None
@@ -78,7 +66,7 @@ def test_accepted_length_predicted_by_training_metrics_is_the_decoders(tiny_fold
     decoder = Decoder(lean, proposer, context=200)
     predicted, measured = [], []
     for prompt, text in zip(prompts, texts):
-        batch = capture(target, packed([text], len(text)))
+        batch = whole(target, [text], len(text))
         with torch.no_grad():
             figures = ttt_loss(drafter, target, batch, steps=5, decay=1.0)[1]
             hits = torch.stack([step.hits[0] for step in figures])

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.decode.probability import all_ways
+from tests.decode.test_shapes import path_sets
 from vocabforge.decode.interface import DraftPolicy, Draw, Frontier, Plan
 from vocabforge.decode.request import SamplingParams
 from vocabforge.decode.sampling import SeededChance
-from vocabforge.decode.tree import DraftTree, TreeSettings, build_tree
+from vocabforge.decode.tree import DraftTree, build_tree
 from vocabforge.decode.trees import fixed as policy_shape
-from vocabforge.decode.trees.dynamic import DynamicPolicy
 from vocabforge.decode.trees.fixed import ShapePolicy
 from vocabforge.decode.trees.shapes import TreeShape, chain, default_shape, from_paths
 from vocabforge.models.heads.registry import DraftState
@@ -103,18 +103,8 @@ def by_hand(shape: TreeShape, row: int, logits: Any) -> list[int]:
     return tokens
 
 
-@st.composite
-def shapes(draw: st.DrawFn) -> TreeShape:
-    found: list[tuple[int, ...]] = []
-    for _ in range(draw(st.integers(1, 10))):
-        path = (*draw(st.sampled_from([(), *found])), draw(st.integers(0, 3)))
-        if path not in found and len(path) <= 4:
-            found.append(path)
-    return from_paths(found)
-
-
 @settings(max_examples=60, deadline=None)
-@given(shapes(), st.integers(1, 3), st.data())
+@given(path_sets().map(from_paths), st.integers(1, 3), st.data())
 def test_the_best_tokens_stand_where_the_shape_says(shape: TreeShape, rows: int, data: st.DataObject) -> None:
     policy, head = ShapePolicy(shape), PathHead(random_logits)
     plan = data.draw(st.sampled_from(policy.plans()))
@@ -130,19 +120,6 @@ def test_the_best_tokens_stand_where_the_shape_says(shape: TreeShape, rows: int,
     assert sum(drafted(policy, PathHead(random_logits))[1]) - 1 == policy.scratch
     assert max(head.asked) <= policy.width
     assert len(widths) == plan.levels
-
-
-@pytest.mark.parametrize("length", [1, 2, 5])
-def test_a_chain_is_the_dynamic_tree_of_width_one(length: int) -> None:
-    fixed, dynamic = ShapePolicy(chain(length)), DynamicPolicy(TreeSettings(1, length - 1, length + 1))
-    assert (fixed.plan, fixed.scratch, fixed.width) == (dynamic.plan, dynamic.scratch, dynamic.width)
-    assert fixed.plans() == dynamic.plans()
-    for plan in fixed.plans():
-        one, _ = drafted(fixed, PathHead(random_logits), 2, plan)
-        other, _ = drafted(dynamic, PathHead(random_logits), 2, plan)
-        assert one.chain
-        for name in ("tokens", "parents", "depths", "ancestors"):
-            assert torch.equal(getattr(one, name), getattr(other, name)), name
 
 
 def draws_of(chances: Sequence[Any], sampling: SamplingParams = SAMPLING) -> list[Draw]:

@@ -16,9 +16,15 @@ from torch import Tensor
 from tests.decode.markov import CHECK, NEVER, MarkovTarget, state_of, table
 from tests.decode.mutants import MUTANTS
 from tests.decode.probability import holm_rejections, p_value, upper_tail
-from tests.decode.proofs import OWN, TRANSFORMS, Case, proposer_for, reference_distribution
+from tests.decode.proofs import (
+    OWN,
+    TRANSFORMS,
+    Case,
+    proposer_for,
+    reference_distribution,
+    sequences_p_value,
+)
 from tests.shares import by_default
-from vocabforge.decode.engine import Decoder
 from vocabforge.decode.interface import Draw
 from vocabforge.decode.request import SamplingParams
 from vocabforge.decode.sampling import Chance, SeededChance, TokenHistory, target_weights
@@ -269,16 +275,6 @@ def test_the_same_test_rejects_each_mistake(name: str) -> None:
     assert value < LEVEL / len(CONFIGURATIONS), "Holm's strictest level"
 
 
-def engine_value(name: str, sample: bool, transform: str, count: int) -> float:
-    """p-value of sequences from a decoder of 32 rows, each with its own seed."""
-    target = MarkovTarget("plain", 4, 6)
-    decoder = Decoder(target, proposer_for(name, target, None, "static", sample=sample), rows=32)
-    case = Case(TRANSFORMS[transform])
-    results = decoder.generate_batch([case.request(seed) for seed in range(count)])
-    distribution = {tokens: float(weight) for tokens, weight in reference_distribution(target, case).items()}
-    return p_value(Counter(tuple(result.token_ids) for result in results), distribution)
-
-
 def engine_values(
     count: int, transforms: tuple[str, ...] = ("temperature", "all")
 ) -> dict[tuple[str, bool, str], float]:
@@ -289,7 +285,16 @@ def engine_values(
         for transform in transforms
         if not (name == "n-gram" and sample)
     ]
-    return {case: engine_value(*case, count) for case in cases}
+    target = MarkovTarget("plain", 4, 6)
+    return {
+        (name, sample, transform): sequences_p_value(
+            target,
+            proposer_for(name, target, None, "static", sample=sample),
+            Case(TRANSFORMS[transform]),
+            count,
+        )
+        for name, sample, transform in cases
+    }
 
 
 def test_sequences_of_the_whole_engine() -> None:

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
-from fractions import Fraction
 
 import pytest
 import torch
 from torch import Tensor
 
 from tests.decode.markov import KINDS, MarkovTarget
-from tests.decode.probability import AllBranches, plain_transform
 from tests.decode.proofs import (
     CASES,
     GREEDY,
@@ -34,14 +32,14 @@ from tests.decode.proofs import (
     Switching,
     Walker,
     check,
+    check_independent,
+    check_transform,
     exact_weights,
-    next_weights,
     proposer_for,
     reference_distribution,
     targets,
 )
 from tests.shares import by_default
-from vocabforge.decode.engine import Decoder
 from vocabforge.decode.interface import Plan
 from vocabforge.decode.proposers.registry import ProposerParts, make_proposer
 from vocabforge.models.heads.registry import HEADS
@@ -170,25 +168,13 @@ def test_stops_and_limits_inside_drafts(name: str) -> None:
 @pytest.mark.parametrize("sample", [False, True])
 @pytest.mark.parametrize("name", ["draft-model", "eagle3", "medusa"])
 def test_rows_are_independent(name: str, sample: bool) -> None:
-    """Two requests of one source of chance: their joint distribution is the product of their distributions."""
     target = targets("zeros")
     proposer = proposer_for(name, target, None, "siblings" if sample else "static", sample=sample)
     cases = [
         Case(TRANSFORMS["temperature"], (1, 0, 2, 1, 0), 2 if sample else 3),
         Case(TRANSFORMS["all"], (2, 2), 2),
     ]
-    sources: list[AllBranches] = []
-    decoder = Decoder(target, proposer, rows=2, chance=lambda seed: sources[0])
-    joint: dict[tuple[tuple[int, ...], ...], Fraction] = {}
-    waiting: list[list[int]] = [[]]
-    while waiting:
-        sources[:] = [AllBranches(waiting.pop())]
-        results = decoder.generate_batch([case.request(0) for case in cases])
-        outcome = tuple(tuple(result.token_ids) for result in results)
-        joint[outcome] = joint.get(outcome, Fraction(0)) + sources[0].weight
-        waiting += sources[0].open
-    first, second = (reference_distribution(target, case) for case in cases)
-    assert joint == {(a, b): p * q for (a, p), (b, q) in itertools.product(first.items(), second.items())}
+    check_independent(target, proposer, cases)
 
 
 @pytest.mark.parametrize(
@@ -248,16 +234,9 @@ def test_a_drafter_that_is_the_target_is_always_right(name: str, shape: str) -> 
 def test_the_transform_is_what_its_settings_say(name: str) -> None:
     """Against a second one in plain Python, on every context of up to three tokens."""
     for kind, vocab in itertools.product(KINDS, (3, 5)):
-        target = targets(kind, vocab, 1)
-        case = Case({**TRANSFORMS, **GREEDY}[name])
         for length in range(3):
             for output in itertools.product(range(vocab), repeat=length):
-                ours = next_weights(target, case, output)
-                logits = target.reference([*case.prompt, *output]).tolist()
-                plain = plain_transform(logits, case.sampling, case.prompt, output)
-                total, whole = sum(ours), sum(plain)
-                for found, expected in zip(ours, plain):
-                    assert float(found / total) == pytest.approx(expected / whole, abs=1e-6), (kind, output)
+                check_transform(targets(kind, vocab, 1), Case({**TRANSFORMS, **GREEDY}[name]), output)
 
 
 def test_a_markov_target_notices_what_a_pass_sees() -> None:

@@ -1,13 +1,9 @@
 """Drafting over a bridge between vocabularies is lossless: every random decision is walked, total variation exactly 0.
 
-Hand-made vocabularies (``foreign_support.py``), the real engine, proposers and verifiers, weights as fractions.
+Hand-made vocabularies (``cross_vocab.py``), the real engine, proposers and verifiers, weights as fractions.
 """
 
 from __future__ import annotations
-
-import itertools
-import math
-from fractions import Fraction
 
 import pytest
 
@@ -20,13 +16,13 @@ from tests.decode.cross_vocab import (
     foreign_proposer,
     target_of,
 )
-from tests.decode.probability import AllBranches, all_ways
 from tests.decode.proofs import (
     GREEDY,
     TRANSFORMS,
     Case,
     Switching,
     Walker,
+    check_independent,
     exact_weights,
     reference_distribution,
 )
@@ -202,28 +198,10 @@ def test_other_prompts(way: str) -> None:
 @pytest.mark.proof
 @pytest.mark.parametrize("way", ["tli, drawn chain", "slem, chain", "slrs, one token"])
 def test_rows_are_independent(way: str) -> None:
-    """Two requests of one source of chance: their joint distribution is the product of their distributions."""
     name = "lower case"
-    target = target_of(name, "zeros")
     cases = [
         Case(TRANSFORMS["temperature"], (0, 1, 3, 2), 2),
         Case(TRANSFORMS["all"], (2, 2), 3),
         Case(GREEDY["greedy"], (1, 2), 3),
     ]
-    sources: list[AllBranches] = []
-    decoder = Decoder(target, foreign_proposer(name, way), rows=3, chance=lambda seed: sources[0])
-
-    def run(chance: AllBranches) -> tuple[tuple[int, ...], ...]:
-        sources[:] = [chance]
-        return tuple(
-            tuple(one.token_ids) for one in decoder.generate_batch([case.request(0) for case in cases])
-        )
-
-    joint: dict[tuple[tuple[int, ...], ...], Fraction] = {}
-    for weight, outcome in all_ways(run):
-        joint[outcome] = joint.get(outcome, Fraction(0)) + weight
-    distributions = [reference_distribution(target, case) for case in cases]
-    assert joint == {
-        tuple(tokens for tokens, _ in ways): math.prod((share for _, share in ways), start=Fraction(1))
-        for ways in itertools.product(*(distribution.items() for distribution in distributions))
-    }
+    check_independent(target_of(name, "zeros"), foreign_proposer(name, way), cases)

@@ -20,12 +20,10 @@ from tests.decode.cross_vocab import (
     foreign_proposer,
     new_drafting,
     target_of,
-    wanted,
 )
 from tests.decode.cross_vocab_mutants import MUTANTS
 from tests.decode.probability import holm_rejections, p_value
-from tests.decode.proofs import TRANSFORMS, exact_weights
-from vocabforge.decode.engine import Decoder
+from tests.decode.proofs import TRANSFORMS, exact_weights, sequences_p_value
 from vocabforge.decode.sampling import SeededChance
 
 LEVEL = 1e-6  # family-wise
@@ -92,10 +90,8 @@ def engine_values(count: int) -> dict[tuple[str, str], float]:
     ):
         assert fits(name, way)
         case = case_of(name, TRANSFORMS["plain"])
-        decoder = Decoder(target_of(name, "plain"), foreign_proposer(name, way, ("plain", "plain")), rows=32)
-        results = decoder.generate_batch([case.request(seed) for seed in range(count)])
-        distribution = {tokens: float(weight) for tokens, weight in wanted(name, "plain", case).items()}
-        values[name, way] = p_value(Counter(tuple(result.token_ids) for result in results), distribution)
+        proposer = foreign_proposer(name, way, ("plain", "plain"))
+        values[name, way] = sequences_p_value(target_of(name, "plain"), proposer, case, count)
     return values
 
 

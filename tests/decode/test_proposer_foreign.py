@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,14 +14,25 @@ import pytest
 import torch
 
 from tests.decode.bridges import bridge, side
-from tests.decode.node_support import PROMPTS, Alternating, fresh, load_tiny, noisy, plain, requests
+from tests.decode.node_support import (
+    PROMPTS,
+    Alternating,
+    fresh,
+    load_tiny,
+    noisy,
+    plain,
+    requests,
+    sharp,
+)
+from tests.folders import edit_folder
 from tests.shares import by_default
+from tests.worlds import tiny_target
 from vocabforge.decode.cross_vocab import proposer as proposer_foreign
 from vocabforge.decode.engine import Decoder
-from vocabforge.decode.proposers.registry import ProposerParts, make_proposer
-from vocabforge.decode.request import Request
+from vocabforge.decode.proposers.registry import FOREIGN, ProposerParts, make_proposer
+from vocabforge.decode.request import Request, SamplingParams
 from vocabforge.decode.spec import MethodSpec
-from vocabforge.models.lean.model import LeanModel
+from vocabforge.models.lean.model import LeanModel, load_target
 from vocabforge.vocab.overlap.bridge import Bridge
 
 V = 61  # tokens of the tiny target; 0 begins a text, 1 ends it
@@ -48,7 +61,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> LeanModel:
 
 @pytest.fixture(scope="module")
 def drafter(tmp_path_factory: pytest.TempPathFactory) -> LeanModel:
-    return noisy(tmp_path_factory.mktemp("drafter"))
+    return noisy(load_tiny(tmp_path_factory.mktemp("drafter")))
 
 
 def shuffled(model: LeanModel, order: np.ndarray) -> LeanModel:
@@ -94,7 +107,7 @@ def check_cache(proposer: Any, drafter: LeanModel, rows: int) -> None:
         held = min(proposer._held[row], len(ids) - 1)
         assert passes.lengths[row] == len(ids) - 1
         if held:
-            cache = fresh(drafter, ids[:held], reach=passes.reach)[1]
+            cache = fresh(drafter, ids[:held])[1]
             torch.testing.assert_close(
                 passes.cache.k[:, row, :, :held], cache.k[:, 0, :, :held], rtol=1e-4, atol=1e-4
             )
@@ -120,17 +133,42 @@ def test_the_output_is_the_targets(
     check_cache(proposer, other, 1)
 
 
-@pytest.mark.parametrize("name", ["tli", "slem"])
+@pytest.mark.parametrize("family", [None, "mistral-window", "short"])
+@pytest.mark.parametrize("name", FOREIGN)
+def test_the_target_under_other_ids_is_always_right(name: str, family: str | None, tmp_path: Path) -> None:
+    """After any cycles, in rows of different lengths, with a window; or with a context as short as one."""
+    folder = tiny_target(tmp_path / "target")
+    ours = theirs = sharp(load_target(folder))
+    if family is not None:
+        window = {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": 24}
+        ours = theirs = sharp(load_target(edit_folder(folder, **window)))
+    if family == "short":
+        theirs = sharp(load_tiny(tmp_path / "short", max_position_embeddings=24))
+    order, slrs = an_order(), name == "slrs"
+    options = MethodSpec(depth=3) if slrs else SHAPES["chain"]
+    proposer = make_proposer(name, parts(ours, shuffled(theirs, order), same_words(SINGLE, order), options))
+    control = Alternating(proposer.plans(), (True, True, False, None, True))
+    decoder = Decoder(ours, proposer, rows=2, control=control)
+    asked = requests(30, [[0, *prompt] for prompt in PROMPTS])
+    results = decoder.generate_batch(asked)
+    assert [one.token_ids for one in results] == plain(ours, asked)
+    if slrs:  # the probability of a drawn text is the target's own
+        hot = [replace(one, sampling=SamplingParams(1.0, seed=at)) for at, one in enumerate(asked)]
+        results += decoder.generate_batch(hot)
+    for one in results:
+        assert one.accepted_by_depth == one.drafted_by_depth
+
+
+@pytest.mark.parametrize("name", FOREIGN)
 def test_long_texts_lose_their_beginning_in_the_drafters_cache_alone(
     name: str, target: LeanModel, drafter: LeanModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(proposer_foreign, "LEAST_ROOM", 24)
-    short = copy.copy(drafter)
-    short.config = copy.copy(drafter.config)
-    object.__setattr__(short.config, "max_positions", 12)
     order = an_order()
-    other = shuffled(short, order)
-    proposer = make_proposer(name, parts(target, other, same_words(LONGER, order)))
+    short = shuffled(drafter, order)
+    short.config = replace(short.config, max_positions=12)
+    options = MethodSpec(depth=3) if name == "slrs" else "chain"
+    proposer = make_proposer(name, parts(target, short, same_words(LONGER, order), options))
     asked = [Request(PROMPTS[2], 60), Request(PROMPTS[0], 40)]
     results = Decoder(target, proposer, rows=2).generate_batch(asked)
     assert [one.token_ids for one in results] == plain(target, asked)

@@ -4,47 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
 
-from tests.decode.build_support import grid_methods
-from tests.worlds import byte_tokenizer, tiny_drafter, tiny_target
+from tests.decode.build_support import methods_of
 from vocabforge.core.errors import ConfigError, MismatchError, UsageError
-from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.decode.build import models as build_models
 from vocabforge.decode.build.methods import recipe_methods
 from vocabforge.decode.build.recipe import DecodingRecipe, read_recipe, write_recipe
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.spec import MethodSpec
-from vocabforge.models.drafters.io import save_drafter
-from vocabforge.models.heads.io import HeadOwner, drafter_digest, save_head
-from vocabforge.models.heads.scorer import LowRankScorer
-from vocabforge.models.target.fingerprint import target_fingerprint
-from vocabforge.models.target.hf import HFTarget
-from vocabforge.vocab.subset.subset import VocabSubset, save_subset
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """``t`` target with tokenizer, ``d`` its drafter, ``v`` and ``w`` (another tokenizer's), ``r`` a ranker."""
-    place = tmp_path_factory.mktemp("recipe")
-    tiny_target(place / "t", vocab_size=261)
-    byte_tokenizer(place / "t")
-    tokenizer, target = load_tokenizer(place / "t").fingerprint, target_fingerprint(place / "t")
-    meta = {"target_fingerprint": target, "tokenizer_fingerprint": tokenizer}
-    save_drafter(place / "d", tiny_drafter(HFTarget.load(place / "t")), meta)
-    for name, owner in (("v", tokenizer), ("w", "another")):
-        ids = np.arange(40, 120, 2, dtype=np.int64)
-        save_subset(VocabSubset.from_ranked(ids, vocab_size=261, fingerprint=owner), place / name)
-    torch.manual_seed(0)
-    save_head(
-        place / "r",
-        "ranker",
-        LowRankScorer(32, 261, 8),
-        HeadOwner(drafter_digest(place / "d"), target, tokenizer),
-    )
-    return place
 
 
 def recipe_of(place: Path, **methods: dict) -> DecodingRecipe:
@@ -64,12 +32,16 @@ def test_what_is_written_is_read_again(place: Path, tmp_path: Path) -> None:
         tokenizer=place / "t",
         dtype="bfloat16",
         methods={
-            "wide tree": MethodSpec(drafter=place / "d", topk=4, depth=0, total_nodes=5),
+            "wide tree": MethodSpec(drafter=place / "a", topk=4, depth=0, total_nodes=5),
             "naïve: 'chain' #1": MethodSpec(
-                drafter=place / "d", vocab=place / "v", tree="chain", control="adaptive"
+                drafter=place / "a", vocab=place / "v", tree="chain", control="adaptive"
             ),
             "r": MethodSpec(
-                drafter=place / "d", head=place / "r", shortlist=30, head_rows="shared", ranker_fp8=False
+                drafter=place / "a",
+                head=place / "ranker-a",
+                shortlist=30,
+                head_rows="shared",
+                ranker_fp8=False,
             ),
             "n": MethodSpec(proposer="n-gram", ngram="1:4"),
         },
@@ -123,21 +95,22 @@ def test_what_is_wrong_with_a_recipe_is_said(tmp_path: Path, text: str, words: s
 def test_its_methods_are_those_of_the_command_line(place: Path) -> None:
     recipe = recipe_of(
         place,
-        small={"drafter": place / "d", "depth": 1, "topk": 2, "total_nodes": 6, "control": "fixed"},
-        cut={"drafter": place / "d", "vocab": place / "v", "tree": "chain", "depth": 2, "control": "fixed"},
-        ranked={"drafter": place / "d", "head": place / "r", "shortlist": 40},
-        core={"drafter": place / "d", "vocab": place / "v", "head": place / "r", "dynamic": "ranker:16"},
+        small={"drafter": place / "a", "depth": 1, "topk": 2, "total_nodes": 6, "control": "fixed"},
+        cut={"drafter": place / "a", "vocab": place / "v", "tree": "chain", "depth": 2, "control": "fixed"},
+        ranked={"drafter": place / "a", "head": place / "ranker-a", "shortlist": 40},
+        core={
+            "drafter": place / "a",
+            "vocab": place / "v",
+            "head": place / "ranker-a",
+            "dynamic": "ranker:16",
+        },
         said={"proposer": "n-gram"},
     )
     found = {method.name: method for method in recipe_methods(recipe)}
     assert list(found) == ["plain", "small", "cut", "ranked", "core", "said"]
 
-    def one(vocabs=(), name="d", **asked):
-        made = grid_methods(place / "t", [str(place / "d")], vocabs, control="fixed", **asked)
-        return next(method for method in made if method.name == name)
-
-    small = one(depth=1, topk=2, total_nodes=6)
-    cut = one([str(place / "v")], "d+v", tree="chain", depth=2)
+    small = methods_of(place, "a", depth=1, topk=2, total_nodes=6)["a"]
+    cut = methods_of(place, "a", vocabs=["v"], tree="chain", depth=2)["a+v"]
     for mine, theirs in ((found["small"], small), (found["cut"], cut)):
         assert mine.description == theirs.description
         assert drafted(mine) == drafted(theirs)
@@ -150,11 +123,10 @@ def test_its_methods_are_those_of_the_command_line(place: Path) -> None:
 
 
 def test_a_tree_that_suits_the_device(place: Path) -> None:
-    auto = MethodSpec(drafter=place / "d", tree="auto", topk=4)
-    fixed, adaptive = {"control": "fixed"}, {"control": "adaptive"}
-    short = {"tree": "chain", "depth": 3}
-    assert auto.on("cuda") == MethodSpec(drafter=place / "d", topk=4, **fixed)
-    assert auto.on("cpu") == MethodSpec(drafter=place / "d", **short, **adaptive)
+    auto = MethodSpec(drafter=place / "a", tree="auto", topk=4)
+    fixed, adaptive, short = {"control": "fixed"}, {"control": "adaptive"}, {"tree": "chain", "depth": 3}
+    assert auto.on("cuda") == MethodSpec(drafter=place / "a", topk=4, **fixed)
+    assert auto.on("cpu") == MethodSpec(drafter=place / "a", **short, **adaptive)
     assert MethodSpec(tree="auto", depth=4).on("cpu").depth == 4
     assert MethodSpec(topk=4).on("cpu", trained=True) == MethodSpec(topk=4, **adaptive)
     assert MethodSpec().on("cpu", trained=True) == MethodSpec(**short, **adaptive)
@@ -166,7 +138,7 @@ def test_a_tree_that_suits_the_device(place: Path) -> None:
     found = recipe_methods(recipe_of(place, auto=auto.given()), device="cpu")[1]
     assert "5 nodes on 4 levels" in found.description
     assert "adaptive control" in found.description
-    assert drafted(found)[0] == drafted(recipe_methods(recipe_of(place, a={"drafter": place / "d"}))[0])[0]
+    assert drafted(found)[0] == drafted(recipe_methods(recipe_of(place, a={"drafter": place / "a"}))[0])[0]
 
 
 def test_everything_is_loaded_once(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,11 +159,11 @@ def test_everything_is_loaded_once(place: Path, monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr(build_models, attribute, counted(name, getattr(build_models, attribute)))
     recipe = recipe_of(
         place,
-        a={"drafter": place / "d"},
-        b={"drafter": place / "d", "depth": 1, "topk": 3, "vocab": place / "v"},
-        c={"drafter": place / "d", "depth": 2, "topk": 3, "vocab": place / "v"},
-        d={"drafter": place / "d", "head": place / "r", "shortlist": 20},
-        e={"drafter": place / "d", "head": place / "r", "shortlist": 30},
+        a={"drafter": place / "a"},
+        b={"drafter": place / "a", "depth": 1, "topk": 3, "vocab": place / "v"},
+        c={"drafter": place / "a", "depth": 2, "topk": 3, "vocab": place / "v"},
+        d={"drafter": place / "a", "head": place / "ranker-a", "shortlist": 20},
+        e={"drafter": place / "a", "head": place / "ranker-a", "shortlist": 30},
     )
     methods = recipe_methods(recipe)
     assert loads == {"target": 1, "drafter": 1, "head": 1}
@@ -205,7 +177,7 @@ def test_everything_is_loaded_once(place: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_only_what_is_asked_for_is_built(place: Path) -> None:
-    recipe = recipe_of(place, a={"drafter": place / "d"}, b={"drafter": place / "missing"})
+    recipe = recipe_of(place, a={"drafter": place / "a"}, b={"drafter": place / "missing"})
     assert [one.name for one in recipe_methods(recipe, ["a"])] == ["plain", "a"]
     assert [one.name for one in recipe_methods(recipe, ["plain", "a"])] == ["plain", "a"]
     with pytest.raises(UsageError, match="no such method") as error:
@@ -215,7 +187,7 @@ def test_only_what_is_asked_for_is_built(place: Path) -> None:
 
 def test_what_does_not_belong_together_names_the_method(place: Path) -> None:
     recipe = recipe_of(
-        place, fine={"drafter": place / "d"}, odd={"drafter": place / "d", "vocab": place / "w"}
+        place, fine={"drafter": place / "a"}, odd={"drafter": place / "a", "vocab": place / "w"}
     )
     with pytest.raises(MismatchError, match="tokenizer") as error:
         recipe_methods(recipe)

@@ -75,25 +75,6 @@ def test_weights_are_those_of_transformers(sampling: SamplingParams) -> None:
         np.testing.assert_allclose(weights / weights.sum(), expected.numpy(), atol=2e-6)
 
 
-def test_ties_at_the_borders_go_to_the_lower_ids() -> None:
-    ties = torch.tensor([1.0, 2.0, 1.0, 2.0, 1.0, 0.0])
-    history = history_of([], [], 6)
-
-    def support(**settings: float) -> list[int]:
-        return np.flatnonzero(target_weights(ties, SamplingParams(1.0, **settings), history, [])).tolist()  # type: ignore[arg-type]
-
-    assert support(top_k=1) == [1]
-    assert support(top_k=2) == [1, 3]
-    assert support(top_k=3) == [0, 1, 3]
-    assert support(top_k=4) == [0, 1, 2, 3]
-    assert support(top_p=0.2) == [1]
-    assert support(top_p=0.65) == [0, 1, 3]
-    assert support(top_k=4, top_p=0.75) == [0, 1, 3]  # the mass is that of what top-k leaves
-    assert support(min_p=0.2) == [0, 1, 2, 3, 4]
-    assert support(min_p=1.0) == [1, 3]
-    assert target_weights(ties, SamplingParams(), history, []).tolist() == [0, 1, 0, 0, 0, 0]
-
-
 def test_tiny_temperatures_are_greedy_and_finite() -> None:
     for temperature in (1e-6, 1e-30, 1e-44, 1e-300, 5e-324):
         sampling = SamplingParams(temperature)

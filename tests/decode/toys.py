@@ -14,10 +14,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.decode.drafting import tree_paths
 from tests.decode.probability import AllBranches, Distribution, all_ways, fractions
 from vocabforge.decode import sampling
 from vocabforge.decode.request import SamplingParams
-from vocabforge.decode.sampling import Chance, TokenHistory, Weights, draft_weights
+from vocabforge.decode.sampling import Chance, SeededChance, TokenHistory, Weights, draft_weights
 from vocabforge.decode.tree import DraftDistribution, DraftTree, build_tree
 from vocabforge.decode.verify import match as verify_match
 from vocabforge.decode.verify import point as verify_sampling
@@ -82,18 +83,9 @@ def batch_of(trees: Sequence[DraftTree], levels: int) -> DraftTree:
     return replace(build_tree(padded("tokens"), padded("parents"), levels), alive=alive)
 
 
-def paths(tree: DraftTree, row: int = 0) -> list[tuple[int, ...]]:
-    """Tokens from below the root to each node of a row."""
-    found: list[tuple[int, ...]] = [()]
-    tokens, parents = tree.tokens[row].tolist(), tree.parents[row].tolist()
-    for token, parent in list(zip(tokens, parents))[1:]:
-        found.append((*found[parent], token))
-    return found
-
-
 def tree_logits(toy: Toy, tree: DraftTree, row: int = 0) -> Tensor:
     """(N, V) of the target on the nodes of a row."""
-    return torch.stack([toy.logits(path) for path in paths(tree, row)])
+    return torch.stack([toy.logits(path) for path in tree_paths(tree, row)])
 
 
 PROMPT = [0, 1]
@@ -189,23 +181,14 @@ def output_distribution(
     return distribution
 
 
-class Always:
+def always(uniform: float) -> SeededChance:
     """A source whose uniform number is always the same."""
-
-    def __init__(self, uniform: float) -> None:
-        from vocabforge.decode.sampling import SeededChance
-
-        self._chance = SeededChance(0)
-        self._chance._uniform = lambda: uniform  # type: ignore[method-assign, assignment, misc]
-
-    def happens(self, weight: Any, total: Any) -> bool:
-        return self._chance.happens(weight, total)
-
-    def draw(self, weights: np.ndarray[Any, Any]) -> int:
-        return self._chance.draw(weights)
+    chance = SeededChance(0)
+    chance._uniform = lambda: uniform  # type: ignore[method-assign, assignment, misc]
+    return chance
 
 
-def logits_of(*probabilities: float) -> torch.Tensor:
+def logits_of(*probabilities: float) -> Tensor:
     return torch.tensor(probabilities).log()
 
 
@@ -222,7 +205,7 @@ class Drafter:
     def __init__(
         self, toy: Toy, shortlist: Sequence[int], kind: str = "plain", without: bool = False
     ) -> None:
-        self.ids, self.without = np.array(sorted(shortlist)), without
+        self.toy, self.ids, self.without = toy, np.array(sorted(shortlist)), without
         self._source = toy if kind == "same" else Toy(toy.vocab, toy.seed + 100, kind)
         self._known: dict[tuple[int, ...], DraftDistribution] = {}
 

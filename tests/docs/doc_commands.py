@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import dropwhile, groupby, pairwise, takewhile
 from pathlib import Path
 
 from tests.worlds import ROOT
@@ -15,10 +16,10 @@ SHELL = ("bash", "sh", "shell", "console")
 # First words of a line that make it a command in a block without a language, and in an indented one.
 STARTS = ("vocabforge", "accelerate", "torchrun", "make", "python")
 _FENCE = re.compile(r"^(\s*)(```+|~~~+)\s*(\S*)")
-_ASSIGNMENT = re.compile(r"^[A-Z_][A-Z0-9_]*=")
+_ASSIGNMENT = re.compile(r"[A-Z_][A-Z0-9_]*=")
+_BEGINS = re.compile(rf"({_ASSIGNMENT.pattern}\S* )*({'|'.join(STARTS)})(\s|$)")
 _INLINE = re.compile(r"(?<!`)`((?:vocabforge|make) [^`]+)`(?!`)")
 _RECIPE = re.compile(r"\$\(vocabforge recipes path ([\w./-]+)\)")
-_VARIABLE = re.compile(r"\$(\w+|\{\w+\})")
 _ALTERNATIVES = re.compile(r"[\w-]+(\|[\w-]+)+")
 
 
@@ -53,7 +54,7 @@ class Command:
             return [self]
         most = max(word.count("|") + 1 for word in optional)
         full = [(*fixed, *(_alternative(word, number) for word in optional)) for number in range(most)]
-        return [Command(self.file, self.line, words, self.whole) for words in (tuple(fixed), *full)]
+        return [replace(self, words=words) for words in (tuple(fixed), *full)]
 
 
 @dataclass(frozen=True)
@@ -76,21 +77,17 @@ def blocks(text: str) -> Iterator[Block]:
     at = 0
     while at < len(lines):
         fence = _FENCE.match(lines[at])
+        end = at + 1
         if fence:
-            end = at + 1
             while end < len(lines) and not re.fullmatch(rf"\s*{fence[2]}\s*", lines[end]):
                 end += 1
-            body = tuple(line.removeprefix(fence[1]) for line in lines[at + 1 : end])
-            yield Block(at + 1, fence[3], body)
-            at = end + 1
+            yield Block(at + 1, fence[3], tuple(line.removeprefix(fence[1]) for line in lines[at + 1 : end]))
+            end += 1
         elif lines[at].startswith("    ") and lines[at].split()[:1] and lines[at].split()[0] in STARTS:
-            end = at
-            while lines[end].endswith("\\"):
+            while lines[end - 1].endswith("\\"):
                 end += 1
-            yield Block(at, "", tuple(line.strip() for line in lines[at : end + 1]))
-            at = end + 1
-        else:
-            at += 1
+            yield Block(at, "", tuple(line.strip() for line in lines[at:end]))
+        at = end
 
 
 def commands(path: Path, text: str | None = None) -> list[Command]:
@@ -101,35 +98,28 @@ def commands(path: Path, text: str | None = None) -> list[Command]:
     """
     file = path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else path.name
     text = path.read_text("utf-8") if text is None else text
-    found = []
-    for block in blocks(text):
-        if block.language in ("", *SHELL):
-            found += list(_block_commands(file, block))
-    return sorted([*found, *_inline_commands(file, text)], key=lambda one: one.line)
+    shell = [block for block in blocks(text) if block.language in ("", *SHELL)]
+    found = [command for block in shell for command in _of_block(file, block)]
+    return sorted([*found, *_in_sentences(file, text)], key=lambda command: command.line)
 
 
-def _block_commands(file: str, block: Block) -> Iterator[Command]:
-    known: dict[str, str] = {}
-    joined, start = "", 0
-    for number, line in enumerate(block.lines, 1):
-        start = start if joined else number
-        joined += line.strip().removeprefix("$ ") if not joined else " " + line.strip()
-        if joined.endswith("\\"):
-            joined = joined[:-1].rstrip()
-            continue
-        whole_line, joined = joined, ""
-        if block.language == "" and not _looks_like_command(whole_line):
+def _of_block(file: str, block: Block) -> Iterator[Command]:
+    lines = iter(enumerate(block.lines, block.line + 1))
+    for number, line in lines:
+        while line.endswith("\\"):
+            line = f"{line[:-1].rstrip()} {next(lines)[1].strip()}"
+        line = line.strip().removeprefix("$ ")
+        if not block.language and not _BEGINS.match(line):
             continue
         try:
-            named = _RECIPE.sub(lambda found: _recipe_file(found[1]), whole_line)
-            words = shlex.split(_filled(named, known), comments=True)
+            words = shlex.split(_RECIPE.sub(_recipe_file, line), comments=True)
         except ValueError as error:
-            raise ValueError(f"{file}:{block.line + start}: {error}: {whole_line}") from error
-        for part in _parts(words, known):
-            yield Command(file, block.line + start, part, "…" not in part)
+            raise ValueError(f"{file}:{number}: {error}: {line}") from error
+        for part in _parts(words):
+            yield Command(file, number, part, "…" not in part)
 
 
-def _inline_commands(file: str, text: str) -> Iterator[Command]:
+def _in_sentences(file: str, text: str) -> Iterator[Command]:
     inside = False
     for number, line in enumerate(text.split("\n"), 1):
         if _FENCE.match(line):
@@ -140,64 +130,25 @@ def _inline_commands(file: str, text: str) -> Iterator[Command]:
                 yield Command(file, number, tuple(words), whole=False)
 
 
-def _recipe_file(name: str) -> str:
-    """What the command prints, from the project's folder."""
-    return recipe_path(Path(name)).relative_to(ROOT).as_posix()
+def _recipe_file(match: re.Match[str]) -> str:
+    """What ``vocabforge recipes path`` prints, from the project's folder."""
+    return recipe_path(Path(match[1])).relative_to(ROOT).as_posix()
 
 
-def _looks_like_command(line: str) -> bool:
-    words = line.split()
-    while words and _ASSIGNMENT.match(words[0]):
-        if words[0].endswith(";"):
-            return True
-        words = words[1:]
-    return words[0] in STARTS if words else bool(line)
-
-
-def _filled(line: str, known: dict[str, str]) -> str:
-    """Variables that the block has set take their values, inside of words and between them."""
-
-    def value(match: re.Match[str]) -> str:
-        return known.get(match[1].strip("{}"), match[0])
-
-    if known:
-        return _VARIABLE.sub(value, line)
-    # The assignments of this very line are known to what stands behind them.
-    return line
-
-
-def _parts(words: Sequence[str], known: dict[str, str]) -> Iterator[tuple[str, ...]]:
-    """The commands of a line, parted by ``;`` and ``&&``; assignments are remembered and not given out."""
-    part: list[str] = []
-    for word in [*words, ";"]:
-        ends = word.endswith(";") or word == "&&"
-        if not ends or word.strip("&;"):
-            part.append(word.rstrip(";"))
+def _parts(words: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """The commands of a line, parted by ``;`` and ``&&``, without assignments, pipes and redirections."""
+    pieces = [piece for word in words for piece in ((word[:-1], ";") if word.endswith(";") else (word,))]
+    for ends, group in groupby(pieces, lambda word: word in (";", "&&")):
         if not ends:
-            continue
-        part = _without_redirection(part)
-        while part and _ASSIGNMENT.match(part[0]):
-            name, _, value = part.pop(0).partition("=")
-            if not part:
-                known[name] = _VARIABLE.sub(lambda m: known.get(m[1].strip("{}"), m[0]), value)
-        if part:
-            yield tuple(part)
-        part = []
-
-
-def _without_redirection(words: list[str]) -> list[str]:
-    kept: list[str] = []
-    skip = False
-    for word in words:
-        if word in ("|", "&"):
-            break
-        if word in (">", ">>", "2>", "<"):
-            skip = True
-        elif skip:
-            skip = False
-        else:
-            kept.append(word)
-    return kept
+            first = takewhile(lambda word: word not in ("|", "&"), group)
+            kept = (
+                word
+                for pair in pairwise(["", *first])
+                if not {*pair} & {">", ">>", "2>", "<"}
+                for word in pair[1:]
+            )
+            if part := tuple(dropwhile(_ASSIGNMENT.match, kept)):
+                yield part
 
 
 def _parted(words: Sequence[str]) -> tuple[list[str], list[str]]:

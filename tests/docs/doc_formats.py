@@ -6,44 +6,27 @@ import re
 
 from tests.worlds import ROOT
 
-PAGE = ROOT / "docs" / "formats.md"
 _CODE = re.compile(r"`([^`]+)`")
 
 
-def tables(heading: str) -> list[list[list[str]]]:
-    """The tables of a section, up to the next heading: rows of cells, the head left out.
-
-    Args:
-        heading: how its line goes on behind the hashes; the first that does is taken.
-    """
-    lines = PAGE.read_text("utf-8").splitlines()
-    at = next(
-        number for number, line in enumerate(lines) if re.match(rf"#+ {re.escape(heading)}", line) is not None
-    )
-    found: list[list[list[str]]] = []
-    inside = False
-    for line in lines[at + 1 :]:
-        if line.startswith("#"):
-            break
-        if not line.startswith("|"):
-            inside = False
-            continue
-        if not inside:
-            found.append([])
-        inside = True
-        found[-1].append([cell.strip() for cell in line.strip().strip("|").split("|")])
-    return [rows[2:] for rows in found]
+def rows_of(heading: str) -> list[list[str]]:
+    """The cells of the first table of a section, the head left out; ``heading``: how its line begins."""
+    text = (ROOT / "docs" / "formats.md").read_text("utf-8")
+    section = next(part for part in re.split(r"^#+ ", text, flags=re.M) if part.startswith(heading))
+    table = re.search(r"(?:^\|.*\n)+", section, re.M)
+    assert table is not None
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table[0].splitlines()[2:]]
 
 
-def keys(heading: str, table: int = 0) -> set[str]:
+def keys(heading: str) -> set[str]:
     """Names in the first column of a section's table."""
-    return {name for row in tables(heading)[table] for name in _CODE.findall(row[0])}
+    return {name for row in rows_of(heading) for name in _CODE.findall(row[0])}
 
 
 def keys_by_kind(heading: str) -> dict[str, set[str]]:
     """Names in the second column, by that of the first."""
     found: dict[str, set[str]] = {}
-    for row in tables(heading)[0]:
+    for row in rows_of(heading):
         (kind,) = _CODE.findall(row[0])
         found.setdefault(kind, set()).update(_CODE.findall(row[1]))
     return found

@@ -6,6 +6,7 @@ import functools
 import importlib.util
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from tests.docs.doc_commands import Command, blocks
 from tests.worlds import ROOT
 from vocabforge.cli import COMMANDS
 from vocabforge.cli.app import build_app
-from vocabforge.core.config import StrictModel, apply_overrides, read_yaml
+from vocabforge.core.config import apply_overrides, read_yaml
 from vocabforge.core.errors import VocabForgeError
 from vocabforge.core.registry import load_attribute
 
@@ -28,7 +29,7 @@ NUMBERS = {"R": "0", "N": "2", "K": "2", "D": "2", "PORT": "29500"}
 GENERIC = {"COMMAND", "KIND"}
 # Programs of others, whose options are theirs.
 FOREIGN_MODULES = ("sglang", "vllm", "http", "pip", "venv")
-_OVERRIDE = re.compile(r"^([a-z_][\w.-]*)=(.*)$", re.DOTALL)
+_OVERRIDE = re.compile(r"^[a-z_][\w.-]*=")
 
 
 class Wrong(Exception):
@@ -78,27 +79,19 @@ def check_ours(arguments: list[str], *, whole: bool = True) -> None:
     Raises:
         Wrong: an unknown command, option, choice or key.
     """
-    if not arguments or arguments[0].startswith("-"):
-        name, rest = None, arguments
-    else:
-        name, *rest = arguments
-    if name is None or name in GENERIC:
-        found: Any = program()
-    elif name not in program().commands:
+    name, *rest = arguments if arguments and arguments[0][:1] != "-" else ("", *arguments)
+    if name and name not in GENERIC and name not in program().commands:
         raise Wrong(f"there is no command {name!r}")
-    else:
-        found = program().commands[name]
+    command = program().commands.get(name, program())
     if whole:
-        context = _parsed(found, name, rest)
-        _check_overrides(str(name), context.params, rest)
-    else:
-        known = {opt for p in found.params for opt in (*p.opts, *p.secondary_opts)} | {"--help", "-h"}
-        unknown = [word for word in rest if word.startswith("-") and word.split("=")[0] not in known]
-        if unknown:
-            raise Wrong(f"{name} has no option {', '.join(unknown)}")
+        _check_overrides(name, _parsed(command, name, rest).params, rest)
+        return
+    known = {opt for p in command.params for opt in (*p.opts, *p.secondary_opts)} | {"--help", "-h"}
+    if unknown := [word for word in rest if word.startswith("-") and word.split("=")[0] not in known]:
+        raise Wrong(f"{name} has no option {', '.join(unknown)}")
 
 
-def _parsed(command: Any, name: str | None, rest: list[str]) -> Any:
+def _parsed(command: Any, name: str, rest: list[str]) -> Any:
     try:
         return command.make_context(name, list(rest))
     except click.exceptions.Exit as error:  # --help, --version, --list-…
@@ -109,58 +102,32 @@ def _parsed(command: Any, name: str | None, rest: list[str]) -> Any:
         raise Wrong(str(error.format_message())) from error
 
 
-# --- key.sub=value
-
-
-def overrides_of(arguments: Sequence[str]) -> list[str]:
-    """Words like ``optim.steps=10`` that are no option's value."""
-    found = []
-    for before, word in zip(["", *arguments], arguments, strict=False):
-        if _OVERRIDE.match(word) and not before.startswith("-"):
-            found.append(word)
-    return found
-
-
 def _check_overrides(name: str, params: dict[str, Any], rest: Sequence[str]) -> None:
-    given = params.get("overrides") or params.get("settings") or ()
-    items = [word for word in given if "=" in word]
-    stray = [word for word in overrides_of(rest) if _OVERRIDE.match(word) and word not in items]
-    if stray and name in ("train-drafter", "train-router", "capture"):
-        raise Wrong(f"not read as an override: {', '.join(stray)}")
-    if items:
-        model, base = _configuration(name, params)
-        check_keys(model, base, items)
-
-
-def _configuration(name: str, params: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """The class that reads a command's overrides, and the values of its recipe where that is in this project."""
+    """Each ``key.sub=value`` names a key of the command's configuration and has a value of its type."""
     from vocabforge.train.config import RouterTrainConfig, TrainConfig
 
-    models = {"train-router": RouterTrainConfig, "train-drafter": TrainConfig, "capture": TrainConfig}
+    if name not in ("train-drafter", "train-router", "capture"):
+        return
+    items = [word for word in params.get("overrides") or () if "=" in word]
+    written = [word for before, word in pairwise(["", *rest]) if _OVERRIDE.match(word) and before[:1] != "-"]
+    if stray := [word for word in written if word not in items]:
+        raise Wrong(f"not read as an override: {', '.join(stray)}")
+    if not items:
+        return
     recipe = params.get("config")
     values = read_yaml(ROOT / recipe) if recipe is not None and (ROOT / recipe).is_file() else {}
-    return models.get(name, TrainConfig), values
-
-
-def check_keys(model: Any, base: dict[str, Any], items: Sequence[str]) -> None:
-    """Each override names a key of the configuration and has a value of its type.
-
-    Raises:
-        Wrong: it does not.
-    """
-    if not issubclass(model, StrictModel):
-        raise TypeError(model)
+    model = RouterTrainConfig if name == "train-router" else TrainConfig
     try:
-        model.model_validate(apply_overrides(dict(base), items))
+        model.model_validate(apply_overrides(values, items))
     except VocabForgeError as error:
         raise Wrong(error.render().split("\n")[0]) from error
     except ValidationError as error:
         keys = [item.partition("=")[0] for item in items]
         for problem in error.errors():
             where = ".".join(str(part) for part in problem["loc"])
-            ours_it_is = any(where == key or where.startswith(key + ".") for key in keys)
+            given = any(where == key or where.startswith(key + ".") for key in keys)
             # A missing key is the reader's to give; what a whole section lacks, too.
-            if ours_it_is and problem["type"] not in ("missing", "value_error"):
+            if given and problem["type"] not in ("missing", "value_error"):
                 raise Wrong(f"{where}: {problem['msg']}") from error
 
 
@@ -193,11 +160,6 @@ def _quietly(parser: Any, words: list[str]) -> Any:
     return parser.parse_args(words)
 
 
-@functools.cache
-def make_targets() -> frozenset[str]:
-    return frozenset(re.findall(r"^([a-z][\w-]*):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
-
-
 def _check_make(words: list[str]) -> None:
     makefile = (ROOT / "Makefile").read_text("utf-8")
     for word in words:
@@ -205,7 +167,7 @@ def _check_make(words: list[str]) -> None:
         if is_variable:
             if not re.search(rf"\$\({name}\)|^{name} *[?:]?=", makefile, re.MULTILINE):
                 raise Wrong(f"the Makefile reads no {name}")
-        elif word not in make_targets():
+        elif not re.search(rf"^{re.escape(word)}:", makefile, re.MULTILINE):
             raise Wrong(f"the Makefile has no target {word!r}")
 
 

@@ -6,45 +6,64 @@ earlier command of its document has made it.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 HUB_NAMES = (
-    *("Qwen/Qwen3-0.6B", "Qwen/Qwen3-8B", "meta-llama/Meta-Llama-3-8B-Instruct"),
-    "meta-llama/Llama-3.1-8B-Instruct",
-    *("meta-llama/Llama-3.2-1B-Instruct", "allenai/OLMo-2-1124-7B-Instruct"),
+    *("Qwen/Qwen3-0.6B", "Qwen/Qwen3-8B", "meta-llama/Llama-3.1-8B-Instruct"),
+    "meta-llama/Llama-3.2-1B-Instruct",
 )
 # Of commands that are read and not executed.
-READ_NAMES = ("HuggingFaceTB/SmolLM2-135M-Instruct", "google/gemma-3-270m")
+READ_NAMES = (
+    *("meta-llama/Meta-Llama-3-8B-Instruct", "allenai/OLMo-2-1124-7B-Instruct"),
+    *("HuggingFaceTB/SmolLM2-135M-Instruct", "google/gemma-3-270m"),
+)
 # thing of the world -> the names that stand for it. A document's own name stands behind "FILE:".
 GIVEN: dict[str, tuple[str, ...]] = {
     "target": ("MODEL", "TARGET", "model", "MODEL_A", *HUB_NAMES),
     "other_model": ("MODEL_B", "ANY_MODEL", "docs/guides/any-drafter.md:DRAFTER"),
     "small_model": ("SMALL_MODEL",),
-    "drafter": ("run/drafter", "RUN/drafter", "elsewhere/eagle3", "theirs"),
     "run": ("OUTPUT", "RUN"),
-    "ranker": ("run/heads/ranker", "RUN/heads/ranker"),
-    "router": ("router/router", "router-run/router"),
+    "run/drafter": ("run/drafter", "RUN/drafter", "elsewhere/eagle3", "theirs"),
+    "run/heads/ranker": ("run/heads/ranker", "RUN/heads/ranker"),
+    "router_run/router": ("router/router", "router-run/router"),
     "questions": ("prompts.jsonl", "QUESTIONS.jsonl", "heldout.jsonl", "run/heldout_prompts.jsonl"),
     "chats": ("chats.jsonl", "chat.jsonl", "responses.jsonl"),
     "chats_parquet": ("chats.parquet",),
     "texts": ("texts", "corpus", "corpus/code"),
     "packed": ("corpus/en/**/*.jsonl.zst",),
     "text": ("held_out.txt",),
-    "counts": (
-        *("counts", "other_counts", "held_out_counts", "counts_a"),
-        "ARTEFACT",
-    ),
+    "counts": ("counts", "other_counts", "held_out_counts", "counts_a", "ARTEFACT"),
     "more_counts": ("counts_b",),
     "domain_counts": ("docs/guides/draft-vocabulary.md:counts",),
     "subset": ("SUBSET", "subset", "subsets/r8192", "subsets/r16384", "subsets/r32768", "subsets/2048"),
     "results": ("results",),
-    "more_results": ("results-2",),
     "recipe": ("RECIPE.yaml",),
     "recipe_without_data": ("recipe.yaml",),
     "mtp_target": ("docs/guides/mtp.md:model",),
     "mtp_recipe": ("mtp.yaml",),
     "medusa_recipe": ("medusa.yaml",),
     "tuned": ("tuned",),
+}
+# thing of the world -> the command that makes it; ``SMALLER`` and its output are added.
+COMMANDS = {
+    "counts": "count-freq --tokenizer $target --input $text $chats",
+    "more_counts": "count-freq --tokenizer $target --input $stories",
+    "domain_counts": "count-freq --tokenizer $target --domain english=$text --domain code=$chats",
+    "subset": "select-vocab --counts $counts --target $target --size 64",
+    "run": "train-drafter --config $recipe",
+    "clusters": "cluster-vocab --target $target",
+    "router_run": "train-router --target $target --drafter $run/drafter --clusters $clusters --input $chats",
+    "results": "eval --target $target --drafter eagle3=$run/drafter --benchmark spec-bench --data $benchmarks",
+    "tuned": "tune --target $target --drafter $run/drafter --prompts $questions",
+}
+# thing of the world -> what stands in the file. Outputs are relative: in the folder of the document.
+RECIPES = {
+    "recipe": "target: $target\noutput: of-recipe\nheads: {ranker: {rank: 4, shortlist: 16}}\n"
+    "optim: {steps: 2, batch_size: 1}\nttt: {steps: 2}\n"
+    "data: {train: [$chats], heldout_documents: 4, heldout_prompts: 2, sequence_length: 128}\n",
+    "recipe_without_data": "target: $target\noutput: of-recipe\nheads: {ranker: {rank: 4, shortlist: 16}}\n"
+    "optim: {steps: 2, batch_size: 1}\nttt: {steps: 2}\n",
+    "medusa_recipe": "data: {train: [$chats]}\ndrafter: {kind: medusa}\noptim: {steps: 2}\n",
+    "mtp_recipe": "target: $mtp_target\noutput: mtp-run\ndata: {train: [$chats]}\n"
+    "drafter: {kind: mtp, init: $mtp_target}\nttt: {decay: 0.6, loss: ce}\noptim: {steps: 2}\n",
 }
 
 # Words of the documents that are too large here, or a machine's.
@@ -89,86 +108,50 @@ SMALLER: dict[str, tuple[str, ...]] = {
         *("--depth", "0,1", "--topk", "2", "--total-nodes", "6", "--max-new-tokens", "6"),
         *("--limit", "4", "--seconds", "2"),
     ),
-    "export": (),
-    "revocab": (),
 }
 
 
-class Kept(NamedTuple):
-    """Commands that are not executed here, and why; with ``plan`` they are with these words."""
-
-    file: str
-    begins: str
-    reason: str
-    plan: tuple[str, ...] = ()
-
-
+# Commands that are not executed here -> why. A document and the words that they begin with.
 _ELSEWHERE = "needs GPUs, or minutes; every recipe is trained, shrunken, in tests/pipeline/test_recipes.py"
-_OF_THE_GUIDE = "of code that the guide adds; tests/contracts/test_guide_examples.py executes it"
-_SERVERS = "real servers; tests/servers/test_eval_server.py"
+_REAL = "a real model; make smollm2 and make test-smollm2"
+_GUIDE = "of code that the guide adds; tests/contracts/test_guide_examples.py executes it"
 _STATES = "a real server; tests/servers/test_capture_server.py"
+_SERVERS = "real servers; tests/servers/test_eval_server.py"
 _PROCESSES = "several processes; tests/train/test_distributed.py"
-_MANY = "accelerate launch --config_file recipes/accelerate/multi_gpu.yaml -m vocabforge train-drafter"
-_SHORTLIST = "heads.ranker.shortlist=16"
-_PUSHED = "the Hub; tests/cli/test_push_cli.py"
-KEPT: tuple[Kept, ...] = (
-    *(
-        Kept(
-            "docs/guides/train-drafter.md",
-            f"{_MANY} --config recipes/models/{name}",
-            _ELSEWHERE,
-            (*more, "--plan"),
-        )
-        for name, *more in (("llama3-8b",), ("qwen3-8b", _SHORTLIST), ("olmo2-7b", _SHORTLIST))
-    ),
-    Kept("docs/guides/targets.md", "vocabforge generate --target model.gguf", "tests/core/test_gguf.py"),
-    Kept("README.md", "vocabforge generate --target HuggingFaceTB", "a real model; make test-smollm2"),
-    Kept("README.md", "vocabforge eval --target HuggingFaceTB", "a real model; make test-smollm2"),
-    Kept("README.md", "vocabforge train-drafter --config smollm2-135m", "a real model; make smollm2"),
-    Kept(
-        "docs/guides/real-model.md",
-        "vocabforge eval --target HuggingFaceTB",
-        "a real model; make test-smollm2",
-    ),
-    Kept("docs/guides/eight-billion.md", "accelerate launch", _ELSEWHERE),
-    Kept("docs/guides/eight-billion.md", "vocabforge train-drafter --config qwen3-8b", _ELSEWHERE),
-    Kept("docs/commands.md", "vocabforge push", _PUSHED),
-    Kept("docs/guides/serving.md", "vocabforge push", _PUSHED),
-    Kept("docs/guides/serving.md", "vocabforge eval", _SERVERS),
-    Kept("docs/commands.md", "vocabforge eval --server", _SERVERS),
-    Kept(
+_EXPORT = "vocabforge export --drafter run/drafter"
+KEPT: dict[tuple[str, str], str] = {
+    ("README.md", "vocabforge generate --target HuggingFaceTB"): _REAL,
+    ("README.md", "vocabforge eval --target HuggingFaceTB"): _REAL,
+    ("README.md", "vocabforge train-drafter --config smollm2-135m"): _REAL,
+    ("docs/guides/real-model.md", "vocabforge eval --target HuggingFaceTB"): _REAL,
+    (
+        "docs/guides/train-drafter.md",
+        "accelerate launch --config_file recipes/accelerate/multi_gpu",
+    ): _ELSEWHERE,
+    ("docs/guides/eight-billion.md", "accelerate launch"): _ELSEWHERE,
+    ("docs/guides/eight-billion.md", "vocabforge train-drafter --config qwen3-8b"): _ELSEWHERE,
+    ("docs/guides/targets.md", "vocabforge generate --target model.gguf"): "tests/core/test_gguf.py",
+    (
         "docs/commands.md",
-        "vocabforge export --drafter run/drafter --format vllm",
-        "a head of another run there",
-    ),
-    Kept(
-        "docs/guides/capture.md", "vocabforge capture --config RECIPE.yaml --output states/ --server", _STATES
-    ),
-    Kept("docs/guides/capture.md", "vocabforge train-drafter --config RECIPE.yaml capture.server", _STATES),
-    Kept(
+        "vocabforge count-freq --tokenizer MODEL --input slimpajama",
+    ): "a data set of the Hub",
+    ("docs/commands.md", "vocabforge demo"): "tests/pipeline/test_demo.py",
+    ("docs/commands.md", "vocabforge eval --server"): _SERVERS,
+    ("docs/guides/serving.md", "vocabforge eval"): _SERVERS,
+    ("docs/guides/capture.md", "vocabforge capture --config RECIPE.yaml --output states/ --server"): _STATES,
+    ("docs/guides/capture.md", "vocabforge train-drafter --config RECIPE.yaml capture.server"): _STATES,
+    ("docs/commands.md", f"{_EXPORT} --format vllm"): "a head of another run there",
+    (
         "docs/guides/serving.md",
-        "vocabforge export --drafter run/drafter --target model/ --format gguf",
-        "a tokenizer that llama.cpp knows; tests/export/test_gguf_target.py",
-    ),
-    Kept(
-        "docs/guides/serving.md",
-        "vocabforge export --drafter run/drafter --format block",
-        "another kind of drafter; tests/cli/test_export_cli.py",
-    ),
-    Kept("docs/commands.md", "vocabforge demo", "tests/pipeline/test_demo.py"),
-    Kept("docs/guides/add-a-draft-head.md", "vocabforge", _OF_THE_GUIDE),
-    Kept("docs/guides/add-a-drafter.md", "vocabforge", _OF_THE_GUIDE),
-    Kept("docs/guides/add-a-server.md", "vocabforge", _OF_THE_GUIDE),
-    *(
-        Kept(
-            "docs/guides/several-gpus.md",
-            f"accelerate launch --config_file recipes/accelerate/{name}",
-            _PROCESSES,
-        )
-        for name in ("multi_gpu", "fsdp2", "zero3", "two_machines", "cpu_two")
-    ),
-    Kept("docs/guides/several-gpus.md", "torchrun", _PROCESSES),
-)
+        f"{_EXPORT} --target model/ --format gguf",
+    ): "tests/export/test_gguf_target.py",
+    ("docs/guides/serving.md", f"{_EXPORT} --format block"): "another drafter; tests/cli/test_export_cli.py",
+    ("docs/guides/add-a-draft-head.md", "vocabforge"): _GUIDE,
+    ("docs/guides/add-a-drafter.md", "vocabforge"): _GUIDE,
+    ("docs/guides/add-a-server.md", "vocabforge"): _GUIDE,
+    ("docs/guides/several-gpus.md", "accelerate launch --config_file recipes/accelerate/"): _PROCESSES,
+    ("docs/guides/several-gpus.md", "torchrun"): _PROCESSES,
+}
 # Programs whose commands are held against the project's files and never started.
 PROGRAMS = {
     "make": "the targets are what .ci/run and a user start; long, or for a GPU",

@@ -1,6 +1,6 @@
 """A tiny world in which the documented commands are executed: models, texts, and what earlier commands would have made.
 
-Everything is made when it is first asked for, by the commands themselves where there is one.
+Everything is made when it is first asked for, by the commands themselves where there is one (``doc_tables.py``).
 """
 
 from __future__ import annotations
@@ -10,19 +10,18 @@ import json
 import lzma
 import shutil
 from collections.abc import Sequence
-from functools import cached_property
 from pathlib import Path
+from string import Template
 
 from click.testing import Result
 
 from tests.cli.cli_support import in_this_process, invoke
-from tests.docs.doc_tables import GIVEN, SMALLER
+from tests.docs.doc_tables import COMMANDS, GIVEN, RECIPES, SMALLER
 from tests.models.mtp_targets import make_target as make_mtp_target
 from tests.pipeline.recipe_targets import make_chat
-from tests.worlds import ROOT, byte_tokenizer, make_target, make_vocab
+from tests.worlds import ROOT, byte_tokenizer, make_target, merging_tokenizer, tiny_target
 
 _STORY = "Once upon a time a small dog sat on a hill and saw the rain over the river. "
-_LAYERS = 8
 
 
 def run(*words: object) -> Result:
@@ -40,221 +39,109 @@ def run(*words: object) -> Result:
 
 
 class World:
-    """What the names of the documents stand for; each attribute is a path in ``folder``."""
+    """What the names of the documents stand for: ``world["run/drafter"]`` is a path, made when it is asked for."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._made: dict[str, Path] = {}
 
     def find(self, document: str, name: str) -> Path | None:
-        """What a name stands for in a document, made now if it was not yet; None where it stands for nothing."""
+        """What a name stands for in a document; None where it stands for nothing."""
         for wanted in (f"{document}:{name}", name):
             for thing, names in GIVEN.items():
                 if wanted in names:
-                    found: Path = getattr(self, thing)
-                    return found
+                    return self[thing]
         return None
 
-    @cached_property
-    def target(self) -> Path:
-        sizes = {"num_hidden_layers": _LAYERS, "max_position_embeddings": 2048}
-        return make_target(self.folder / "target", **sizes)
+    def __getitem__(self, name: str) -> Path:
+        thing, _, inside = name.partition("/")
+        if thing not in self._made:
+            self._made[thing] = self._make(thing)
+        return self._made[thing] / inside
 
-    @cached_property
-    def small_model(self) -> Path:
-        return make_target(self.folder / "small", seed=3, num_hidden_layers=2)
+    def _make(self, thing: str) -> Path:
+        place = self.folder / thing
+        if thing in COMMANDS:
+            words = Template(COMMANDS[thing]).substitute(self).split()  # type: ignore[arg-type]
+            output = [f"output={place}"] if words[0] == "train-drafter" else ["--output", place]
+            run(*words, *output, *SMALLER.get(words[0], ()))
+            return place
+        if thing in RECIPES:
+            place = place.with_suffix(".yaml")
+            place.write_text(Template(RECIPES[thing]).substitute(self), "utf-8")  # type: ignore[arg-type]
+            return place
+        made: Path = getattr(self, f"_{thing}")(place)
+        return made
 
-    @cached_property
-    def other_model(self) -> Path:
+    def _target(self, place: Path) -> Path:
+        return make_target(place, num_hidden_layers=8, max_position_embeddings=2048)
+
+    def _small_model(self, place: Path) -> Path:
+        return make_target(place, seed=3, num_hidden_layers=2)
+
+    def _other_model(self, place: Path) -> Path:
         """A draft model of another vocabulary, whose end token is ``</s>``."""
-        from tests.worlds import merging_tokenizer, tiny_target
-
-        folder = self.folder / "other"
-        letters = "abcdefghijklmnopqrstuvwxyzĠ"
-        size = merging_tokenizer(folder, letters, ("th", "the", "on", "in", "Ġa", "Ġthe"))
+        words = ("th", "the", "on", "in", "Ġa", "Ġthe")
+        size = merging_tokenizer(place, "abcdefghijklmnopqrstuvwxyzĠ", words)
         return tiny_target(
-            folder, seed=4, vocab_size=size, num_hidden_layers=2, bos_token_id=0, eos_token_id=1
+            place, seed=4, vocab_size=size, num_hidden_layers=2, bos_token_id=0, eos_token_id=1
         )
 
-    @cached_property
-    def chats(self) -> Path:
-        return make_chat(self.folder / "chats.jsonl")
+    def _mtp_target(self, place: Path) -> Path:
+        return byte_tokenizer(make_mtp_target(place, "glm4_moe", vocab_size=264))
 
-    @cached_property
-    def chats_parquet(self) -> Path:
+    def _chats(self, place: Path) -> Path:
+        return make_chat(place.with_suffix(".jsonl"))
+
+    def _chats_parquet(self, place: Path) -> Path:
         import pyarrow
         import pyarrow.parquet
 
-        rows = [json.loads(line) for line in self.chats.read_text("utf-8").splitlines()]
-        file = self.folder / "chats.parquet"
-        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), file)
-        return file
+        rows = [json.loads(line) for line in self["chats"].read_text("utf-8").splitlines()]
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), place)
+        return place
 
-    @cached_property
-    def packed(self) -> Path:
+    def _packed(self, place: Path) -> Path:
         import zstandard
 
-        file = self.folder / "part.jsonl.zst"
+        file = place.with_suffix(".jsonl.zst")
         file.write_bytes(zstandard.compress((json.dumps({"text": _STORY}) + "\n").encode() * 20))
         return file
 
-    @cached_property
-    def text(self) -> Path:
-        file = self.folder / "held_out.txt"
+    def _text(self, place: Path) -> Path:
         letters = "".join(map(chr, range(33, 0x250)))  # most of the bytes have a count
-        file.write_text("\n\n".join(f"{number}. {_STORY * 3}\n{letters}" for number in range(20)), "utf-8")
-        return file
+        paragraphs = (f"{number}. {_STORY * 3}\n{letters}" for number in range(20))
+        place.with_suffix(".txt").write_text("\n\n".join(paragraphs), "utf-8")
+        return place.with_suffix(".txt")
 
-    @cached_property
-    def texts(self) -> Path:
-        folder = self.folder / "texts"
-        folder.mkdir()
-        (folder / "all.txt").write_text(self.text.read_text("utf-8"), "utf-8")
-        return folder
+    def _texts(self, place: Path) -> Path:
+        place.mkdir()
+        shutil.copy(self["text"], place / "all.txt")
+        return place
 
-    @cached_property
-    def stories(self) -> Path:
-        file = self.folder / "stories.txt.xz"
+    def _stories(self, place: Path) -> Path:
+        file = place.with_suffix(".txt.xz")
         stories = "<|endoftext|>".join(f"{number}. {_STORY}" for number in range(120))
         file.write_bytes(lzma.compress(stories.encode()))
         return file
 
-    @cached_property
-    def questions(self) -> Path:
+    def _questions(self, place: Path) -> Path:
         rows = [
             {"question_id": number, "category": "qa", "turns": [f"Who sat on hill {number}?", "And then?"]}
             for number in range(12)
         ]
-        file = self.folder / "questions.jsonl"
+        file = place.with_suffix(".jsonl")
         file.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
         return file
 
-    @cached_property
-    def benchmarks(self) -> Path:
+    def _benchmarks(self, place: Path) -> Path:
         """A data folder with the files of the named benchmarks that the documents use."""
-        folder = self.folder / "benchmarks"
-        (folder / "spec_bench").mkdir(parents=True)
-        shutil.copy(self.questions, folder / "spec_bench" / "question.jsonl")
-        (folder / "gsm8k").mkdir()
+        (place / "spec_bench").mkdir(parents=True)
+        shutil.copy(self["questions"], place / "spec_bench" / "question.jsonl")
+        (place / "gsm8k").mkdir()
         row = {"question": "Two dogs and one cat, how many?", "answer": "2 + 1 = 3\n#### 3"}
-        (folder / "gsm8k" / "test.jsonl").write_text((json.dumps(row) + "\n") * 3, "utf-8")
-        return folder
-
-    @cached_property
-    def counts(self) -> Path:
-        return self._counts("counts", "--input", self.text, self.chats)
-
-    @cached_property
-    def more_counts(self) -> Path:
-        return self._counts("counts_b", "--input", self.stories)
-
-    @cached_property
-    def domain_counts(self) -> Path:
-        return self._counts("domains", "--domain", f"english={self.text}", "--domain", f"code={self.chats}")
-
-    def _counts(self, name: str, *inputs: object) -> Path:
-        output = self.folder / name
-        run("count-freq", "--tokenizer", self.target, *inputs, "--output", output)
-        return output
-
-    @cached_property
-    def subset(self) -> Path:
-        return make_vocab(self.folder / "subset", self.target, size=64)
-
-    @cached_property
-    def recipe(self) -> Path:
-        """Says all that training needs, at the smallest sizes."""
-        file = self.folder / "recipe.yaml"
-        rows = "heldout_documents: 4, heldout_prompts: 2, sequence_length: 128"
-        body = self.recipe_without_data.read_text("utf-8")
-        file.write_text(f"{body}data: {{train: [{self.chats}], {rows}}}\n", "utf-8")
-        return file
-
-    @cached_property
-    def recipe_without_data(self) -> Path:
-        file = self.folder / "without.yaml"
-        file.write_text(
-            f"target: {self.target}\noutput: of-recipe\n"  # in the folder of the document
-            "heads: {ranker: {rank: 4, shortlist: 16}}\noptim: {steps: 2, batch_size: 1}\nttt: {steps: 2}\n",
-            "utf-8",
-        )
-        return file
-
-    @cached_property
-    def medusa_recipe(self) -> Path:
-        file = self.folder / "medusa.yaml"
-        file.write_text(
-            f"data: {{train: [{self.chats}]}}\ndrafter: {{kind: medusa}}\noptim: {{steps: 2}}\n", "utf-8"
-        )
-        return file
-
-    @cached_property
-    def mtp_target(self) -> Path:
-        return byte_tokenizer(make_mtp_target(self.folder / "mtp", "glm4_moe", vocab_size=264))
-
-    @cached_property
-    def mtp_recipe(self) -> Path:
-        """As the guide has it, over this world's files."""
-        file = self.folder / "mtp.yaml"
-        file.write_text(
-            f"target: {self.mtp_target}\noutput: mtp-run\ndata: {{train: [{self.chats}]}}\n"
-            f"drafter: {{kind: mtp, init: {self.mtp_target}}}\n"
-            "ttt: {decay: 0.6, loss: ce}\noptim: {steps: 2}\n",
-            "utf-8",
-        )
-        return file
-
-    @cached_property
-    def run(self) -> Path:
-        output = self.folder / "run"
-        run("train-drafter", "--config", self.recipe, f"output={output}", *SMALLER["train-drafter"])
-        return output
-
-    @cached_property
-    def drafter(self) -> Path:
-        return self.run / "drafter"
-
-    @cached_property
-    def ranker(self) -> Path:
-        return self.run / "heads" / "ranker"
-
-    @cached_property
-    def router(self) -> Path:
-        clusters, output = self.folder / "clusters", self.folder / "router"
-        run("cluster-vocab", "--target", self.target, "--output", clusters, *SMALLER["cluster-vocab"])
-        given = (
-            "--target",
-            self.target,
-            "--drafter",
-            self.drafter,
-            "--clusters",
-            clusters,
-            "--input",
-            self.chats,
-        )
-        run("train-router", *given, "--output", output, *SMALLER["train-router"])
-        return output / "router"
-
-    @cached_property
-    def results(self) -> Path:
-        return self._results("results")
-
-    @cached_property
-    def more_results(self) -> Path:
-        return self._results("results-2", "--proposer", "n-gram")
-
-    def _results(self, name: str, *more: object) -> Path:
-        output = self.folder / name
-        given = ("--target", self.target, "--drafter", f"eagle3={self.drafter}")
-        given = (*given, "--benchmark", "spec-bench", "--data", self.benchmarks)
-        run("eval", *given, *more, "--output", output, *SMALLER["eval"])
-        return output
-
-    @cached_property
-    def tuned(self) -> Path:
-        output = self.folder / "tuned"
-        given = ("--target", self.target, "--drafter", self.drafter, "--prompts", self.questions)
-        run("tune", *given, "--output", output, *SMALLER["tune"])
-        return output
+        (place / "gsm8k" / "test.jsonl").write_text((json.dumps(row) + "\n") * 3, "utf-8")
+        return place
 
 
 def names_in(words: Sequence[str]) -> list[str]:
@@ -264,8 +151,7 @@ def names_in(words: Sequence[str]) -> list[str]:
         if before in ("--output", "-o", "--save") or word.startswith("output="):
             continue
         value = word.rpartition("=")[2]
-        for text in (word, value, *value.strip("[]").split(",")):
-            found.append(text.rstrip("/"))
+        found += [text.rstrip("/") for text in (word, value, *value.strip("[]").split(","))]
     return list(dict.fromkeys(found))
 
 

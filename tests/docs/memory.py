@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
+import sys
 import tempfile
 from itertools import islice, product
 from pathlib import Path
 from string import ascii_lowercase
-
-from tests.docs.walk import measure
 
 VOCAB, HIDDEN, LENGTH, CHATS = 262_144, 64, 512, 4_000
 _TEMPLATE = (
@@ -20,6 +20,21 @@ _TEMPLATE = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 _SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+# A process between: what Linux reports as a process's peak is at least its parent's when it was started.
+_BETWEEN = """
+import resource, subprocess, sys, time
+began = time.monotonic()
+with open("output.txt", "ab") as output:
+    code = subprocess.call([sys.executable, "-m", "vocabforge", *sys.argv[1:]], stdout=output, stderr=output)
+print(time.monotonic() - began, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 / 1e6, code)
+"""
+
+
+def measure(words: list[str], folder: Path) -> tuple[float, float, int]:
+    """Wall seconds, peak resident MB and exit code of a command, whose output goes to ``folder/output.txt``."""
+    program = [sys.executable, "-c", _BETWEEN, *words]
+    seconds, megabytes, code = subprocess.check_output(program, cwd=folder, text=True).split()
+    return float(seconds), float(megabytes), int(code)
 
 
 def _commands(folder: Path) -> dict[str, list[str]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from typing import Literal
 
 from vocabforge.evaluate.benchmarks import MT_BENCH
 from vocabforge.evaluate.results.schema import (
@@ -16,7 +15,6 @@ from vocabforge.evaluate.results.schema import (
     GroupFigures,
     MethodResults,
     Outputs,
-    Quality,
     Results,
     RunFigures,
     Settings,
@@ -64,7 +62,6 @@ def sample_results(
     near_tied: int = 2,
     faults: int = 1,
     failures: int = 1,
-    scorer: Literal["gsm8k", "human-eval"] | None = None,
 ) -> Results:
     """Results that the schema allows.
 
@@ -74,7 +71,6 @@ def sample_results(
         categories: questions by category; None: those of Spec-Bench.
         near_tied, faults: divergences of the last method; none if outputs are sampled.
         failures: questions left out.
-        scorer: ``gsm8k`` or ``human-eval`` adds quality.
     """
     categories = dict(CATEGORIES if categories is None else categories)
     questions = sum(categories.values())
@@ -84,10 +80,7 @@ def sample_results(
     ):
         bad = (near_tied, faults) if index and index == methods - 1 else (0, 0)
         summary = _summary(categories, runs, length, speedup, "plain" if kind is None else kind)
-        update = {
-            "outputs": _outputs(questions * runs, *bad) if temperature == 0 else None,
-            "quality": _quality(scorer, name, questions, runs),
-        }
+        update = {"outputs": _outputs(questions * runs, *bad) if temperature == 0 else None}
         rows.append(
             MethodResults(
                 name=name,
@@ -246,23 +239,4 @@ def _divergence(number: int, fault: bool) -> DivergenceRow:
         expected_logit=21.43,
         got_logit=19.03 if fault else 21.427,
         reason="rounding cannot explain it" if fault else "closer than four times the noise",
-    )
-
-
-def _quality(
-    scorer: Literal["gsm8k", "human-eval"] | None, name: str, questions: int, runs: int
-) -> Quality | None:
-    if scorer is None:
-        return None
-    attempted = questions * runs
-    passed = round(attempted * 0.6)
-    return Quality(
-        scorer=scorer,
-        attempted=attempted,
-        passed=passed,
-        rate=_figure(passed / attempted, runs, 0.01, questions),
-        strict=0.55 if scorer == "gsm8k" else None,
-        same_as_baseline=attempted - 1,
-        files=_files(scorer, name, runs),
-        facts={"scored": "exact match"},
     )

@@ -32,6 +32,26 @@ GSM8K = [
     {"question": "2 + 2 = ?", "answer": "It is <<2+2=4>>4.\n#### 4"},
     {"question": "é?", "answer": "#### -1,000"},
 ]
+# Rows in the columns of each data set's card.
+MATH = [
+    {"problem": "Compute $1+1$.", "solution": "It is $\\boxed{2}$.", "answer": "2", "subject": "Algebra",
+     "level": 1, "unique_id": "test/algebra/1.json"},
+    {"problem": "é?", "solution": "", "answer": "3", "subject": "Algebra", "level": 5, "unique_id": "test/2.json"},
+]  # fmt: skip
+MBPP = [
+    {"task_id": number, "text": "Write f.", "code": "def f(): return 1", "test_list": ["assert f()", "assert 1"],
+     "test_setup_code": "", "challenge_test_list": []}
+    for number in (11, 12)
+]  # fmt: skip
+SCROLLS = [
+    {"id": "a", "pid": f"a_{number}", "input": f"Why?\n\nText {number}", "output": "So"}
+    for number in range(2)
+]
+SPEED = [
+    {"question_id": f"q-{number}", "category": "math", "sub_category": "", "turns": ["One", "Two"], "source": "s",
+     "src_id": "1", "difficulty": "", "multiturn": True}
+    for number in (7, 8)
+]  # fmt: skip
 CHATS: list[dict[str, Any]] = [
     {
         "conversations": [
@@ -86,7 +106,8 @@ STORED: dict[str, Callable[[list[dict]], bytes]] = {
 @pytest.mark.parametrize("file", STORED)
 def test_every_way_to_store_rows_gives_the_same_questions(tmp_path: Path, file: str) -> None:
     spec = [{"question_id": number, "category": "qa", "turns": ["a", "b"]} for number in range(2)]
-    formats = {"spec-bench": spec, "human-eval": HUMAN_EVAL, "gsm8k": GSM8K}
+    formats = {"spec-bench": spec, "human-eval": HUMAN_EVAL, "gsm8k": GSM8K, "math": MATH, "mbpp": MBPP}
+    formats |= {"scrolls": SCROLLS, "speed-bench": SPEED}
     formats |= {} if file == "q" else {"chat": CHATS[:1]}
     for name, rows in formats.items():
         path, plain = tmp_path / f"{name}-{file}", tmp_path / "plain.jsonl"
@@ -100,13 +121,11 @@ def test_human_eval_asks_for_the_code_alone(tmp_path: Path) -> None:
     path = tmp_path / "HumanEval.jsonl.gz"
     path.write_bytes(gzip.compress(lines(HUMAN_EVAL)))
     benchmark = load_benchmark(str(path))
-    assert (benchmark.name, benchmark.format, benchmark.scorer) == ("HumanEval", "human-eval", "human-eval")
+    assert (benchmark.name, benchmark.format) == ("HumanEval", "human-eval")
     assert benchmark.max_new_tokens == 512
     assert [question.question_id for question in benchmark.questions] == [2, 10, 1]
     first, row = benchmark.questions[0], HUMAN_EVAL[0]
     assert (first.task_id, first.category, first.turns) == ("HumanEval/2", "human-eval", (row["prompt"],))
-    assert first.reference == (row["canonical_solution"],)
-    assert first.check == {key: row[key] for key in ("prompt", "entry_point", "test")}
     assert first.system == (
         "Please complete the following Python code without providing any additional tasks such as testing or "
         "explanations."
@@ -117,34 +136,79 @@ def test_gsm8k_asks_the_question_alone_and_says_how_to_close(tmp_path: Path) -> 
     path = tmp_path / "test.jsonl"
     path.write_bytes(lines(GSM8K).replace(b"\n", b"\n\n"))  # blank lines are not counted
     benchmark = load_benchmark(str(path))
-    assert (benchmark.format, benchmark.scorer, benchmark.max_new_tokens) == ("gsm8k", "gsm8k", 512)
+    assert (benchmark.format, benchmark.max_new_tokens) == ("gsm8k", 512)
     first, second = benchmark.questions
     assert (first.question_id, second.question_id, first.category) == (0, 1, "gsm8k")
     assert (first.turns, second.turns) == (("2 + 2 = ?",), ("é?",))
-    assert first.check == {"answer": GSM8K[0]["answer"]}
     assert first.system == GSM8K_SYSTEM
     assert "####" in GSM8K_SYSTEM
 
 
 @pytest.mark.parametrize(
+    ("format", "rows", "ids", "names", "category", "turns"),
+    [
+        ("math", MATH, [0, 1], ["0", "1"], "math-problems", ("Compute $1+1$.",)),
+        ("mbpp", MBPP, [11, 12], ["11", "12"], "mbpp",
+         ("Write f. Your code should pass these tests:\n\nassert f()\nassert 1",)),
+        ("scrolls", SCROLLS, [0, 1], ["0", "1"], "scrolls", ("Why?\n\nText 0",)),
+        ("speed-bench", SPEED, [0, 1], ["q-7", "q-8"], "speed-math", ("One", "Two")),
+    ],
+)  # fmt: skip
+def test_rows_of_published_benchmarks_become_questions(
+    tmp_path: Path,
+    format: str,
+    rows: list[dict],
+    ids: list[int],
+    names: list[str],
+    category: str,
+    turns: tuple,
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(lines(rows))
+    benchmark = load_benchmark(str(path))
+    assert (benchmark.format, benchmark.max_new_tokens) == (format, FORMATS[format].max_new_tokens)
+    assert [question.question_id for question in benchmark.questions] == ids
+    assert [question.name for question in benchmark.questions] == names
+    first = benchmark.questions[0]
+    assert (first.category, first.turns) == (category, turns)
+    assert (first.system is None) == (format == "speed-bench")
+
+
+def test_the_sanitized_mbpp_is_read_too(tmp_path: Path) -> None:
+    path = tmp_path / "sanitized-mbpp.json"
+    row = {key: value for key, value in MBPP[0].items() if key != "text"}
+    path.write_text(json.dumps([{**row, "prompt": "Write f.", "source_file": "a", "test_imports": []}]))
+    plain = tmp_path / "mbpp.jsonl"
+    plain.write_bytes(lines(MBPP[:1]))
+    assert load_benchmark(str(path)).questions == load_benchmark(str(plain)).questions
+
+
+@pytest.mark.parametrize(
     ("name", "change", "expected"),
     [
+        ("math", {"problem": ""}, "problem is not valid"),
+        ("mbpp", {"task_id": True}, "task_id is not valid"),
+        ("mbpp", {"task_id": 11}, "a question id is given twice"),
+        ("mbpp", {"test_list": "assert f()"}, "test_list is not valid"),
+        ("scrolls", {"input": None}, "input is not valid"),
+        ("speed-bench", {"turns": []}, "turns is not valid"),
+        ("speed-bench", {"question_id": 8}, "question_id is not valid"),
+        (
+            "speed-bench",
+            {"turns": ["FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE USING SPECDEC_BENCH"]},
+            r"text of a question is missing(.|\n)*prepare_data\.py",
+        ),
         ("human-eval", {"task_id": "HumanEval-2"}, "the task_id holds no number"),
         ("human-eval", {"task_id": "HumanEval/1"}, "a question id is given twice"),
         ("human-eval", {"prompt": ""}, "prompt is not valid"),
-        ("human-eval", {"test": None}, "test is not valid"),
-        ("human-eval", {"entry_point": 3}, "entry_point is not valid"),
-        ("gsm8k", {"answer": "four"}, "an answer holds no result"),
-        ("gsm8k", {"answer": "#### four"}, "an answer holds no result"),
-        ("gsm8k", {"answer": "#### "}, "an answer holds no result"),
         ("gsm8k", {"question": ["a"]}, "question is not valid"),
     ],
 )
 def test_a_wrong_row_is_reported_with_its_line_there_too(
     tmp_path: Path, name: str, change: dict[str, Any], expected: str
 ) -> None:
-    good = HUMAN_EVAL[2] if name == "human-eval" else GSM8K[0]
-    other = HUMAN_EVAL[0] if name == "human-eval" else GSM8K[1]
+    pairs = {"human-eval": HUMAN_EVAL[::-2], "gsm8k": GSM8K, "math": MATH, "mbpp": MBPP, "scrolls": SCROLLS}
+    good, other = {**pairs, "speed-bench": SPEED}[name]
     path = tmp_path / "q.jsonl"
     path.write_bytes(lines([good, {**other, **change}]))
     with pytest.raises(DataError, match=expected) as caught:
@@ -176,7 +240,7 @@ def test_turns_of_the_user_are_asked_and_other_rows_said(
     ]
     path.write_bytes(lines([*CHATS, *wrong]) + b'{"messages": [\n')
     benchmark = load_benchmark(str(path))
-    assert (benchmark.name, benchmark.format, benchmark.scorer) == ("mixed", "chat", None)
+    assert (benchmark.name, benchmark.format) == ("mixed", "chat")
     assert [question.turns for question in benchmark.questions] == [
         ("Hi", "And you?"),
         ("One two",),

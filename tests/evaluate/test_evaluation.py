@@ -1,4 +1,4 @@
-"""A whole evaluation: files of the artefact, figures, outputs, quality, resuming."""
+"""A whole evaluation: files of the artefact, figures, outputs, resuming."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from vocabforge.evaluate.results.intervals import (
     ratio,
     ratio_of_ratios,
     run_values,
+    verdict_of,
 )
 
 TRIALS, QUESTIONS = 300, 120
@@ -130,6 +131,16 @@ def test_speedup_is_covered_and_would_be_far_too_wide_unpaired() -> None:
 
     assert COVERED[0] < coverage(paired, 2.0) < COVERED[1]
     assert coverage(unpaired, 2.0, FEW) > 0.985
+
+
+def test_where_nothing_differs_a_difference_is_shown_about_once_in_twenty() -> None:
+    generator, shown = np.random.default_rng(11), 0
+    for _ in range(200):
+        hard = generator.normal(100, 20, size=(60, 1))
+        sides = [hard + generator.normal(0, 5, size=(60, 1)) for _ in range(2)]
+        found = estimate(speedup(*sides), ratio_of_ratios, pooled=False)
+        shown += verdict_of(found) != "no difference shown"
+    assert 2 <= shown <= 22, "of 200; 10 are expected"
 
 
 def test_tokens_per_second_are_covered_and_would_not_be_if_runs_were_questions() -> None:

@@ -11,7 +11,7 @@ import pytest
 from tests.evaluate.results_sample import sample_results
 from tests.worlds import ROOT
 from vocabforge.evaluate.reports.evaluation import render_report
-from vocabforge.evaluate.reports.tables import headline, overview_table, parts_of, quality_table
+from vocabforge.evaluate.reports.tables import headline, overview_table, parts_of
 from vocabforge.evaluate.results.schema import Figure, Results
 
 FEW = {"writing": 2, "qa": 3}
@@ -57,7 +57,7 @@ class Page(HTMLParser):
 @pytest.fixture(scope="module")
 def many() -> Results:
     """Nine methods, so that colours begin again."""
-    return sample_results(9, 2, categories=FEW, scorer="gsm8k")
+    return sample_results(9, 2, categories=FEW)
 
 
 def _undrawn(patch: pytest.MonkeyPatch) -> dict[str, tuple]:
@@ -173,11 +173,8 @@ def test_a_method_is_set_in_bold_only_if_its_interval_is_above_all_others() -> N
 def test_what_was_not_measured_has_no_column_and_no_meaning(undrawn) -> None:
     page = render_report(sample_results(2, 1, categories=FEW, temperature=1.0, failures=0))
     words = _words(page)
-    for absent in ("identical", "near-tied", "fault", "±", "Outputs", "Quality", "Failures", "Load"):
+    for absent in ("identical", "near-tied", "fault", "±", "Outputs", "Failures", "Load"):
         assert absent not in words.replace("default", ""), absent
-    right = quality_table(sample_results(2, 1, categories=FEW, scorer="human-eval"))
-    assert "in the asked form" not in right.columns
-    assert "rate" in right.columns
 
 
 def test_a_page_of_figures_that_are_missing(undrawn) -> None:

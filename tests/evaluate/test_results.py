@@ -62,18 +62,39 @@ def test_mistakes_name_their_place(
     assert caught.value.source == file
 
 
-@pytest.mark.parametrize("version", [1, 4, None, "2", [2]])
+@pytest.mark.parametrize("version", [1, 5, None, "2", [2]])
 def test_other_versions_are_refused(tmp_path: Path, content: dict[str, Any], version: object) -> None:
     file = tmp_path / RESULTS
     file.write_text(json.dumps({**content, "schema_version": version}), "utf-8")
     with pytest.raises(DataError, match="another version") as caught:
         read_results(file)
-    assert caught.value.expected == 3
+    assert caught.value.expected == 4
 
 
-def test_the_version_before_verifiers_is_read_as_lossless(tmp_path: Path, content: dict[str, Any]) -> None:
-    old = json.loads(json.dumps({**content, "schema_version": 2}))
+SCORES = {
+    "scorer": "gsm8k",
+    "attempted": 960,
+    "passed": 576,
+    "rate": {"value": 0.6, "sd": None, "low": 0.5, "high": 0.7},
+    "strict": 0.55,
+    "same_as_baseline": None,
+    "files": ["gsm8k/plain.jsonl"],
+    "facts": {"rule": "exact match"},
+}
+
+
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("scores", [None, SCORES])
+def test_older_versions_are_read(
+    tmp_path: Path, content: dict[str, Any], version: int, scores: dict[str, Any] | None
+) -> None:
+    """Version 2 has no verifiers: its methods are lossless. Both have scores of the answers, which are ignored."""
+    old = json.loads(json.dumps({**content, "schema_version": version}))
     for method in old["methods"]:
-        del method["verifier"], method["lossless"]
+        method["summary"]["quality"] = scores
+        if version == 2:
+            del method["verifier"], method["lossless"]
     (tmp_path / RESULTS).write_text(json.dumps(old), "utf-8")
-    assert {(one.verifier, one.lossless) for one in read_results(tmp_path).methods} == {(None, True)}
+    read = read_results(tmp_path).model_dump(mode="json")
+    assert {(one["verifier"], one["lossless"]) for one in read["methods"]} == {(None, True)}
+    assert {**read, "schema_version": 4} == content

@@ -8,6 +8,7 @@ from vocabforge.evaluate.results.schema import GroupFigures, Summary
 from vocabforge.evaluate.results.settings import Run
 from vocabforge.evaluate.results.summary import (
     acceptance_by_depth,
+    acceptance_by_position,
     retokenised_counts,
     summarise_runs,
 )
@@ -31,6 +32,7 @@ def detail(
     number: int, category: str, forwards: list[int], lengths: list[list[int]], accepted: list[list[int]]
 ):
     choice = {
+        "prompt_tokens": [7] * len(lengths),
         "token_ids": [[1]],
         "accept_lengths": lengths,
         "timings": [{"prefill": 0.25, "verify": 0.5}],
@@ -223,3 +225,17 @@ def test_an_answer_in_no_time_has_no_speed_and_the_others_keep_theirs() -> None:
     recounted = [retokenised_counts(PLAIN.answers, count_with_bos)] * 2
     both = summarise_runs([still, METHOD], [PLAIN, PLAIN], recounted, RUNS)
     assert both.overall.tokens_per_s.value == (10 + 9) / 2
+
+
+def test_acceptance_by_length_of_the_text() -> None:
+    """A verification counts where it begins, behind the prompt and what earlier ones committed."""
+    choices = [
+        {"prompt_tokens": [1020, 5000], "accept_lengths": [[3, 2, 4], [1, 1]]},
+        {"prompt_tokens": [None], "accept_lengths": [[9]]},
+        {"prompt_tokens": [10], "accept_lengths": [[]]},
+    ]
+    found = [
+        (one.start, one.stop, one.verifications, one.accepted_length)
+        for one in acceptance_by_position(choices)
+    ]
+    assert found == [(0, 1024, 2, 2.5), (1024, 2048, 1, 4.0), (4096, 8192, 2, 1.0)]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
-import json
 import os
 import random
 import shutil
@@ -57,18 +56,6 @@ IDENTICAL, CLEAR, WRONG = "identical", "clear error", "WRONG"
 
 class Wrong(Exception):
     """What must never happen."""
-
-
-class Trial(NamedTuple):
-    """What became of a fault; ``phase``: it struck ``before`` anything was written, in the ``middle`` or ``after``."""
-
-    command: str
-    fault: str
-    where: str
-    phase: str
-    verdict: str
-    note: str = ""
-    seconds: float = 0.0
 
 
 @dataclass
@@ -120,10 +107,6 @@ class Bench:
         except (VocabForgeError, OSError, ValueError):
             return False
 
-    def phase(self, work: Path) -> str:
-        found = {str(path.relative_to(work)) for path in work.rglob("*") if path.is_file()}
-        return "before" if found <= set(NEIGHBOURS) else "after" if self.same(work) else "middle"
-
     def check_remains(self, work: Path) -> None:
         """Whatever stands under a final name is whole, and nothing else was destroyed."""
         for name, text in NEIGHBOURS.items():
@@ -143,26 +126,26 @@ class Bench:
         if left:
             raise Wrong(f"leaves {left}")
 
-    def judge(self, work: Path, again: Ended, phase: str) -> str:
-        """What the run after a fault came to."""
+    def judge(self, work: Path, again: Ended, finished: bool) -> str:
+        """What the run after a fault came to; ``finished``: the result was complete at the fault."""
         self.check_remains(work)
         if again.code == 0:
             self.check_end(work)
             return IDENTICAL
         check_error(again)
-        if phase != "after" or "exists already" not in again.text:
+        if not finished or "exists already" not in again.text:
             raise Wrong(f"does not go on:\n{again.text[-2500:]}")
         if not self.same(work):
             raise Wrong("the finished result was changed")
         return CLEAR
 
-    def killed(self, work: Path, at: int) -> str:
-        """Die at an operation (a run can end before so many); returns the phase."""
+    def killed(self, work: Path, at: int) -> bool:
+        """Die at an operation (a run can end before so many); returns whether the result is complete."""
         ended = self.run(work, Conditions(at))
         if ended.code != -signal.SIGKILL and not (ended.code == 0 and len(ended.operations) < at):
             raise Wrong(f"was not killed (code {ended.code}):\n{ended.text[-1500:]}")
         self.check_remains(work)
-        return self.phase(work)
+        return self.same(work)
 
 
 def check_error(ended: Ended) -> None:
@@ -171,46 +154,46 @@ def check_error(ended: Ended) -> None:
         raise Wrong(f"no clear error (code {ended.code}):\n{ended.text[-2500:]}")
 
 
-def kill(bench: Bench, work: Path, at: int, number: int) -> tuple[str, str]:
+def kill(bench: Bench, work: Path, at: int, number: int) -> str:
     """Die at an operation, and every fourth time at another one of the run after that."""
-    phase = bench.killed(work, at)
-    if number % 4 == 3 and phase != "after":
-        phase = bench.killed(work, max(1, at // 2))
-    return phase, bench.judge(work, bench.run(work), phase)
+    finished = bench.killed(work, at)
+    if number % 4 == 3 and not finished:
+        finished = bench.killed(work, max(1, at // 2))
+    return bench.judge(work, bench.run(work), finished)
 
 
-def fail(bench: Bench, work: Path, at: int, number: int) -> tuple[str, str]:
+def fail(bench: Bench, work: Path, at: int, number: int) -> str:
     """One operation fails with an error of the operating system."""
     error = ("EIO", "ENOSPC", "EDQUOT")[number % 3]
     return _after_error(bench, work, bench.run(work, Conditions(at, error)))
 
 
-def quota(bench: Bench, work: Path, at: int, number: int) -> tuple[str, str]:
+def quota(bench: Bench, work: Path, at: int, number: int) -> str:
     """No file may grow beyond a share of the largest one; safetensors' own writes meet it, too."""
     limit = max(1, int((0.3, 0.6, 0.9, 0.05)[number % 4] * bench.largest))
     return _after_error(bench, work, bench.run(work, Conditions(file_bytes=limit)))
 
 
-def _after_error(bench: Bench, work: Path, ended: Ended) -> tuple[str, str]:
+def _after_error(bench: Bench, work: Path, ended: Ended) -> str:
     bench.check_remains(work)
     if ended.code == 0:  # it could do without what failed
         if not bench.same(work):
             raise Wrong("exit code 0, and another result")
-        return "after", IDENTICAL
+        return IDENTICAL
     check_error(ended)
-    phase = bench.phase(work)
-    bench.judge(work, bench.run(work), phase)
-    return phase, CLEAR
+    finished = bench.same(work)
+    bench.judge(work, bench.run(work), finished)
+    return CLEAR
 
 
-def two_writers(bench: Bench, work: Path, at: int, number: int) -> tuple[str, str]:
+def two_writers(bench: Bench, work: Path, at: int, number: int) -> str:
     """The first stands still before an operation while the second runs; then the first goes on."""
     words = bench.job.words(bench.world, work)
     first = Child(words, work, Conditions(at, "stop"))
     stood = first.stopped()
     second = Child(words, work)
-    waits = stood and not second.over(BESIDE_S)  # it may wait for the first one's lock
     if stood:
+        second.over(BESIDE_S)  # it may wait for the first one's lock
         os.kill(first.pid, signal.SIGCONT)
     ends = [first.ended(), second.ended()]
     refused = [ended for ended in ends if ended.code]
@@ -220,18 +203,18 @@ def two_writers(bench: Bench, work: Path, at: int, number: int) -> tuple[str, st
         raise Wrong("neither writer finishes:\n" + "\n".join(ended.text[-1200:] for ended in ends))
     bench.check_remains(work)
     bench.check_end(work)
-    return "waited" if waits else "beside", CLEAR if refused else IDENTICAL
+    return CLEAR if refused else IDENTICAL
 
 
-def clock(bench: Bench, work: Path, at: int, number: int) -> tuple[str, str]:
+def clock(bench: Bench, work: Path, at: int, number: int) -> str:
     """The wall clock goes back at every look, or by days between a kill and the next start."""
     if number == 0:
-        return "after", bench.judge(work, bench.run(work, Conditions(backwards=7.0)), "middle")
-    phase = bench.killed(work, at)
+        return bench.judge(work, bench.run(work, Conditions(backwards=7.0)), finished=False)
+    finished = bench.killed(work, at)
     now = time.time()
     for age, path in enumerate(sorted(work.rglob("*"))):  # the former files are of the future, youngest first
         os.utime(path, (now - age * 60, now - age * 60), follow_symlinks=False)
-    return phase, bench.judge(work, bench.run(work, Conditions(clock=-DAYS)), phase)
+    return bench.judge(work, bench.run(work, Conditions(clock=-DAYS)), finished)
 
 
 FAULTS = {KILL: kill, FAILING: fail, QUOTA: quota, RIVALS: two_writers, CLOCK: clock}
@@ -245,19 +228,18 @@ class Task(NamedTuple):
     at: int
     number: int
 
-    def attempt(self) -> Trial:
-        """Try it; what goes wrong is the trial's verdict."""
-        began, bench = time.monotonic(), self.bench
-        phase, verdict, note = "", WRONG, ""
+    def attempt(self) -> tuple[str, str]:
+        """Try it; returns the verdict, and what went wrong."""
         try:
-            with bench.place(f"{self.fault.replace(' ', '')}-{self.number}") as work:
-                phase, verdict = FAULTS[self.fault](bench, work, self.at, self.number)
+            with self.bench.place(f"{self.fault.replace(' ', '')}-{self.number}") as work:
+                return FAULTS[self.fault](self.bench, work, self.at, self.number), ""
         except Wrong as wrong:
             note = str(wrong)
         except Exception:  # noqa: BLE001 (it is the verdict)
             note = traceback.format_exc()
-        where = f"operation {self.at} of {len(bench.operations)} ({bench.operations[self.at - 1]}), trial {self.number}"
-        return Trial(bench.name, self.fault, where, phase, verdict, note, time.monotonic() - began)
+        operations = self.bench.operations
+        where = f"operation {self.at} of {len(operations)} ({operations[self.at - 1]}), trial {self.number}"
+        return WRONG, f"WRONG: {self.bench.name}, {self.fault}, {where}:\n{note}"
 
 
 def plan(counts: Mapping[str, Mapping[str, int]], seed: int, world: Path, base: Path) -> Iterator[Task]:
@@ -278,36 +260,24 @@ def load_modules(names: Sequence[str]) -> None:
                 importlib.import_module(name)
 
 
-def perform(tasks: Sequence[Task], jobs: int) -> list[Trial]:
-    """Try all, ``jobs`` at once, in forked processes without threads."""
+def perform(tasks: Sequence[Task], jobs: int) -> Counter[tuple[str, str, str]]:
+    """Try all, ``jobs`` at once, in forked processes without threads; count verdicts by fault and command."""
     global _tasks
-    _tasks, found = tasks, []
+    _tasks, counts = tasks, Counter[tuple[str, str, str]]()
     with get_context("fork").Pool(jobs) as pool, ProgressBar("faults", len(tasks), "trials") as bar:
-        for trial in pool.imap(_attempt, range(len(tasks))):
-            found.append(trial)
-            if trial.verdict == WRONG:
-                say(f"WRONG: {trial.command}, {trial.fault}, {trial.where}:\n{trial.note}")
-            bar.update(1, note=f"{trial.command}, {trial.fault}")
-    return found
+        for task, (verdict, note) in zip(tasks, pool.imap(_attempt, range(len(tasks)))):
+            counts.update((task.fault, command, verdict) for command in (task.bench.name, "**all**"))
+            if note:
+                say(note)
+            bar.update(1, note=f"{task.bench.name}, {task.fault}")
+    return counts
 
 
 _tasks: Sequence[Task] = ()
 
 
-def _attempt(number: int) -> Trial:
+def _attempt(number: int) -> tuple[str, str]:
     return _tasks[number].attempt()
-
-
-def table(found: Sequence[Trial]) -> str:
-    """Rows of fault and command: trials, when they struck, how they ended; Markdown."""
-    columns = ("trials", "before", "middle", "after", IDENTICAL, CLEAR, WRONG)
-    counts: Counter[tuple[str, ...]] = Counter()
-    for trial in found:
-        for command in (trial.command, "**all**"):
-            counts.update((trial.fault, command, fact) for fact in ("trials", trial.phase, trial.verdict))
-    keys = sorted({key[:2] for key in counts})
-    rows = [[*key, *(str(counts[(*key, name)]) for name in columns)] for key in keys]
-    return "\n".join(markdown_table(["fault", "command", *columns], rows, text=2))
 
 
 def main() -> int:
@@ -316,7 +286,6 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2, help="trials at once (default: 2)")
     parser.add_argument("--short", action="store_true", help="a few faults of each kind")
     parser.add_argument("--only", nargs="+", choices=[*JOBS, *WRITERS, *FORMS], help="these commands")
-    parser.add_argument("--json", type=Path, metavar="OUT", help="also write every trial")
     options = parser.parse_args()
     counts = SHORT if options.short else {name: faults for jobs, faults in COUNTS for name in jobs}
     counts = {name: faults for name, faults in counts.items() if name in (options.only or counts)}
@@ -333,13 +302,15 @@ def main() -> int:
         maker.join()
         if maker.exitcode:
             raise RuntimeError("the inputs cannot be made; see above")
-        found = perform(list(plan(counts, options.seed, base / "world", base)), options.jobs)
+        verdicts = perform(list(plan(counts, options.seed, base / "world", base)), options.jobs)
     finally:
         shutil.rmtree(base, ignore_errors=True)
-    print(table(found))
-    if options.json:
-        options.json.write_text(json.dumps([trial._asdict() for trial in found], indent=1))
-    return int(not found or any(trial.verdict == WRONG for trial in found))
+    rows = [
+        [*key, *(str(verdicts[(*key, verdict)]) for verdict in (IDENTICAL, CLEAR, WRONG))]
+        for key in sorted({key[:2] for key in verdicts})
+    ]
+    print("\n".join(markdown_table(["fault", "command", IDENTICAL, CLEAR, WRONG], rows, text=2)))
+    return int(not verdicts or any(verdict == WRONG for *_, verdict in verdicts))
 
 
 if __name__ == "__main__":

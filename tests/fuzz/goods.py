@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import load_file
 
 from tests.capture.hidden_server import HiddenServer
 from tests.cli.every_kind import EXPORTS, make_every_kind
 from tests.decode.drafting import make_drafter
-from tests.evaluate.comparison_support import Made, write_run
 from tests.evaluate.served_fakes import Served
 from tests.models.mtp_targets import make_target as make_mtp_target
 from tests.worlds import ROOT
@@ -111,6 +111,9 @@ def _drafters(folder: Path, target: HFTarget) -> None:
     for name in EXPORTS:
         shutil.copytree(folder / f"export-{name}", folder / f"other-{name}", dirs_exist_ok=True)
         (folder / f"other-{name}" / MANIFEST).unlink()
+    pickled = Path(shutil.copytree(folder / "other-eagle", folder / "pickled-eagle", dirs_exist_ok=True))
+    torch.save(load_file(pickled / "model.safetensors"), pickled / "pytorch_model.bin")
+    (pickled / "model.safetensors").unlink()
 
     def written(name: str, layout: str, kind: str, **sizes: Any) -> Any:
         drafter = make_drafter(kind, model, target, "reduced", num_layers=1, block_size=3, **sizes)
@@ -159,7 +162,7 @@ def _texts(folder: Path) -> None:
 
 
 def _runs(folder: Path) -> None:
-    """What runs leave: logs, journals, measurements, results to compare."""
+    """What runs leave: logs, journals, measurements."""
     shutil.copytree(folder / "checkpoint", folder / "step-00000007")
     run = folder / "training"
     log = MetricsLog(run / "metrics.jsonl")
@@ -177,8 +180,6 @@ def _runs(folder: Path) -> None:
         answers.add(KEY, ChatCompletion({"role": "assistant", "content": "x"}, "stop", 3, 1, 2, (1, 2)))
     row = TurnRow(new_tokens=4, seconds=0.5, cycles=2, committed=4, plain_tokens=4, plain_seconds=0.7)
     TurnStore(folder / "speeds").write(KEY, {"a": 1}, {"q": row})
-    write_run(folder / "eval-a", Made(questions=4))
-    write_run(folder / "eval-b", Made(questions=4, scramble=1))
     (folder / "t").symlink_to(folder / "model")
     (folder / "d").symlink_to(folder / "drafter")
 

@@ -256,7 +256,7 @@ def _hidden_states(path: Path, goods: Path) -> Any:
                 return source(to_tensors(rows["train"], [0], target.device), [("train", 0)])
 
 
-_FOLDER = ("config.json", "*.safetensors", "*.pt", "*.gguf")
+_FOLDER = ("config.json", "*.safetensors", "*.bin", "*.pt", "*.gguf")
 _WEIGHTS = ("config.json", "*.safetensors", "*.index.json")
 _WORDS = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json")
 _ALL = ("*",)
@@ -265,7 +265,7 @@ KINDS = sorted(kinds_of_the_package())
 _DRAFTERS = {
     **{f"other-{name}": "known" if name == "gguf" else "model" for name in EXPORTS if name != "mtp"},
     **{f"speculators-{kind}": "model" for kind in BLOCKS},
-    **dict.fromkeys(("block-dflash", "block-dspark"), "model"),
+    **dict.fromkeys(("block-dflash", "block-dspark", "pickled-eagle"), "model"),
 }
 _ARTEFACTS: dict[str, Read] = {
     "draft-head": lambda path, goods: load_head(path),
@@ -317,9 +317,9 @@ READERS: dict[str, Reader] = {
         "counts.txt", lambda path, goods: read_counts_text(path, load_tokenizer(goods / "tokenizer"))
     ),
     "tree": Reader("tree.json", lambda path, goods: read_shape(path)),
-    "results": Reader("eval-a", lambda path, goods: read_results(path), ("results.json",)),
-    "comparison of evaluations": Reader(
-        "eval-a", lambda path, goods: command("report", path, goods / "eval-b"), ("*.json", "*/*.jsonl"), True
+    "results": Reader("evaluation", lambda path, goods: read_results(path), ("results.json",)),
+    "comparison of methods": Reader(
+        "evaluation", lambda path, goods: command("report", path), ("*.json", "*/*.jsonl"), True
     ),
     "training run": Reader("training", lambda path, goods: command("report-training", path), _ALL),
     "journal": Reader("journal", _journal, _ALL),

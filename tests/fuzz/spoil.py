@@ -236,10 +236,6 @@ def more(text: str) -> Change:
     return lambda data, suffix: data + text.encode()
 
 
-def half(data: bytes, suffix: str) -> bytes:
-    return data[: len(data) // 2]
-
-
 def fill(tensor: str, byte: bytes) -> Change:
     """Make all bytes of a tensor this one."""
 

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from transformers import AutoModelForCausalLM
 
-from tests.decode.test_architectures import KnowingDrafts
+from tests.decode.test_architectures import known_drafts
 from tests.models.architectures import make_architecture
 from tests.processes import end, ranks, start
 from tests.worlds import tiny_target
@@ -174,10 +174,11 @@ def drafted(target: Any) -> list[list[int]]:
     """What two requests give side by side, without drafts and with trees (or chains) of drafts."""
     asked = [Request([5, 11, 7, 3], 12, ()), Request([9, 60, 13, 21, 8], 12, ())]
     plain = [one.token_ids for one in Decoder(target, None, rows=2).generate_batch(asked)]
-    texts = {tuple(one.prompt_ids): text for one, text in zip(asked, plain)}
-    drafts: Any = KnowingDrafts(texts, chain=target.config.recurrent)
-    assert [one.token_ids for one in Decoder(target, drafts, rows=2).generate_batch(asked)] == plain
-    assert drafts.accepted > 4
+    texts = [[*one.prompt_ids, *text] for one, text in zip(asked, plain)]
+    drafts = known_drafts(texts, chain=target.config.recurrent)
+    drafted = Decoder(target, drafts, rows=2).generate_batch(asked)
+    assert [one.token_ids for one in drafted] == plain
+    assert sum(sum(one.accepted_by_depth) for one in drafted) > 4
     return plain
 
 

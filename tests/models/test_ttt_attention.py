@@ -198,8 +198,9 @@ def test_choice(monkeypatch: pytest.MonkeyPatch) -> None:
         choose_attention("quick", cpu, 10, 64)
 
 
+@pytest.mark.parametrize("reach", [None, 70, 200])
 @pytest.mark.parametrize("length", [100, 128, 300, 513])
-def test_flex_block_mask_lists_what_is_visible(length: int) -> None:
+def test_flex_block_mask_lists_what_is_visible(length: int, reach: int | None) -> None:
     g = torch.Generator().manual_seed(length)
     rows = []
     for _ in range(3):
@@ -209,9 +210,11 @@ def test_flex_block_mask_lists_what_is_visible(length: int) -> None:
     rows[1] = [(n or 9, m) for n, m in rows[1]]
     rows = [[(n and 10 * i + n, m) for i, (n, m) in enumerate(row)] for row in rows]
     document = packed(*rows)
-    mask = ttt_flex.block_mask(Documents.find(document).first)
-    visible = document_mask(document)[:, 0]
     t = torch.arange(length)
+    mask = ttt_flex.block_mask(Documents.find(document).first, reach)
+    visible = document_mask(document)[:, 0]
+    if reach is not None:
+        visible = visible & (t[:, None] - t < reach)
     rule = mask.mask_mod(torch.arange(3)[:, None, None], torch.tensor(0), t[None, :, None], t[None, None])
     assert torch.equal(rule, visible)
     count = -(-length // ttt_flex.BLOCK)

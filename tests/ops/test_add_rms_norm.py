@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 
 import pytest
 import torch
 from torch import Tensor
 
+from tests.ops.parity import FLOATS, HALVES, moved, parity
 from vocabforge.core.errors import UsageError
 from vocabforge.models.lean.layers import rms_norm
 from vocabforge.ops.add_rms_norm import add_rms_norm, join_norms
 
-HALVES = [torch.bfloat16, torch.float16]
 # Two steps of the last bit, for two roundings: sums in another order may turn each of them.
 STEP = {torch.bfloat16: 2**-6, torch.float16: 2**-9, torch.float32: 2**-20}
 # Below fp16's smallest normal number a step is 2^-24: one for each rounding, the first times a weight below 8.
@@ -29,12 +30,13 @@ def compare(backend: str, x: Tensor, residual: Tensor | None, weight: Tensor, ep
     normed, total = add_rms_norm(x, residual, weight, eps, backend=backend)
     expected, expected_total = add_rms_norm(x, residual, weight, eps, backend="reference")
     assert torch.equal(total, expected_total)
+    assert torch.equal(normed, add_rms_norm(x, residual, weight, eps, backend=backend)[0])
     torch.testing.assert_close(normed, expected, rtol=STEP[x.dtype], atol=SMALLEST[x.dtype])
 
 
-def compare_joined(backend: str, rows: int, width: int, dtype: torch.dtype, device: str = "cpu") -> None:
+def compare_joined(rows: int, width: int, dtype: torch.dtype, backend: str, device: str) -> None:
     """Each half is the norm of its rows to the bit, by the same backend; with and without ids."""
-    table, x, first = (one.to(device) for one in inputs(rows + 5, width, dtype, seed=width))
+    table, x, first = moved(inputs(rows + 5, width, dtype, seed=width), device)
     x, second = x[:rows], first.flip(0)
     ids = torch.arange(rows - 1, -1, -1, device=device) * (rows + 4) // max(rows - 1, 1)
     for chosen, picked in ((ids, table[ids]), (None, table[:rows])):
@@ -45,6 +47,13 @@ def compare_joined(backend: str, rows: int, width: int, dtype: torch.dtype, devi
             assert torch.equal(half, add_rms_norm(part, None, weight, 1e-5, backend=backend)[0])
 
 
+def agree(rows: int, width: int, dtype: torch.dtype, backend: str, device: str) -> None:
+    x, residual, weight = moved(inputs(rows, width, dtype, seed=width), device)
+    compare(backend, x, residual, weight)
+    compare(backend, x, None, weight, eps=2.0)
+    compare_joined(rows, width, dtype, backend, device)
+
+
 def test_known_rows() -> None:
     x, residual = torch.tensor([[1.0, -1.0], [0.0, 3.0]]), torch.tensor([[2.0, 5.0], [0.0, -3.0]])
     normed, total = add_rms_norm(x, residual, torch.tensor([1.0, 2.0]), 0.5)
@@ -53,7 +62,7 @@ def test_known_rows() -> None:
     torch.testing.assert_close(normed, torch.tensor([[3 * scale, 8 * scale], [0.0, 0.0]]))
 
 
-@pytest.mark.parametrize("dtype", [*HALVES, torch.float32])
+@pytest.mark.parametrize("dtype", FLOATS)
 def test_reference_is_the_norm_of_the_layers(dtype: torch.dtype) -> None:
     x, residual, weight = inputs(7, 136, dtype)
     normed, total = add_rms_norm(x, residual, weight, 1e-5, backend="reference")
@@ -67,18 +76,6 @@ def test_without_a_residual_the_sum_is_the_input() -> None:
     normed, total = add_rms_norm(x, None, weight, 1e-5)
     assert total is x
     assert torch.equal(normed, add_rms_norm(x, torch.zeros_like(x), weight, 1e-5)[0])
-
-
-@pytest.mark.parametrize("dtype", HALVES)
-@pytest.mark.parametrize("width", [8, 256, 1000, 4096, 8200, 16_400])
-def test_emulated_kernel_equals_the_reference(
-    emulated: Callable[[str], None], schedule: int, width: int, dtype: torch.dtype
-) -> None:
-    emulated("add_rms_norm")
-    x, residual, weight = inputs(3, width, dtype, seed=width)
-    compare("emulated", x, residual, weight)
-    compare("emulated", x, None, weight, eps=2.0)
-    compare_joined("emulated", 3, width, dtype)
 
 
 def test_joined_norms_by_hand() -> None:
@@ -141,23 +138,10 @@ def test_emulated_kernel_gives_the_same_bits_in_any_order_and_company(
         assert torch.equal(alone[0], normed[row])
 
 
-@pytest.mark.parametrize("dtype", [*HALVES, torch.float32])
-def test_cpu_implementation_equals_the_reference(native_cpu: None, dtype: torch.dtype) -> None:
-    for rows, width in ((1, 1), (5, 60), (2, 4096)):
-        x, residual, weight = inputs(rows, width, dtype, seed=width)
-        compare("native", x, residual, weight)
-        compare("native", x, None, weight, eps=2.0)
-        compare_joined("native", rows, width, dtype)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("dtype", HALVES)
-@pytest.mark.parametrize("width", [8, 1000, 4096, 8192, 16_384])
-def test_cuda_kernel_equals_the_reference(native_cuda: None, width: int, dtype: torch.dtype) -> None:
-    for rows in (1, 10, 640):
-        x, residual, weight = (one.cuda() for one in inputs(rows, width, dtype, seed=rows))
-        compare("native", x, residual, weight)
-        compare("native", x, None, weight)
-        compare_joined("native", rows, width, dtype, "cuda")
-        first = add_rms_norm(x, residual, weight, 1e-5, backend="native")[0]
-        assert torch.equal(first, add_rms_norm(x, residual, weight, 1e-5, backend="native")[0])
+TestParity = parity(
+    "add_rms_norm",
+    agree,
+    emulated=product([3], [8, 256, 1000, 4096, 8200, 16_400], HALVES),
+    cpu=[(*sizes, dtype) for sizes in ((1, 1), (5, 60), (2, 4096)) for dtype in FLOATS],
+    cuda=product([1, 10, 640], [8, 1000, 4096, 8192, 16_384], HALVES),
+)

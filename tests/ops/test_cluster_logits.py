@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import product
 
 import pytest
 import torch
 from torch import Tensor
 
+from tests.ops.parity import FLOATS, HALVES, assert_same, moved, parity
 from vocabforge.core.errors import UsageError
 from vocabforge.ops.cluster_logits import cluster_logits, tiles_bound
 
-HALVES = [torch.bfloat16, torch.float16]
 INF = float("inf")
 # Uneven clusters: empty ones, one row, whole tiles, one more, and one less than a tile.
 SIZES = [0, 1, 64, 65, 63, 0, 130, 7, 200, 0]
+LARGE = [(place * 97) % 301 for place in range(256)]
+BY_NAME = {"uneven": SIZES, "more than threads": [place * 37 % 3 for place in range(2100)], "large": LARGE}
 
 
 def inputs(
@@ -29,10 +32,10 @@ def inputs(
 
 
 def compare(backend: str, given: tuple[Tensor, Tensor, Tensor, Tensor], most_tiles: int) -> None:
-    got = cluster_logits(*given, most_tiles=most_tiles, backend=backend)
-    for one, other in zip(got, cluster_logits(*given, most_tiles=most_tiles, backend="reference")):
-        assert one.dtype == other.dtype
-        assert torch.equal(one, other)
+    got, expected = (
+        cluster_logits(*given, most_tiles=most_tiles, backend=each) for each in (backend, "reference")
+    )
+    assert_same(got, expected)
 
 
 def test_known_tiles() -> None:
@@ -47,7 +50,7 @@ def test_known_tiles() -> None:
     assert int(logits.isfinite().sum()) == 3 + 66
 
 
-@pytest.mark.parametrize("dtype", [*HALVES, torch.float32])
+@pytest.mark.parametrize("dtype", FLOATS)
 def test_reference_holds_exactly_what_each_row_opened(dtype: torch.dtype) -> None:
     hidden, weight, offsets, opened = inputs(SIZES, 6, 24, dtype)
     most = tiles_bound(SIZES, len(SIZES))
@@ -72,26 +75,6 @@ def test_bound_on_tiles_is_reached_and_never_passed() -> None:
     for sizes, clusters in ((SIZES, 0), ([0, 0], 2), ([], 1)):
         with pytest.raises(UsageError, match="range"):
             tiles_bound(sizes, clusters)
-
-
-@pytest.mark.parametrize("dtype", HALVES)
-@pytest.mark.parametrize(("rows", "width"), [(1, 8), (3, 72), (8, 256), (10, 520), (33, 64), (64, 40)])
-def test_emulated_kernels_equal_the_reference(
-    emulated: Callable[[str], None], schedule: int, rows: int, width: int, dtype: torch.dtype
-) -> None:
-    emulated("cluster_logits")
-    for share in (0.3, 1.0):
-        given = inputs(SIZES, rows, width, dtype, share=share, seed=rows)
-        compare("emulated", given, tiles_bound(SIZES, len(SIZES)) + (2 if share < 1 else 0))
-
-
-def test_emulated_kernels_with_more_clusters_than_the_listing_block_has_threads(
-    emulated: Callable[[str], None], schedule: int
-) -> None:
-    emulated("cluster_logits")
-    sizes = [(place * 37) % 3 for place in range(2100)]
-    given = inputs(sizes, 2, 16, torch.bfloat16, share=0.02, seed=schedule)
-    compare("emulated", given, 100)
 
 
 def test_emulated_kernels_leave_out_what_has_no_room_and_fill_what_is_not_used(
@@ -138,33 +121,11 @@ def test_emulated_kernels_give_the_same_bits_in_any_order_and_company(
     assert torch.equal(found[1], found[2])
 
 
-@pytest.mark.parametrize("dtype", [*HALVES, torch.float32])
-def test_cpu_implementation_equals_the_reference(native_cpu: None, dtype: torch.dtype) -> None:
-    for rows, width in ((1, 5), (7, 24)):
-        given = inputs(SIZES, rows, width, dtype, seed=rows)
-        compare("native", given, 14)
-        compare("native", given, 3)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("dtype", HALVES)
-@pytest.mark.parametrize("rows", [1, 10, 16, 33, 64])
-def test_cuda_kernels_equal_the_reference(native_cuda: None, rows: int, dtype: torch.dtype) -> None:
-    sizes = [(place * 97) % 301 for place in range(256)]
-    for width in (64, 1000, 4096):
-        hidden, weight, offsets, opened = inputs(sizes, rows, width, dtype, share=0.1, seed=width)
-        given = (hidden.cuda(), weight.cuda(), offsets.cuda(), opened.cuda())
-        compare("native", given, tiles_bound(sizes, 256))
-
-
 @pytest.mark.gpu
 def test_cuda_graph_follows_what_is_opened(native_cuda: None) -> None:
     """One captured graph, replayed for clusters that change: nothing on the host depends on them."""
-    sizes = [(place * 97) % 301 for place in range(256)]
-    hidden, weight, offsets, opened = (
-        one.cuda() for one in inputs(sizes, 10, 512, torch.bfloat16, share=0.1)
-    )
-    most = tiles_bound(sizes, 256)
+    hidden, weight, offsets, opened = moved(inputs(LARGE, 10, 512, torch.bfloat16, share=0.1), "cuda")
+    most = tiles_bound(LARGE, 256)
     given = (hidden, weight, offsets, opened)
     cluster_logits(*given, most_tiles=most, backend="native")  # the library is loaded before the capture
     graph = torch.cuda.CUDAGraph()
@@ -178,5 +139,42 @@ def test_cuda_graph_follows_what_is_opened(native_cuda: None) -> None:
         for one in got:
             one.fill_(77)
         graph.replay()
-        for one, other in zip(got, cluster_logits(*given, most_tiles=most, backend="reference")):
-            assert torch.equal(one, other)
+        assert_same(got, cluster_logits(*given, most_tiles=most, backend="reference"))
+
+
+def agree(
+    clusters: str,
+    rows: int,
+    width: int,
+    dtype: torch.dtype,
+    share: float,
+    spare: int,
+    backend: str,
+    device: str,
+) -> None:
+    """``spare``: room for more tiles than are opened, or too little of it."""
+    sizes = BY_NAME[clusters]
+    given = inputs(sizes, rows, width, dtype, share=share, seed=width)
+    compare(backend, tuple(moved(given, device)), tiles_bound(sizes, len(sizes)) + spare)
+
+
+SHAPES = [(1, 8), (3, 72), (8, 256), (10, 520), (33, 64), (64, 40)]
+OPEN = [(0.3, 2), (1.0, 0)]
+TestParity = parity(
+    "cluster_logits",
+    agree,
+    emulated=[
+        *(("uneven", *shape, dtype, *share) for shape in SHAPES for dtype in HALVES for share in OPEN),
+        ("more than threads", 2, 16, torch.bfloat16, 0.02, 0),
+    ],
+    cpu=[
+        ("uneven", *shape, dtype, 0.4, spare)
+        for shape in ((1, 5), (7, 24))
+        for dtype in FLOATS
+        for spare in (3, -8)
+    ],
+    cuda=[
+        ("large", rows, width, dtype, 0.1, 0)
+        for rows, width, dtype in product([1, 10, 16, 33, 64], [64, 1000, 4096], HALVES)
+    ],
+)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 
-import pytest
 import torch
 from torch import Tensor
 
+from tests.ops.parity import FLOATS, moved, parity
 from vocabforge.ops.compact_kv import compact_kv
 
 # layers, rows, heads, slots, head dim, pairs
@@ -29,17 +30,14 @@ def slots(rows: int, size: int, pairs: int, seed: int) -> tuple[Tensor, Tensor]:
     return source, destination[:, torch.randperm(pairs, generator=stream)]
 
 
-def caches(
-    shape: tuple[int, ...], dtype: torch.dtype, device: str = "cpu"
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def caches(shape: tuple[int, ...], dtype: torch.dtype, device: str = "cpu") -> list[Tensor]:
     layers, rows, heads, size, dim, pairs = shape
     stream = torch.Generator().manual_seed(size)
     keys, values = (torch.randn(layers, rows, heads, size, dim, generator=stream).to(dtype) for _ in range(2))
-    given = (keys, values, *slots(rows, size, pairs, seed=dim))
-    return tuple(one.to(device) for one in given)  # type: ignore[return-value]
+    return moved((keys, values, *slots(rows, size, pairs, seed=dim)), device)
 
 
-def agree(shape: tuple[int, ...], dtype: torch.dtype, backend: str, device: str = "cpu") -> None:
+def agree(shape: tuple[int, ...], dtype: torch.dtype, backend: str, device: str) -> None:
     keys, values, source, destination = caches(shape, dtype, device)
     copies = keys.clone(), values.clone()
     compact_kv(keys, values, source, destination, backend=backend)
@@ -61,15 +59,6 @@ def test_the_reference_moves_slots() -> None:
     assert (source != destination).any()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_emulated_kernel_equals_the_reference(
-    emulated: Callable[[str], None], schedule: int, shape: tuple[int, ...], dtype: torch.dtype
-) -> None:
-    emulated("compact_kv")
-    agree(shape, dtype, "emulated")
-
-
 def test_one_row_of_a_larger_cache(emulated: Callable[[str], None], native_cpu: None) -> None:
     emulated("compact_kv")
     for backend in ("emulated", "native"):
@@ -80,15 +69,10 @@ def test_one_row_of_a_larger_cache(emulated: Callable[[str], None], native_cpu: 
         assert torch.equal(keys, before)
 
 
-def test_cpu_implementation_equals_the_reference(native_cpu: None) -> None:
-    for shape in SHAPES:
-        agree(shape, torch.float16, "native")
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("shape", [*SHAPES, (32, 1, 8, 2000, 128, 7)], ids=str)
-def test_cuda_kernel_equals_the_reference(
-    native_cuda: None, shape: tuple[int, ...], dtype: torch.dtype
-) -> None:
-    agree(shape, dtype, "native", "cuda")
+TestParity = parity(
+    "compact_kv",
+    agree,
+    emulated=product(SHAPES, FLOATS[:2]),
+    cpu=product(SHAPES, [torch.float16]),
+    cuda=product([*SHAPES, (32, 1, 8, 2000, 128, 7)], FLOATS),
+)

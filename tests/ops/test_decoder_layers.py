@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from vocabforge.models.device import threads_set
 from vocabforge.ops.decoder_layers import ACTIVATIONS, WEIGHTS, decoder_layers
 
 pytestmark = pytest.mark.usefixtures("native_cpu")
@@ -163,14 +164,10 @@ def test_a_token_that_sees_nothing_gives_finite_numbers() -> None:
 
 def test_threads_change_nothing() -> None:
     given = arguments(2, 4, hidden=768, inner=1024)
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(1)
+    with threads_set(1):
         alone = run("native", given)
-        torch.set_num_threads(2)
+    with threads_set(2):
         shared = run("native", given)
-    finally:
-        torch.set_num_threads(before)
     assert all(torch.equal(one, other) for one, other in zip(alone, shared))
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.ops.parity import assert_same, parity, steady
 from vocabforge.ops.distinct_rows import SEGMENTS, distinct_rows
 
 # N, k, size: one id; more ids than rows; several ids a thread; the largest head
@@ -40,6 +41,13 @@ def check(ids: Tensor, size: int, found: tuple[Tensor, Tensor, Tensor]) -> None:
     assert torch.equal(rows[places[exists].long()].long(), ids[exists])
 
 
+def agree(n: int, k: int, size: int, dtype: torch.dtype, backend: str, device: str) -> None:
+    ids = some_ids(n, k, size, dtype).to(device)
+    found = steady(lambda: distinct_rows(ids, size, backend=backend))
+    check(ids, size, found)
+    assert_same(found, distinct_rows(ids, size, backend="reference"))
+
+
 def test_rows_of_a_known_list() -> None:
     rows, count, places = distinct_rows(torch.tensor([[5, 2, 5], [-1, 7, 2]]), 6)
     assert rows.tolist() == [2, 5, -1, -1, -1, -1]
@@ -54,18 +62,6 @@ def test_the_reference_keeps_the_promise(dtype: torch.dtype) -> None:
         check(ids, size, distinct_rows(ids, size))
 
 
-@pytest.mark.parametrize(("n", "k", "size"), SIZES)
-def test_emulated_kernel_equals_the_reference(
-    emulated: Callable[[str], None], schedule: int, n: int, k: int, size: int
-) -> None:
-    emulated("distinct_rows")
-    ids = some_ids(n, k, size, torch.int32 if schedule == 2 else torch.int64)
-    found = distinct_rows(ids, size, backend="emulated")
-    check(ids, size, found)
-    for got, expected in zip(found, distinct_rows(ids, size, backend="reference")):
-        assert torch.equal(got, expected)
-
-
 def test_emulated_kernel_of_a_long_list(emulated: Callable[[str], None]) -> None:
     emulated("distinct_rows")
     ids = some_ids(64, 130, 5000, torch.int64)  # from 8,192 ids on, blocks have 1,024 threads
@@ -78,20 +74,6 @@ def test_emulated_kernel_of_ids_that_crowd_in_one_segment(emulated: Callable[[st
     check(ids, 1000, distinct_rows(ids, 1000, backend="emulated"))
 
 
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-def test_cpu_implementation_equals_the_reference(native_cpu: None, dtype: torch.dtype) -> None:
-    for n, k, size in SIZES:
-        ids = some_ids(n, k, size, dtype)
-        for got, expected in zip(distinct_rows(ids, size, backend="native"), distinct_rows(ids, size)):
-            assert torch.equal(got, expected)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize(("n", "k", "size"), [*SIZES, (10, 2048, 128_256), (60, 4096, 151_936)])
-def test_cuda_kernel_equals_the_reference(native_cuda: None, n: int, k: int, size: int) -> None:
-    ids = some_ids(n, k, size, torch.int32).cuda()
-    for _ in range(3):
-        found = distinct_rows(ids, size, backend="native")
-        check(ids, size, found)
-        for got, expected in zip(found, distinct_rows(ids, size, backend="reference")):
-            assert torch.equal(got, expected)
+CASES = [(*sizes, dtype) for sizes in SIZES for dtype in (torch.int32, torch.int64)]
+LARGE = [(10, 2048, 128_256, torch.int32), (60, 4096, 151_936, torch.int32)]
+TestParity = parity("distinct_rows", agree, emulated=CASES, cpu=CASES, cuda=[*CASES, *LARGE])

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import product
 from typing import NamedTuple
 
 import pytest
 import torch
 from torch import Tensor
 
+from tests.ops.parity import FLOATS, moved, parity, steady
 from vocabforge.ops.draft_topk import draft_topk
 
 INF, NAN = float("inf"), float("nan")
@@ -112,23 +114,9 @@ def test_a_known_answer() -> None:
     )
 
 
-# Columns around the kernel's slices of 1,024 and 2,048; an emulated device has 4 multiprocessors.
-SHAPES = [(1, 1, 1), (1, 1023, 10), (2, 2048, 33), (1, 2049, 64), (5, 2050, 10), (3, 4700, 64), (1, 6000, 1)]
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_emulated_kernel_sorts(
-    emulated: Callable[[str], None], schedule: int, shape: tuple[int, int, int]
-) -> None:
-    emulated("draft_topk")
-    seed = schedule * 100 + shape[1]
-    case = random_case(seed, *shape, kind=KINDS[seed % len(KINDS)])
-    assert_right(case, case.ask("emulated"))
-
-
 @pytest.mark.proof
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("dtype", FLOATS)
 def test_emulated_kernel_sorts_everything(
     emulated: Callable[[str], None], schedule: int, kind: str, dtype: torch.dtype
 ) -> None:
@@ -178,35 +166,25 @@ def test_odd_rows(emulated: Callable[[str], None], native_cpu: None, number: int
         assert_right(case, case.ask(backend))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_cpu_implementation_sorts(native_cpu: None, dtype: torch.dtype) -> None:
-    for seed, kind in enumerate(KINDS):
-        case = random_case(seed, 4, 90 * (seed + 1), 20, dtype, kind)
-        assert_right(case, case.ask("native"))
+def agree(shape: tuple[int, int, int], kind: str, dtype: torch.dtype, backend: str, device: str) -> None:
+    """With a sort on the CPU; with the reference on a GPU, where rows are long."""
+    case = random_case(sum(shape), *shape, dtype, kind)
+    given = Case(*moved(case, device))
+    answer = steady(lambda: given.ask(backend))
+    if device == "cpu":
+        assert_right(case, answer)
+        return
+    for got, expected in zip(answer, case.ask("reference")):
+        torch.testing.assert_close(got.cpu(), expected, rtol=1e-5, atol=1e-5)
 
 
-def test_same_input_same_bits(emulated: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    emulated("draft_topk")
-    logits = torch.randn(2, 5000, generator=torch.Generator().manual_seed(3))
-    answers = []
-    for seed in ("4", "5"):
-        monkeypatch.setenv("VOCABFORGE_EMULATOR_SEED", seed)
-        answers.append(draft_topk(logits, 10, backend="emulated"))
-    for first, second in zip(*answers):
-        assert torch.equal(first, second)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_cuda_kernel_sorts(native_cuda: None, kind: str, dtype: torch.dtype) -> None:
-    for seed, (rows, columns, k) in enumerate(
-        [(1, 1, 1), (1, 151_936, 10), (10, 128_257, 64), (60, 32_768, 10), (64, 2048, 64), (3, 2049, 33)]
-    ):
-        case = random_case(seed, rows, columns, k, dtype, kind)
-        moved = Case(*(one.cuda() if isinstance(one, Tensor) else one for one in case))
-        answer, again = moved.ask("native"), moved.ask("native")
-        for first, second in zip(answer, again):
-            assert torch.equal(first, second)
-        for got, expected in zip(answer, case.ask("reference")):
-            torch.testing.assert_close(got.cpu(), expected, rtol=1e-5, atol=1e-5)
+# Columns around the kernel's slices of 1,024 and 2,048; an emulated device has 4 multiprocessors.
+SHAPES = [(1, 1, 1), (1, 1023, 10), (2, 2048, 33), (1, 2049, 64), (5, 2050, 10), (3, 4700, 64), (1, 6000, 1)]
+LARGE = [(1, 1, 1), (1, 151_936, 10), (10, 128_257, 64), (60, 32_768, 10), (64, 2048, 64), (3, 2049, 33)]
+TestParity = parity(
+    "draft_topk",
+    agree,
+    emulated=[(shape, kind, torch.float32) for shape, kind in zip(SHAPES, KINDS)],
+    cpu=[((4, 90 * number, 20), kind, dtype) for number, kind in enumerate(KINDS, 1) for dtype in FLOATS],
+    cuda=product(LARGE, KINDS, FLOATS),
+)

@@ -164,11 +164,12 @@ class TestParts:
         late.part("bench", lambda seconds: given.update(bench=seconds) or {"state": "passed"})
         assert given["bench"] == pytest.approx(80, abs=2)
 
-    def test_commands_that_fail_or_hang(self, check: Any) -> None:
-        python = [sys.executable, "-S", "-c"]
-        code, said = check.command([*python, "print('why'); raise SystemExit(3)"], 20.0)
-        assert (code, said.strip()) == (3, "why")
-        code, said = check.command([*python, "import time; print('so far', flush=True); time.sleep(60)"], 0.5)
+    def test_commands_that_fail_or_hang(self, check: Any, tmp_path: Path) -> None:
+        python, log = [sys.executable, "-S", "-c"], tmp_path / "log"
+        found = check.gpu_process.run([*python, "print('why'); raise SystemExit(3)"], 20.0, log)
+        assert found == (3, "why")
+        sleeps = [*python, "import time; print('so far', flush=True); time.sleep(60)"]
+        code, said = check.gpu_process.run(sleeps, 0.5, log)
         assert code == 124
         assert "so far" in said
         assert "not done after" in said
@@ -308,8 +309,7 @@ def test_a_figure_that_hangs_costs_itself_alone(check: Any, tmp_path: Path) -> N
     script.write_text(
         f"import sys, time\nsys.path.insert(0, {str(SCRIPT.parent)!r})\nfrom pathlib import Path\n"
         "import gpu_parts as parts\n"
-        "journal = Path(sys.argv[1])\nknown, _ = parts.read_journal(journal)\n"
-        "own = parts.JournalFile(journal, frozenset({*known.rows, *known.open}), hangs=1.0)\n"
+        "own = parts.JournalFile(Path(sys.argv[1]), hangs=1.0)\n"
         "own.measure('first', lambda: {'us': 1})\nown.measure('hangs', lambda: time.sleep(600))\n"
         "own.measure('last', lambda: {'us': 2})\n"
     )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import product
 from typing import NamedTuple
 
 import pytest
 import torch
 from torch import Tensor
 
+from tests.ops.parity import FLOATS, HALVES, moved, parity, steady
 from vocabforge.ops.fp8 import FP8, quantise_rows, restore_rows
 from vocabforge.ops.ranker_select import ranker_select
 
@@ -104,29 +106,6 @@ def test_a_known_set() -> None:
         assert ranker_select(projected, vocab, k)[0].tolist() == expected
 
 
-# Around the chunks of 2,048 scores; the tile's heights are 16 to 128.
-SHAPES = [
-    (1, 1, 8, 1),
-    (1, 2047, 8, 100),
-    (2, 2048, 24, 2048),
-    (9, 2049, 16, 1),
-    (1, 4500, 40, 1000),
-    (33, 300, 16, 77),
-]
-
-
-@pytest.mark.parametrize("fp8", [False, True])
-@pytest.mark.parametrize("shape", SHAPES)
-def test_emulated_kernels_sort(
-    emulated: Callable[[str], None], schedule: int, shape: tuple[int, int, int, int], fp8: bool
-) -> None:
-    emulated("ranker_select")
-    rows, size, rank, k = shape
-    dtype = (torch.bfloat16, torch.float16)[schedule % 2]
-    case = whole(schedule, rows, size, -(-rank // 16) * 16 if fp8 else rank, k, dtype, fp8=fp8)
-    assert_exact(case, case.ask("emulated"))
-
-
 def columns(*rows: list[float]) -> Iterator[tuple[Tensor, Tensor]]:
     """Projected rows and a vocabulary whose scores are the given ones, exactly."""
     for scores in rows:
@@ -184,23 +163,6 @@ def test_more_ties_than_shared_memory_keeps(emulated: Callable[[str], None]) -> 
     assert_exact(case, case.ask("emulated"))
 
 
-def test_cpu_implementation_sorts(native_cpu: None) -> None:
-    for seed, dtype in enumerate([torch.float32, torch.bfloat16, torch.float16]):
-        for fp8 in (False, True):
-            case = whole(seed, 4, 500, 16, 123, dtype, fp8=fp8)
-            assert_exact(case, case.ask("native"))
-
-
-def test_same_input_same_bits(emulated: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    emulated("ranker_select")
-    case = whole(0, 2, 4200, 16, 900, torch.bfloat16)
-    answers = []
-    for seed in ("4", "5"):
-        monkeypatch.setenv("VOCABFORGE_EMULATOR_SEED", seed)
-        answers.append(case.ask("emulated"))
-    assert torch.equal(*answers)  # their order, too
-
-
 @pytest.mark.proof
 @pytest.mark.parametrize("fp8", [False, True])
 def test_emulated_kernels_sort_everything(emulated: Callable[[str], None], schedule: int, fp8: bool) -> None:
@@ -245,31 +207,41 @@ def test_rows_in_8_bits() -> None:
     assert torch.equal(restore_rows(again, same), restored)
 
 
-def set_of(ids: Tensor) -> Tensor:
-    """bool (N, 8000)."""
-    return torch.zeros(len(ids), 8000, dtype=torch.bool).scatter_(1, ids.long(), True)
+def agree(shape: tuple[int, ...], dtype: torch.dtype, fp8: bool, backend: str, device: str) -> None:
+    """With a sort if scores are exact; on a GPU also of Gaussian numbers. The order is the same every time."""
+    rows, size, rank, k = shape
+    rank = -(-rank // 16) * 16 if fp8 else rank
+    case = Case(*moved(whole(sum(shape), rows, size, min(rank, 128), k, dtype, fp8=fp8), device))
+    (found,) = steady(lambda: case.ask(backend))
+    if device == "cpu":
+        assert_exact(case, found)
+        return
+    assert torch.equal(found.sort(-1).values, case.ask("reference"))
+    case = Case(*moved(noise(sum(shape), rows, size, rank, k, dtype, 0.1, fp8), device))
+    (found,) = steady(lambda: case.ask(backend))
+    assert_best(case, found)
+
+
+# Around the chunks of 2,048 scores; the tile's heights are 16 to 128.
+SHAPES = [
+    (1, 1, 8, 1),
+    (1, 2047, 8, 100),
+    (2, 2048, 24, 2048),
+    (9, 2049, 16, 1),
+    (1, 4500, 40, 1000),
+    (33, 300, 16, 77),
+]
+LARGE = [(1, 151_936, 512, 2048), (10, 128_256, 256, 4096), (60, 151_936, 256, 512), (64, 1 << 20, 64, 1000)]
+TestParity = parity(
+    "ranker_select",
+    agree,
+    emulated=product(SHAPES, HALVES, [False, True]),
+    cpu=product([(4, 500, 16, 123)], FLOATS, [False, True]),
+    cuda=product([*LARGE, (3, 50, 16, 50)], HALVES, [False, True]),
+)
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("fp8", [False, True])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_cuda_kernels_sort(native_cuda: None, dtype: torch.dtype, fp8: bool) -> None:
-    for seed, (rows, size, rank, k) in enumerate(
-        [
-            (1, 151_936, 512, 2048),
-            (10, 128_256, 256, 4096),
-            (60, 151_936, 256, 512),
-            (64, 1 << 20, 64, 1000),
-            (3, 50, 16, 50),
-        ]
-    ):
-        case = noise(seed, rows, size, rank, k, dtype, 0.1, fp8)
-        moved = Case(*(one.cuda() if isinstance(one, Tensor) else one for one in case))
-        found = moved.ask("native")
-        assert torch.equal(found, moved.ask("native"))
-        assert_best(moved, found)
-        case = whole(seed, rows, size, min(rank, 128), k, dtype, fp8=fp8)
-        moved = Case(*(one.cuda() if isinstance(one, Tensor) else one for one in case))
-        assert torch.equal(moved.ask("native").sort(-1).values, moved.ask("reference"))
+def test_odd_scores_on_a_gpu(native_cuda: None) -> None:
     for case in odd_cases():
-        assert_exact(case, Case(case.projected.cuda(), case.vocab.cuda(), case.k).ask("native").cpu())
+        assert_exact(case, Case(*moved(case, "cuda")).ask("native").cpu())

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from tests.ops.parity import FLOATS, HALVES, assert_same, moved, parity, steady
 from vocabforge.models.kv_cache import KVCache
 from vocabforge.models.lean.layers import rms_norm
 from vocabforge.models.rope import RopeSettings, apply_rope, inverse_frequencies, rope_at
 from vocabforge.ops.rope_store import rope_store
 
-HALVES = [torch.bfloat16, torch.float16]
 # Two steps of the dtype's last bit: a norm that is rounded the other way is turned with its partner.
 STEP = {torch.bfloat16: 2**-6, torch.float16: 2**-9, torch.float32: 2**-20}
 LAYERS, CAPACITY = 2, 37
@@ -67,7 +68,7 @@ def compare(backend: str, given: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("norm", [False, True])
-@pytest.mark.parametrize("dtype", [*HALVES, torch.float32])
+@pytest.mark.parametrize("dtype", FLOATS)
 def test_reference_is_what_the_layers_do(dtype: torch.dtype, norm: bool) -> None:
     batch, length, heads, kv_heads, dim = 3, 4, 4, 2, 24
     given = inputs(batch, length, heads, kv_heads, dim, dtype, norm=norm)
@@ -87,30 +88,12 @@ def test_reference_is_what_the_layers_do(dtype: torch.dtype, norm: bool) -> None
     assert torch.equal(values, cache.v[0, :, :, :-1])
 
 
-@pytest.mark.parametrize("dtype", HALVES)
-@pytest.mark.parametrize(
-    ("batch", "length", "heads", "kv_heads", "dim"),
-    [(1, 1, 1, 1, 16), (2, 3, 4, 2, 64), (1, 5, 8, 1, 80), (3, 2, 3, 3, 96), (2, 7, 4, 2, 128), (1, 3, 2, 1, 192),
-     (2, 2, 2, 1, 256), (1, 1, 2, 2, 512)],
-)  # fmt: skip
-def test_emulated_kernel_equals_the_reference(
-    emulated: Callable[[str], None], schedule: int, batch: int, length: int, heads: int, kv_heads: int, dim: int,
-    dtype: torch.dtype,
-) -> None:  # fmt: skip
-    emulated("rope_store")
-    for norm in (False, True):
-        for angles in (dtype, torch.float32):
-            given = inputs(batch, length, heads, kv_heads, dim, dtype, norm=norm, angles=angles, seed=dim)
-            compare("emulated", given)
-
-
 def test_emulated_kernel_gives_exact_bits_without_a_norm(emulated: Callable[[str], None]) -> None:
     """Products of two halves are exact in fp32, so nothing may differ."""
     emulated("rope_store")
     for dtype in HALVES:
         given = inputs(2, 5, 4, 2, 64, dtype, norm=False)
-        for one, other in zip(run("emulated", given), run("reference", given)):
-            assert torch.equal(one, other)
+        assert_same(run("emulated", given), run("reference", given))
 
 
 def test_emulated_kernel_takes_views(emulated: Callable[[str], None]) -> None:
@@ -146,30 +129,9 @@ def test_slots_that_do_not_exist_are_not_written(
         torch.testing.assert_close(got, expected, rtol=STEP[torch.bfloat16], atol=0.1)
 
 
-@pytest.mark.parametrize("dtype", [*HALVES, torch.float32])
-def test_cpu_implementation_equals_the_reference(native_cpu: None, dtype: torch.dtype) -> None:
-    for dim in (2, 24, 64):
-        for norm in (False, True):
-            compare("native", inputs(2, 3, 4, 2, dim, dtype, norm=norm, seed=dim))
-    compare("native", inputs(2, 3, 4, 2, 32, dtype, angles=torch.float32))
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("dtype", HALVES)
-@pytest.mark.parametrize("dim", [64, 80, 96, 128, 192, 256])
-def test_cuda_kernel_equals_the_reference(native_cuda: None, dim: int, dtype: torch.dtype) -> None:
-    for batch, length, norm in ((1, 1, True), (4, 10, False), (2, 30, True)):
-        given = inputs(batch, length, 8, 2, dim, dtype, norm=norm, seed=dim)
-        given = {name: one.cuda() if isinstance(one, Tensor) else one for name, one in given.items()}
-        compare("native", given)
-        for one, other in zip(run("native", given), run("native", given)):
-            assert torch.equal(one, other)
-
-
 @pytest.mark.gpu
 def test_cuda_graph_follows_the_slots(native_cuda: None) -> None:
-    given = inputs(2, 5, 8, 2, 128, torch.bfloat16)
-    given = {name: one.cuda() if isinstance(one, Tensor) else one for name, one in given.items()}
+    given = moved(inputs(2, 5, 8, 2, 128, torch.bfloat16), "cuda")
     before = {name: given[name].clone() for name in ("keys", "values")}
     rope_store(**given, backend="native")  # the library is loaded before the capture
     graph = torch.cuda.CUDAGraph()
@@ -184,3 +146,34 @@ def test_cuda_graph_follows_the_slots(native_cuda: None) -> None:
         expected = run("reference", {**given, **before})
         for one, other in zip((q, given["keys"], given["values"]), expected):
             torch.testing.assert_close(one, other, rtol=2**-6, atol=2**-3)
+
+
+def agree(
+    sizes: tuple[int, ...], dtype: torch.dtype, norm: bool, wide: bool, backend: str, device: str
+) -> None:
+    """``wide``: angles in fp32. The result is the same twice."""
+    angles = torch.float32 if wide else dtype
+    given = moved(inputs(*sizes, dtype, norm=norm, angles=angles, seed=sizes[-1]), device)
+    compare(backend, given)
+    steady(lambda: run(backend, given))
+
+
+# Batch, length, heads, kv heads, head size.
+SIZES = [
+    (1, 1, 1, 1, 16),
+    (2, 3, 4, 2, 64),
+    (1, 5, 8, 1, 80),
+    (3, 2, 3, 3, 96),
+    (2, 7, 4, 2, 128),
+    (1, 3, 2, 1, 192),
+]
+SIZES += [(2, 2, 2, 1, 256), (1, 1, 2, 2, 512)]
+BOTH = [False, True]
+LARGE = product([(1, 1, 8, 2), (4, 10, 8, 2), (2, 30, 8, 2)], [64, 80, 96, 128, 192, 256])
+TestParity = parity(
+    "rope_store",
+    agree,
+    emulated=product(SIZES, HALVES, BOTH, BOTH),
+    cpu=product([(2, 3, 4, 2, 2), (2, 3, 4, 2, 24), (2, 3, 4, 2, 64)], FLOATS, BOTH, BOTH),
+    cuda=product([(*sizes, dim) for sizes, dim in LARGE], HALVES, BOTH, BOTH),
+)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from itertools import product
 
 import pytest
 import torch
 from torch import Tensor
 
+from tests.ops.parity import FLOATS, HALVES, parity, steady
 from vocabforge.models.lean.layers import activation
 from vocabforge.ops.silu_mul import silu_mul
 
-HALVES = [torch.bfloat16, torch.float16]
 # One step of the dtype's last bit: exp and the division differ in the last bit of fp32, at most.
 STEP = {torch.bfloat16: 2**-7, torch.float16: 2**-10, torch.float32: 2**-21}
 
@@ -24,9 +24,10 @@ def inputs(rows: int, inner: int, dtype: torch.dtype, seed: int = 0) -> Tensor:
     return gate_up.to(dtype)
 
 
-def compare(backend: str, gate_up: Tensor) -> None:
-    out, expected = silu_mul(gate_up, backend=backend), silu_mul(gate_up, backend="reference")
-    torch.testing.assert_close(out, expected, rtol=STEP[gate_up.dtype], atol=1e-7)
+def agree(rows: int, inner: int, dtype: torch.dtype, backend: str, device: str) -> None:
+    gate_up = inputs(rows, inner, dtype, seed=inner).to(device)
+    (out,) = steady(lambda: silu_mul(gate_up, backend=backend))
+    torch.testing.assert_close(out, silu_mul(gate_up, backend="reference"), rtol=STEP[dtype], atol=1e-7)
 
 
 def test_known_numbers() -> None:
@@ -35,32 +36,21 @@ def test_known_numbers() -> None:
     torch.testing.assert_close(out, torch.stack((torch.tensor(0.0), sigmoid[0] * -3, sigmoid[1]))[None])
 
 
-@pytest.mark.parametrize("dtype", [*HALVES, torch.float32])
+@pytest.mark.parametrize("dtype", FLOATS)
 def test_reference_is_the_activation_of_the_layers(dtype: torch.dtype) -> None:
     gate_up = inputs(5, 24, dtype)
     gate, up = gate_up.chunk(2, -1)
     assert torch.equal(silu_mul(gate_up), activation("silu", gate).mul_(up))
 
 
-@pytest.mark.parametrize("dtype", HALVES)
-@pytest.mark.parametrize(("rows", "inner"), [(1, 8), (3, 24), (2, 1032), (5, 2048), (0, 8)])
-def test_emulated_kernel_equals_the_reference(
-    emulated: Callable[[str], None], schedule: int, rows: int, inner: int, dtype: torch.dtype
-) -> None:
-    emulated("silu_mul")
-    compare("emulated", inputs(rows, inner, dtype, seed=inner))
+def cases(sizes: list[tuple[int, int]], dtypes: list[torch.dtype]) -> list[tuple[int, int, torch.dtype]]:
+    return [(*size, dtype) for size, dtype in product(sizes, dtypes)]
 
 
-@pytest.mark.parametrize("dtype", [*HALVES, torch.float32])
-def test_cpu_implementation_equals_the_reference(native_cpu: None, dtype: torch.dtype) -> None:
-    for rows, inner in ((1, 1), (3, 20), (2, 4096), (0, 8)):
-        compare("native", inputs(rows, inner, dtype, seed=inner))
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("dtype", HALVES)
-def test_cuda_kernel_equals_the_reference(native_cuda: None, dtype: torch.dtype) -> None:
-    for rows, inner in ((1, 8), (10, 14_336), (640, 1032), (0, 8)):
-        gate_up = inputs(rows, inner, dtype, seed=rows).cuda()
-        compare("native", gate_up)
-        assert torch.equal(silu_mul(gate_up, backend="native"), silu_mul(gate_up, backend="native"))
+TestParity = parity(
+    "silu_mul",
+    agree,
+    emulated=cases([(1, 8), (3, 24), (2, 1032), (5, 2048), (0, 8)], HALVES),
+    cpu=cases([(1, 1), (3, 20), (2, 4096), (0, 8)], FLOATS),
+    cuda=cases([(1, 8), (10, 14_336), (640, 1032), (0, 8)], HALVES),
+)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from itertools import product
 
-import pytest
 import torch
 from torch import Tensor
 
+from tests.ops.parity import FLOATS, assert_same, parity
 from vocabforge.ops.target_choice import target_choice
 
 INF, NAN = float("inf"), float("nan")
@@ -35,57 +35,24 @@ def test_choices_of_known_rows() -> None:
     assert valid.tolist() == [True, False, False, True, True]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("vocab", [1, 7, 8, 1000, 16_389])
-def test_emulated_kernel_equals_the_reference(
-    emulated: Callable[[str], None], schedule: int, vocab: int, dtype: torch.dtype
-) -> None:
-    emulated("target_choice")
-    logits = rows(vocab, dtype, seed=vocab)
-    for got, expected in zip(
-        target_choice(logits, backend="emulated"), target_choice(logits, backend="reference")
-    ):
-        assert torch.equal(got, expected)
-
-
 def shifted(logits: Tensor) -> Tensor:
     """The same rows in a view that begins one number behind its storage."""
     storage = torch.empty(logits.numel() + 1, dtype=logits.dtype, device=logits.device)
     return storage[1:].view_as(logits).copy_(logits)
 
 
-def test_the_emulated_kernel_takes_a_view_that_begins_anywhere(emulated: Callable[[str], None]) -> None:
-    emulated("target_choice")
-    logits = rows(64, torch.bfloat16)
-    for got, expected in zip(target_choice(shifted(logits), backend="emulated"), target_choice(logits)):
-        assert torch.equal(got, expected)
+def agree(vocab: int, dtype: torch.dtype, backend: str, device: str) -> None:
+    """Also in a view that begins anywhere."""
+    logits = rows(vocab, dtype, seed=vocab).to(device)
+    expected = target_choice(logits, backend="reference")
+    for given in (logits, shifted(logits)):
+        assert_same(target_choice(given, backend=backend), expected)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_cpu_implementation_equals_the_reference(native_cpu: None, dtype: torch.dtype) -> None:
-    for vocab in (1, 7, 1000):
-        logits = rows(vocab, dtype, seed=vocab)
-        for got, expected in zip(
-            target_choice(logits, backend="native"), target_choice(logits, backend="reference")
-        ):
-            assert torch.equal(got, expected)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("vocab", [1, 7, 1000, 128_256, 151_936])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_cuda_kernel_equals_the_reference(native_cuda: None, vocab: int, dtype: torch.dtype) -> None:
-    logits = rows(vocab, dtype, seed=vocab).cuda()
-    for got, expected in zip(
-        target_choice(logits, backend="native"), target_choice(logits, backend="reference")
-    ):
-        assert torch.equal(got, expected)
-
-
-@pytest.mark.gpu
-def test_the_cuda_kernel_takes_a_view_that_begins_anywhere(native_cuda: None) -> None:
-    logits = rows(1000, torch.bfloat16).cuda()
-    for got, expected in zip(
-        target_choice(shifted(logits), backend="native"), target_choice(logits, backend="reference")
-    ):
-        assert torch.equal(got, expected)
+TestParity = parity(
+    "target_choice",
+    agree,
+    emulated=product([1, 7, 8, 64, 1000, 16_389], FLOATS),
+    cpu=product([1, 7, 1000], FLOATS),
+    cuda=product([1, 7, 1000, 128_256, 151_936], FLOATS),
+)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from tests.ops.parity import assert_same, moved, parity
 from tests.ops.trees_support import coarse, fine
 from vocabforge.core.errors import UsageError
 from vocabforge.ops.tree_expand import tree_expand
@@ -37,17 +38,15 @@ def bits(rows: int, width: int, words: int) -> Tensor:
     return torch.randint(-(2**63), 2**63 - 1, (rows, width, words), generator=stream)
 
 
-def agree(shape: tuple[int, int, int, int], kind: str, backend: str, device: str = "cpu") -> None:
+def agree(shape: tuple[int, int, int, int], kind: str, backend: str, device: str) -> None:
     rows, width, k, keep = shape
-    given = [one.to(device) for one in inputs(rows, width, k, kind, seed=width)]
+    given = moved(inputs(rows, width, k, kind, seed=width), device)
     words = (keep + 59) // 64 + 1
     asked: list[dict[str, Any]] = [{}, {"first": 7, "above": bits(rows, width, words).to(device), "slot": 60}]
     for more in asked:
         got = tree_expand(*given, keep=keep, backend=backend, **more)
         expected = tree_expand(*given, keep=keep, backend="reference", **more)
-        for name, ours, theirs in zip(got._fields, got, expected):
-            assert ours.shape == theirs.shape, name
-            assert torch.equal(ours, theirs), name
+        assert_same(got, expected)
 
 
 @pytest.mark.parametrize("kind", ["ties", "fine"])
@@ -90,25 +89,5 @@ def test_wrong_bits_are_refused() -> None:
         tree_expand(*given, keep=9, above=bits(2, 3, 1))
 
 
-@pytest.mark.parametrize("kind", ["ties", "fine"])
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_emulated_kernel_equals_the_reference(
-    emulated: Callable[[str], None], schedule: int, shape: tuple[int, int, int, int], kind: str
-) -> None:
-    emulated("tree_expand")
-    agree(shape, kind, "emulated")
-
-
-@pytest.mark.parametrize("kind", ["ties", "fine"])
-def test_cpu_implementation_equals_the_reference(native_cpu: None, kind: str) -> None:
-    for shape in SHAPES:
-        agree(shape, kind, "native")
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("kind", ["ties", "fine"])
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_cuda_kernel_equals_the_reference(
-    native_cuda: None, shape: tuple[int, int, int, int], kind: str
-) -> None:
-    agree(shape, kind, "native", "cuda")
+CASES = list(product(SHAPES, ["ties", "fine"]))
+TestParity = parity("tree_expand", agree, emulated=CASES, cpu=CASES, cuda=CASES)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from itertools import product
 
 import pytest
 import torch
 from torch import Tensor
 
+from tests.ops.parity import assert_same, moved, parity
 from tests.ops.trees_support import coarse, depths_and_ancestors, fine
 from vocabforge.core.errors import UsageError
 from vocabforge.ops.tree_select import SelectedTree, tree_select
@@ -40,16 +41,14 @@ def history(rows: int, topk: int, depth: int, kind: str, seed: int = 0) -> tuple
     return torch.randint(2**40, scores.shape, generator=stream), scores, parents
 
 
-def agree(shape: tuple[int, int, int, int], kind: str, backend: str, device: str = "cpu") -> None:
+def agree(shape: tuple[int, int, int, int], kind: str, backend: str, device: str) -> None:
     rows, topk, depth, nodes = shape
-    given = [one.to(device) for one in (torch.arange(rows), *history(rows, topk, depth, kind, seed=nodes))]
+    given = moved((torch.arange(rows), *history(rows, topk, depth, kind, seed=nodes)), device)
     asked = {"nodes": min(nodes, 256), "levels": depth + 1}
     expected = tree_select(*given, **asked, backend="reference")
     for parents in (given[3], given[3][:, ::topk]):  # of each node, and of each node's children
         for which in (backend, "reference"):
-            got = tree_select(*given[:3], parents, **asked, backend=which)
-            for name, ours, theirs in zip(got._fields, got, expected):
-                assert torch.equal(ours, theirs), name
+            assert_same(tree_select(*given[:3], parents, **asked, backend=which), expected)
 
 
 @pytest.mark.parametrize("kind", ["ties", "fine"])
@@ -94,25 +93,5 @@ def test_parents_with_another_number_of_children_are_refused() -> None:
         tree_select(torch.tensor([1]), tokens, scores, parents[:, :7], nodes=5, levels=3)
 
 
-@pytest.mark.parametrize("kind", ["ties", "fine"])
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_emulated_kernel_equals_the_reference(
-    emulated: Callable[[str], None], schedule: int, shape: tuple[int, int, int, int], kind: str
-) -> None:
-    emulated("tree_select")
-    agree(shape, kind, "emulated")
-
-
-@pytest.mark.parametrize("kind", ["ties", "fine"])
-def test_cpu_implementation_equals_the_reference(native_cpu: None, kind: str) -> None:
-    for shape in SHAPES:
-        agree(shape, kind, "native")
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("kind", ["ties", "fine"])
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_cuda_kernel_equals_the_reference(
-    native_cuda: None, shape: tuple[int, int, int, int], kind: str
-) -> None:
-    agree(shape, kind, "native", "cuda")
+CASES = list(product(SHAPES, ["ties", "fine"]))
+TestParity = parity("tree_select", agree, emulated=CASES, cpu=CASES, cuda=CASES)

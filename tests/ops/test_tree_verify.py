@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import pytest
 import torch
 
+from tests.ops.parity import assert_same, moved, parity
 from tests.ops.trees_support import depths_and_ancestors, random_parents
 from vocabforge.ops.tree_verify import tree_verify
 
@@ -46,16 +47,9 @@ def longest(tree: dict[str, Any], row: int) -> list[int]:
     return max(paths.values(), key=lambda path: (len(path), -path[-1]))
 
 
-def agree(shape: tuple[int, int, int], backend: str, device: str = "cpu") -> None:
-    for seed, dead in ((0, True), (1, False)):
-        tree = trees(*shape, seed=seed)
-        tree = {name: one.to(device) if torch.is_tensor(one) else one for name, one in tree.items()}
-        if not dead:
-            tree["alive"] = None
-        for ours, theirs in zip(
-            tree_verify(**tree, backend=backend), tree_verify(**tree, backend="reference")
-        ):
-            assert torch.equal(ours, theirs)
+def agree(shape: tuple[int, ...], alive: bool, backend: str, device: str) -> None:
+    tree = moved(trees(*shape, seed=int(alive)) | ({"alive": None} if alive else {}), device)
+    assert_same(tree_verify(**tree, backend=backend), tree_verify(**tree, backend="reference"))
 
 
 @pytest.mark.parametrize("shape", [(3, 1, 2), (200, 12, 3), (20, 60, 6)], ids=str)
@@ -73,20 +67,5 @@ def test_the_reference_finds_the_longest_path(shape: tuple[int, int, int]) -> No
     assert shape[1] == 1 or len(lengths) > 2
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_emulated_kernel_equals_the_reference(
-    emulated: Callable[[str], None], schedule: int, shape: tuple[int, int, int]
-) -> None:
-    emulated("tree_verify")
-    agree(shape, "emulated")
-
-
-def test_cpu_implementation_equals_the_reference(native_cpu: None) -> None:
-    for shape in SHAPES:
-        agree(shape, "native")
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_cuda_kernel_equals_the_reference(native_cuda: None, shape: tuple[int, int, int]) -> None:
-    agree(shape, "native", "cuda")
+CASES = list(product(SHAPES, [False, True]))  # some nodes dead, or all alive
+TestParity = parity("tree_verify", agree, emulated=CASES, cpu=CASES, cuda=CASES)

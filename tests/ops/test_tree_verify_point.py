@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 
 from tests.decode.probability import AllBranches, all_ways, exactly, fractions, p_value
+from tests.ops.parity import assert_same, moved, parity
 from tests.ops.trees_support import random_parents
 from vocabforge.decode.request import SamplingParams
 from vocabforge.decode.sampling import Chance, SeededChance, TokenHistory
@@ -86,15 +88,10 @@ def valid(tree: dict[str, Any]) -> dict[str, Any]:
     return tree | {"weights": torch.where(tree["weights"].sum(-1, keepdim=True) > 0, tree["weights"], 1.0)}
 
 
-def agree(shape: tuple[int, int, int, int], backend: str, device: str = "cpu") -> None:
-    for seed, dead in ((0, True), (1, False)):
-        tree = trees(*shape, seed=seed)
-        tree = {name: one.to(device) if torch.is_tensor(one) else one for name, one in tree.items()}
-        if not dead:
-            tree["alive"] = None
-        expected = tree_verify_point(**tree, backend="reference")
-        for name, ours, theirs in zip(expected._fields, tree_verify_point(**tree, backend=backend), expected):
-            assert torch.equal(ours, theirs), name
+def agree(shape: tuple[int, ...], alive: bool, backend: str, device: str) -> None:
+    tree = moved(trees(*shape, seed=int(alive)) | ({"alive": None} if alive else {}), device)
+    got, expected = (tree_verify_point(**tree, backend=each) for each in (backend, "reference"))
+    assert_same(got, expected)
 
 
 @pytest.mark.parametrize("shape", [(300, 1, 2, 6), (300, 12, 3, 4), (100, 40, 5, 3)], ids=str)
@@ -192,32 +189,17 @@ def test_draws_of_the_emulated_kernel_follow_the_distribution(emulated: Callable
     )
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_emulated_kernels_equal_the_reference(
-    emulated: Callable[[str], None], schedule: int, shape: tuple[int, int, int, int]
-) -> None:
-    emulated("tree_verify_point")
-    agree(shape, "emulated")
-
-
-@pytest.mark.proof
-@pytest.mark.parametrize("shape", LARGE, ids=str)
-def test_emulated_kernels_equal_the_reference_on_large_trees(
-    emulated: Callable[[str], None], schedule: int, shape: tuple[int, int, int, int]
-) -> None:
-    emulated("tree_verify_point")
-    agree(shape, "emulated")
-
-
-def test_cpu_implementation_equals_the_reference(native_cpu: None) -> None:
-    for shape in (*SHAPES, *LARGE[:2]):
-        agree(shape, "native")
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("shape", [*SHAPES, *LARGE, (1, 60, 6, 128_256)], ids=str)
-def test_cuda_kernels_equal_the_reference(native_cuda: None, shape: tuple[int, int, int, int]) -> None:
-    agree(shape, "native", "cuda")
+CASES = [
+    *product(SHAPES, [False, True]),
+    *(pytest.param(case, marks=pytest.mark.proof) for case in product(LARGE, [False, True])),
+]
+TestParity = parity(
+    "tree_verify_point",
+    agree,
+    emulated=CASES,
+    cpu=product([*SHAPES, *LARGE[:2]], [False, True]),
+    cuda=product([*SHAPES, *LARGE, (1, 60, 6, 128_256)], [False, True]),
+)
 
 
 def test_the_walk_takes_a_tensor_of_numbers_in_order() -> None:

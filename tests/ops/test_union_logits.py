@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 
 import pytest
 import torch
 from torch import Tensor
 
-from tests.ops.logits_support import assert_logits_close
+from tests.ops.parity import FLOATS, HALVES, assert_logits_close, moved, parity, steady
 from vocabforge.ops.union_logits import union_logits
 
 VOCAB = 97
-HALVES = [torch.bfloat16, torch.float16]
 
 
 def inputs(n: int, d: int, columns: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
@@ -20,6 +20,24 @@ def inputs(n: int, d: int, columns: int, dtype: torch.dtype) -> tuple[Tensor, Te
     stream = torch.Generator().manual_seed(n * 1000 + d + columns)
     hidden, weight = (torch.randn(size, d, generator=stream).to(dtype) for size in (n, VOCAB))
     return hidden, weight, torch.randint(-2, VOCAB + 2, (columns,), generator=stream)
+
+
+def agree(
+    n: int,
+    d: int,
+    columns: int,
+    used: int | None,
+    dtype: torch.dtype,
+    ids_dtype: torch.dtype,
+    backend: str,
+    device: str,
+) -> None:
+    hidden, weight, rows = inputs(n, d, columns, dtype)
+    count = None if used is None else torch.tensor([used], dtype=torch.int32)
+    given, options = moved((hidden, weight, rows.to(ids_dtype)), device), {"count": moved(count, device)}
+    (got,) = steady(lambda: union_logits(*given, **options, backend=backend))
+    expected = union_logits(hidden.float(), weight.float(), rows, count=count, backend="reference")
+    assert_logits_close(got.cpu(), expected)
 
 
 def test_logits_of_a_known_list() -> None:
@@ -30,22 +48,6 @@ def test_logits_of_a_known_list() -> None:
     )
     infinity = float("inf")
     assert logits.tolist() == [[156.0, -infinity, 28.0, -infinity], [18.0, -infinity, 2.0, -infinity]]
-
-
-@pytest.mark.parametrize("dtype", HALVES)
-@pytest.mark.parametrize(("n", "d", "columns"), [
-    (1, 8, 1), (5, 264, 37), (8, 40, 129), (9, 1032, 20), (16, 72, 200), (17, 520, 70), (40, 264, 150), (64, 8, 33),
-])  # fmt: skip
-def test_emulated_kernel_equals_the_reference(
-    emulated: Callable[[str], None], schedule: int, n: int, d: int, columns: int, dtype: torch.dtype
-) -> None:
-    emulated("union_logits")
-    hidden, weight, rows = inputs(n, d, columns, dtype)
-    rows = rows.int() if schedule == 2 else rows
-    used = {1: None, 2: columns * 2 // 3, 3: [0, columns + 5][n % 2]}[schedule]
-    count = None if used is None else torch.tensor([used], dtype=torch.int32)
-    got = union_logits(hidden, weight, rows, count=count, backend="emulated")
-    assert_logits_close(got, union_logits(hidden, weight, rows, count=count, backend="reference"))
 
 
 @pytest.mark.parametrize("multiprocessors", ["1", "3", "100"])
@@ -73,25 +75,32 @@ def test_a_row_has_the_same_bits_wherever_it_stands(
     assert torch.equal(union_logits(hidden, weight, rows[order], backend="emulated"), first[:, order])
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, *HALVES])
-def test_cpu_implementation_equals_the_reference(native_cpu: None, dtype: torch.dtype) -> None:
-    for n, columns in ((1, 5), (11, 60)):
-        hidden, weight, rows = inputs(n, 40, columns, dtype)
-        for count in (None, torch.tensor([columns // 2], dtype=torch.int32)):
-            got = union_logits(hidden, weight, rows, count=count, backend="native")
-            assert_logits_close(got, union_logits(hidden, weight, rows, count=count))
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("dtype", HALVES)
-@pytest.mark.parametrize("n", [1, 10, 20, 60])
-@pytest.mark.parametrize("d", [8, 1032, 4096])
-def test_cuda_kernel_equals_the_reference(native_cuda: None, n: int, d: int, dtype: torch.dtype) -> None:
-    for columns in (1, 500, 6000):
-        hidden, weight, rows = (one.cuda() for one in inputs(n, d, columns, dtype))
-        for count in (None, torch.tensor([columns // 2], dtype=torch.int32, device="cuda")):
-            got = union_logits(hidden, weight, rows, count=count, backend="native")
-            assert torch.equal(got, union_logits(hidden, weight, rows, count=count, backend="native"))
-            expected = union_logits(hidden.cpu().float(), weight.cpu().float(), rows.cpu(),
-                                    count=None if count is None else count.cpu())  # fmt: skip
-            assert_logits_close(got.cpu(), expected)
+SIZES = [
+    (1, 8, 1),
+    (5, 264, 37),
+    (8, 40, 129),
+    (9, 1032, 20),
+    (16, 72, 200),
+    (17, 520, 70),
+    (40, 264, 150),
+    (64, 8, 33),
+]
+LARGE = product([1, 10, 20, 60], [8, 1032, 4096], [1, 500, 6000])
+INT = torch.int64
+TestParity = parity(
+    "union_logits",
+    agree,
+    emulated=[
+        (*size, used, dtype, INT if used is None else torch.int32)
+        for size in SIZES
+        for dtype in HALVES
+        for used in (None, size[2] * 2 // 3, [0, size[2] + 5][size[0] % 2])
+    ],
+    cpu=[
+        (n, 40, c, used, dtype, INT)
+        for n, c in ((1, 5), (11, 60))
+        for used in (None, c // 2)
+        for dtype in FLOATS
+    ],
+    cuda=[(*size, used, dtype, INT) for size in LARGE for used in (None, size[2] // 2) for dtype in HALVES],
+)

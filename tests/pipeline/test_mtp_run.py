@@ -139,6 +139,54 @@ def test_a_module_is_tuned_and_written_back(family: str, tmp_path: Path) -> None
     assert module_prefix(family) in run("inspect", shards).output
 
 
+def test_a_draft_vocabulary_goes_beside_the_shards(tmp_path: Path) -> None:
+    """As SGLang reads it; the module itself stays as published."""
+    place = place_of(tmp_path, "qwen3_5_text")
+    target, out = place / "target", place / "out"
+    torch.save(list(range(3, 60, 2)), place / "ids.pt")
+    run("select-vocab", "--from-list", place / "ids.pt", "--tokenizer", target, "--output", place / "vocab")
+    given = ["--drafter", target, "--target", target, "--format", "mtp", "--output"]
+    run("export", *given, out, "--vocab", place / "vocab", "--with-target")
+    (listed,) = out.glob("freq_*.pt")
+    chosen = sorted(torch.load(listed, weights_only=True))
+    assert len(chosen) < 60
+    assert f"--speculative-token-map out/{listed.name}" in (out / "README.md").read_text("utf-8")
+    for file in target.glob("*.safetensors"):
+        assert (out / file.name).read_bytes() == file.read_bytes()
+    models = Models(target)
+    limited = build_method(models, MethodSpec(drafter=out, depth=2), "mtp")
+    assert limited.vocabulary.size == len(chosen)
+    plain = build_method(models, MethodSpec(), "plain").generator
+    asked = {"max_new_tokens": 12, "stop_ids": ()}
+    assert (
+        limited.generator.generate([5, 9, 7], **asked).token_ids
+        == plain.generate([5, 9, 7], **asked).token_ids
+    )
+    run(
+        "revocab",
+        "--drafter",
+        target,
+        "--target",
+        target,
+        "--vocab",
+        place / "vocab",
+        "--output",
+        place / "cut",
+    )
+    run(
+        "export",
+        "--drafter",
+        place / "cut",
+        "--target",
+        target,
+        "--format",
+        "mtp",
+        "--output",
+        place / "again",
+    )
+    assert sorted(torch.load(place / "again" / listed.name, weights_only=True)) == chosen
+
+
 def test_what_the_layout_cannot_hold_is_refused(tmp_path: Path) -> None:
     place = place_of(tmp_path, "qwen3_5_text")
     recipe = write_config(place, "fresh", drafter={"kind": "mtp"}, optim={"steps": 1})

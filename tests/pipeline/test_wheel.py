@@ -1,4 +1,7 @@
-"""The wheel in an environment of its own, outside the repository: commands find recipes and kernels in it."""
+"""The wheel in an environment of its own, outside the repository: commands find recipes and kernels in it.
+
+The sdist has the files of the repository, no others.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import os
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import venv
 from pathlib import Path
 
@@ -76,3 +80,16 @@ def test_kernels_build_from_the_wheels_sources(installed: Path, tmp_path: Path) 
     assert not sources.is_relative_to(ROOT)
     run(installed / "python", str(sources / "build.py"), "--emulator", "--only", "silu_mul", cwd=tmp_path)
     assert (sources / "build" / "emulated" / "libsilu_mul.so").is_file()
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a git checkout")
+def test_the_sdist_has_the_repositorys_files(tmp_path: Path) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", tmp_path], cwd=ROOT, check=True
+    )
+    (sdist,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        packed = {member.name.partition("/")[2] for member in archive if member.isfile()}
+    listing = ["git", "-C", str(ROOT), "ls-files", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(listing, check=True, capture_output=True, text=True).stdout.splitlines()
+    assert packed - {"PKG-INFO"} == {name for name in names if (ROOT / name).is_file()}

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from sklearn import metrics
 
 from tests.cli.cli_support import invoke
 from tests.decode.drafting import make_drafter
@@ -29,6 +30,7 @@ from vocabforge.train.heads.router_setup import build_router_trainer, plan
 from vocabforge.train.heads.states import (
     average_precision,
     best_columns,
+    coverage_error,
     drafting_rows,
     labels_of,
     router_losses,
@@ -108,6 +110,16 @@ def test_loss_is_the_mean_over_clusters_summed_over_rows() -> None:
     torch.testing.assert_close(router_losses(scores, labels).sum(), expected)
     router_losses(scores, labels).sum().backward()
     torch.testing.assert_close(scores.grad, (chance.detach() - labels.float()) / 6)
+
+
+def test_rankings_score_as_in_scikit_learn() -> None:
+    scores = torch.rand(40, 12, generator=torch.Generator().manual_seed(0))
+    labels = torch.rand(40, 12, generator=torch.Generator().manual_seed(1)) < 0.3
+    labels[:, 0] |= ~labels.any(-1)
+    given = labels.numpy(), scores.numpy()
+    assert float(coverage_error(scores, labels).mean()) == pytest.approx(metrics.coverage_error(*given))
+    theirs = metrics.label_ranking_average_precision_score(*given)
+    assert float(average_precision(scores, labels).mean()) == pytest.approx(theirs)
 
 
 def test_average_precision_by_hand_and_against_its_definition() -> None:

@@ -26,7 +26,6 @@ COMMANDS: dict[str, str] = {
     "report-training": "vocabforge.cli.report_training:report_training",
     "export": "vocabforge.cli.export:export",
     "revocab": "vocabforge.cli.revocab:revocab",
-    "push": "vocabforge.cli.push:push",
     "tune": "vocabforge.cli.tune:tune",
     "eval": "vocabforge.cli.eval:evaluate",
     "report": "vocabforge.cli.report:report",
@@ -40,6 +39,7 @@ COMMANDS: dict[str, str] = {
 MOVED = {
     "study": "python recipes/study/study.py in the repository; see docs/guides/study.md",
     "bench": "the scripts of recipes/bench or kernels/gpu_check.py in the repository",
+    "push": "hf upload OWNER/NAME FOLDER; see docs/guides/serving.md",
 }
 
 # First command -> heading of this and the following commands on the help page.

@@ -10,7 +10,6 @@ import typer
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from ..core.config import ModelPath, Positive, StrictModel, TokenizerPath, option
-from ..core.console import say
 from ..core.errors import UsageError
 from ..decode.spec import MethodGrid, MethodSpec
 from .app import ResultOptions
@@ -39,7 +38,7 @@ Loads = Annotated[
 _RECIPES_OWN = ("target", "tokenizer", "dtype", "target_backend", *MethodSpec.model_fields)
 
 # Options that only apply to decoding in this process.
-_LOCAL_ONLY = ("recipe", "method", *MethodSpec.model_fields, *PassOptions.model_fields)
+_LOCAL_ONLY = ("recipe", "method", "rows", *MethodSpec.model_fields, *PassOptions.model_fields)
 
 
 def _given(context: typer.Context, names: Sequence[str]) -> str:
@@ -86,8 +85,8 @@ class BenchmarkOptions(StrictModel):
 
     benchmark: str = option(
         ...,
-        "spec-bench, human-eval, gsm8k, sample (part of VocabForge), or a file: Spec-Bench, HumanEval, GSM8K, "
-        "ShareGPT or messages.",
+        "spec-bench, human-eval, mbpp, gsm8k, math-500, speed-bench, scrolls-TASK, sample (part of VocabForge), or a "
+        "file with rows as in one of these, ShareGPT or messages.",
     )
     data: Path | None = option(
         None, "Folder with benchmark files [default: VOCABFORGE_DATA, data, the cache]."
@@ -111,6 +110,11 @@ class RunOptions(StrictModel):
     repeats: Positive = option(1, "Repetitions, to see how much times vary.")
     max_new_tokens: Positive | None = option(
         None, "Limit of one turn [default: the benchmark's, 256 to 1,024]."
+    )
+    rows: Loads = option(
+        (1,),
+        "Requests decoded side by side, besides one by one; `4,16` sweeps the load of this machine.",
+        "N,N",
     )
     warmup: Annotated[int, Field(ge=0)] = option(3, "Unmeasured runs of the first question, per method.")
     tokenizer: TokenizerPath | None = option(None, "Tokenizer folder [default: the target's].")
@@ -191,17 +195,13 @@ class OutcomeOptions(StrictModel):
     """Output of answers and figures."""
 
     output: Path = option(..., "Output folder for answers, figures and report.")
-    allow_code_execution: bool = option(
-        False, "human-eval: run the programs that the model wrote, each in a sandbox, and score them."
-    )
     fresh: bool = option(False, "Start over instead of resuming an interrupted run.")
 
     def options(self, ending: ResultOptions, **more: Any) -> OutputOptions:
         """Return the output options of the evaluation."""
         from ..evaluate.evaluation import OutputOptions
 
-        allow = self.allow_code_execution
-        return OutputOptions(overwrite=ending.overwrite, fresh=self.fresh, allow_code=allow, **more)
+        return OutputOptions(overwrite=ending.overwrite, fresh=self.fresh, **more)
 
 
 def evaluate(
@@ -239,8 +239,6 @@ def evaluate(
     if servers.wanted:
         from .eval_servers import evaluate_servers
 
-        if outcome.allow_code_execution:
-            _describe_sandbox()
         evaluate_servers(methods.target, servers, questions.load(), sampling, runs, outcome, ending)
         return
     methods.check(context, grid)
@@ -258,9 +256,7 @@ def evaluate(
     text_tokenizer = load_tokenizer(tokenizer or target)
     form = resolve_format(text_tokenizer, runs.prompt_format)
     check_system(text_tokenizer, form, runs.system, benchmark.questions)
-    settings = runs.settings(benchmark, form, sampling)
-    if outcome.allow_code_execution and benchmark.scorer == "human-eval":
-        _describe_sandbox()
+    settings = runs.settings(benchmark, form, sampling, tuple(dict.fromkeys((1, *runs.rows))))
     device = str(choose_device(passes.device))
     wrap = wrap_for(passes.compile, passes.graphs, device)
     if recipe is None:
@@ -305,10 +301,3 @@ def _recipe_of(
         "methods": specs,
     }
     return DecodingRecipe.model_validate(values), models
-
-
-def _describe_sandbox() -> None:
-    from ..evaluate.quality.scoring import require_sandbox
-
-    for name, fact in require_sandbox().items():
-        say(f"Generated code, {name}: {fact}")

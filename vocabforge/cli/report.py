@@ -1,65 +1,72 @@
-"""``vocabforge report``: compare evaluations, or the methods of one evaluation."""
+"""``vocabforge report``: compare the methods of an evaluation with one of them."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..core.config import StrictModel, option
-from ..core.errors import UsageError
+from ..core.errors import DataError, UsageError
 from .app import JsonOption, print_json, print_line, stdout_console
-
-if TYPE_CHECKING:
-    from ..evaluate.comparison.compare import RunComparison
 
 
 class ReportRequest(StrictModel):
-    """The evaluations, and the reference of the comparison."""
+    """The evaluation, and the reference of the comparison."""
 
-    runs: tuple[str, ...] = option(
-        ...,
-        "Output folders of `eval`; without a label, the folder's name is one.",
-        "[LABEL=]RUN …",
-        positional=True,
-    )
+    run: Path = option(..., "Output folder of `eval`.", "RUN", positional=True)
     reference: str | None = option(
-        None,
-        "Baseline of all comparisons [default: the method of the first run with the largest speed-up]; for "
-        "a single run, METHOD is enough.",
-        "RUN:METHOD",
+        None, "Method to compare the others with [default: the fastest drafting method].", "METHOD"
     )
-    output: Path | None = option(None, "Also write one self-contained page.", "FILE.html")
+    output: Path | None = option(None, "Also write the report page, with this comparison.", "FILE.html")
 
 
 def report(asked: ReportRequest, as_json: JsonOption = False) -> None:
-    """Compare evaluations method by method, or the methods of one. `inspect` prints the tables of one again.
+    """Compare the methods of an evaluation with one of them. `inspect` prints the tables of `eval` again.
 
-    Figures cover the questions that every run answered. A ratio counts as a difference only if its 95%
-    interval excludes 1. Runs with another target, questions, temperature, prompt format, system message or
-    limit are refused with the reasons. Each method's speed-up is over plain decoding of the same run.
+    A ratio counts as a difference only if its 95% interval excludes 1. To compare two drafters, name both in
+    a single `eval`, which gives them the same questions in turn.
 
-    Examples: `vocabforge report before=runs/eval-1 after=runs/eval-2 --output comparison.html`,
-    `vocabforge report runs/eval-1 --reference eagle3`
+    Example: `vocabforge report runs/eval --reference eagle3`
     """
-    from ..evaluate.comparison.compare import compare_runs
-    from ..evaluate.comparison.runs import open_runs
+    from pydantic_core import to_jsonable_python
 
-    output, reference = asked.output, asked.reference
-    if output is not None:
-        _check_page(output)
-    opened = open_runs(asked.runs)
-    if len(opened) == 1 and reference is not None:
-        reference = f"{opened[0].label}:{reference.removeprefix(f'{opened[0].label}:')}"
-    comparison = compare_runs(opened, reference=reference)
-    if output is not None:
-        from ..core.files import atomic_write
-        from ..evaluate.comparison.report import render_comparison
+    from ..core.console import console
+    from ..core.files import atomic_write, form_errors
+    from ..core.registry import check_known
+    from ..evaluate.reports.evaluation import render_report
+    from ..evaluate.reports.ratios import open_evaluation, ratio_line, ratio_table, ratios_to
+    from ..evaluate.reports.tables import alarms, best_method
 
-        atomic_write(output, render_comparison(comparison))
+    if asked.output is not None:
+        _check_page(asked.output)
+    results = open_evaluation(asked.run)
+    if asked.reference is not None:
+        names = [method.name for method in results.methods]
+        check_known(asked.reference, names, "method", source="--reference METHOD")
+    with form_errors("the evaluation cannot be read", asked.run, kind=DataError, remedy="evaluate again"):
+        reference = asked.reference or best_method(results).name
+        ratios = ratios_to(reference, results, asked.run)
+        table, line = ratio_table(reference, results, ratios), ratio_line(reference, ratios)
+        if asked.output is not None:
+            atomic_write(asked.output, render_report(results, ratios=[line, table]))
     if as_json:
-        print_json(comparison.model_dump(mode="json"))
-    else:
-        _print_comparison(comparison, output)
+        print_json(
+            {
+                "schema_version": 3,
+                "target": results.target.name,
+                "benchmark": results.benchmark.name,
+                "questions": results.answered,
+                "reference": reference,
+                "ratios": to_jsonable_python(ratios),
+                "notes": alarms(results),
+            }
+        )
+        return
+    stdout_console().print(table)
+    print_line(line)
+    for alarm in alarms(results):
+        console().print(alarm, style="yellow")
+    if asked.output is not None:
+        print_line(f"Report: {asked.output}")
 
 
 def _check_page(output: Path) -> None:
@@ -74,15 +81,3 @@ def _check_page(output: Path) -> None:
             source="--output FILE.html",
         )
     check_output_file(output)
-
-
-def _print_comparison(comparison: RunComparison, output: Path | None) -> None:
-    from ..core.console import console
-    from ..evaluate.comparison.report import comparison_table, headline
-
-    stdout_console().print(comparison_table(comparison))
-    print_line(headline(comparison))
-    for line in comparison.notes:
-        console().print(f"Warning: {line}", style="yellow")
-    if output is not None:
-        print_line(f"Report: {output}")

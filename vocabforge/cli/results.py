@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def print_results(results: Results, output: Path, *, as_json: bool = False) -> None:
-    """Print headline, figures, tasks, right answers, costs, and the places where outputs diverge."""
+    """Print headline, figures, tasks, costs, and the places where outputs diverge."""
     if as_json:
         print_json(results.model_dump(mode="json"))
         return
@@ -25,17 +25,17 @@ def print_results(results: Results, output: Path, *, as_json: bool = False) -> N
         headline,
         load_table,
         overview_table,
-        quality_table,
+        position_table,
     )
 
     out = stdout_console()
     out.print(overview_table(results))
     if results.baseline and len(results.methods) > 1 and len(results.methods[0].summary.categories) > 1:
         out.print(category_table(results))
+    if (positions := position_table(results)) is not None:
+        out.print(positions)
     if results.load:
         out.print(load_table(results))
-    if (right := quality_table(results)) is not None:
-        out.print(right)
     for line in count_lines(results):
         print_line(line)
     if results.failures:

@@ -51,13 +51,16 @@ def train_drafter(
     """
     from ..core.artifact import open_artifact
     from ..core.config import load_config
+    from ..export.forms import served_forms
     from ..train.config import TrainConfig
     from ..train.monitoring.report import write_report
     from ..train.run import plan_training, run_training
 
     settings = load_config(TrainConfig, recipe.config, recipe.overrides)
     if plan_only:
-        print_plan("train-drafter", plan_training(settings), as_json=as_json)
+        facts = plan_training(settings)
+        facts["served_by"] = served_forms(facts["drafter"], settings.drafter.vocab, settings.target)
+        print_plan("train-drafter", facts, as_json=as_json)
         return
     path = run_training(settings, fresh=fresh)
     if path is None:

@@ -53,6 +53,7 @@ def record_holds(manifest: Mapping[str, Any]) -> bool:
 MANIFEST = "manifest.json"
 SCHEMA_VERSION = 1
 _RECORDED = {"parents": dict, "versions": dict, "command": list}
+_CARD = "README.md"  # not in the manifest, so that it can be edited, also on the Hub
 _LOOKS, _LOOK_S = 5, 0.002
 _REMEDY = "the folder was modified or truncated after it was written; create it again"
 
@@ -151,8 +152,8 @@ def _describe(folder: Path, kind: str, meta: Mapping[str, Any]) -> dict[str, Any
     files = {}
     for item in sorted(folder.rglob("*")):
         fsync_path(item)
-        if item.is_file():
-            name = item.relative_to(folder).as_posix()
+        name = item.relative_to(folder).as_posix()
+        if item.is_file() and name != _CARD:
             files[name] = {"sha256": sha256_file(item), "bytes": item.stat().st_size}
     if MANIFEST in files:
         raise ValueError(f"{MANIFEST} must not be written by the body of write_artifact")

@@ -20,10 +20,11 @@ from pydantic import (
 
 from .errors import ConfigError, closest, did_you_mean
 from .hub import hub_name, model_folder
-from .values import parse_size, yaml_pair
+from .values import parse_count, parse_size, yaml_pair
 
 Positive = Annotated[int, Field(gt=0)]
 Size = Annotated[int, BeforeValidator(parse_size), Field(gt=0)]  # number of token ids: 16384 or 16k
+Count = Annotated[int, BeforeValidator(parse_count), Field(gt=0)]  # 1B, 500M, 10_000 or 1e9
 _RECORDED = PlainSerializer(hub_name, return_type=str, when_used="json")
 # A folder or a Hub name. For a tokenizer, weights are not downloaded.
 ModelPath = Annotated[Path, AfterValidator(model_folder), _RECORDED]

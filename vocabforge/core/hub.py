@@ -1,4 +1,4 @@
-"""Resolve models and tokenizers, and push folders to the Hugging Face Hub.
+"""Resolve models and tokenizers: local folders, GGUF files and names of the Hugging Face Hub.
 
 A model is a folder, a GGUF file or a Hub name: ``Qwen/Qwen3-0.6B``, ``Qwen/Qwen3-0.6B@REVISION`` or
 ``OWNER/NAME:FILE.gguf``.
@@ -9,12 +9,11 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from .distributed import rank
-from .errors import DataError, UsageError, VocabForgeError
+from .errors import DataError, VocabForgeError
 
 # Names that huggingface_hub accepts.
 _NAME = re.compile(r"(?!.*(?:--|\.\.))([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@(\w[\w./-]*))?")
@@ -28,6 +27,7 @@ _CARD = "README.md"
 _SHIPPED = Path(__file__).resolve().parents[1] / "drafters"
 _TEXTS = ["*.json", "*.jinja", "*.model", "*.txt", _CARD]
 _LEFT_OUT = ["*/*", "consolidated*"]  # the same weights in another layout
+_PICKLES = ["pytorch_model*.bin", "medusa_lm_head.pt"]  # of drafters that have no safetensors
 
 
 def model_folder(path: Path, *, weights: bool = True) -> Path:
@@ -36,7 +36,8 @@ def model_folder(path: Path, *, weights: bool = True) -> Path:
     Lookup order: an existing path, a drafter shipped with the package, a Hub name. A GGUF file, or a folder
     with one, is converted once into the cache (:func:`~vocabforge.core.gguf.gguf_folder`). A Hub name is
     looked up in the cache of huggingface_hub, then downloaded: configuration, tokenizer, model card and
-    safetensors weights, or the named GGUF file. Any other path is returned unchanged.
+    safetensors weights (pickles of a drafter without any), or the named GGUF file. Any other path is returned
+    unchanged.
 
     Args:
         weights: False for the tokenizer only.
@@ -66,8 +67,8 @@ def model_folder(path: Path, *, weights: bool = True) -> Path:
     from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
     from huggingface_hub.utils import disable_progress_bars
 
-    def snapshot(**where: Any) -> Path:
-        patterns = [*_TEXTS, *(["*.safetensors"] if weights else [])]
+    def snapshot(*more: str, **where: Any) -> Path:
+        patterns = [*_TEXTS, *(["*.safetensors"] if weights else []), *more]
         return Path(
             huggingface_hub.snapshot_download(
                 found[1], revision=found[2], allow_patterns=patterns, ignore_patterns=_LEFT_OUT, **where
@@ -82,7 +83,8 @@ def model_folder(path: Path, *, weights: bool = True) -> Path:
     if rank() > 0:
         disable_progress_bars()
     try:
-        return snapshot()
+        folder = snapshot()
+        return snapshot(*_PICKLES) if weights and _is_pickled_drafter(folder) else folder
     except Exception as error:  # includes errors of the HTTP library
         if cached is not None and isinstance(error, (LocalEntryNotFoundError, OfflineModeIsEnabled)):
             return cached  # the reader reports missing files
@@ -136,6 +138,18 @@ def _is_whole(folder: Path, weights: bool) -> bool:
     if not index.is_file():
         return (folder / "model.safetensors").is_file()
     return all((folder / name).is_file() for name in set(read_json(index)["weight_map"].values()))
+
+
+def _is_pickled_drafter(folder: Path) -> bool:
+    """Return whether a folder without safetensors is a drafter's by its size: a target's pickles are not read."""
+    from .files import read_json
+
+    if any(folder.glob("*.safetensors")):
+        return False
+    with contextlib.suppress(DataError):
+        body = read_json(folder / "config.json", finite=False)
+        return isinstance(body, dict) and (body.get("num_hidden_layers") == 1 or "medusa_num_heads" in body)
+    return False
 
 
 def _refusal(path: Path, repository: str, error: Exception) -> VocabForgeError:
@@ -230,50 +244,3 @@ def model_licence(folder: Path) -> str | None:
     found = facts.get("license_name") or facts.get("license")
     # One line: it is copied into other model cards.
     return " ".join(str(found).split())[:80] if found else None
-
-
-def push_files(name: str, files: Mapping[str, Path | bytes], *, public: bool) -> str:
-    """Upload files to a model repository in one commit, creating the repository if needed.
-
-    Args:
-        name: ``OWNER/NAME``.
-        files: path in the repository -> local file or its content.
-        public: whether the repository is public.
-
-    Returns:
-        URL of the repository.
-
-    Raises:
-        UsageError: invalid name, or an existing repository has the other visibility.
-        VocabForgeError: the Hub cannot be reached or rejects the upload.
-    """
-    import huggingface_hub
-
-    found, wanted = _NAME.fullmatch(name), "public" if public else "private"
-    if found is None or found[2] is not None:
-        raise UsageError("this is not the name of a repository", got=name, expected="OWNER/NAME")
-    hub = huggingface_hub.HfApi()
-    try:
-        address = str(hub.create_repo(name, private=not public, exist_ok=True))
-        if (is_public := not hub.repo_info(name).private) != public:
-            raise UsageError(
-                f"the repository is {'public' if is_public else 'private'} already",
-                got=address,
-                expected=f"a {wanted} repository",
-                remedy="omit --public" if public else "pass --public, or change it on the Hub",
-            )
-        added = [
-            huggingface_hub.CommitOperationAdd(path, content if isinstance(content, bytes) else str(content))
-            for path, content in files.items()
-        ]
-        hub.create_commit(name, added, commit_message="Upload with VocabForge")
-    except VocabForgeError:
-        raise
-    except Exception as error:  # includes errors of the HTTP library
-        raise VocabForgeError(
-            "the Hub did not take the folder",
-            got=f"{type(error).__name__}: {' '.join(str(error).split())[:300]}",
-            source=name,
-            remedy="check the name and the network; set HF_TOKEN to a write token, or run: hf auth login",
-        ) from error
-    return address

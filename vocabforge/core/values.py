@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +15,7 @@ from .hub import model_name
 
 Backend = Literal["auto", "lean", "transformers"]  # implementation of the target
 TextUnit = Literal["file", "line", "paragraph"]  # of a text file that forms one document
+LEAST_WINDOW = 64  # of a drafter's sliding window: above the depth of every usual draft
 
 
 def parse_size(value: Any) -> Any:
@@ -28,6 +30,23 @@ def parse_size(value: Any) -> Any:
     if found is None:
         raise ValueError(f"{value!r} is not a size: write 16384 or 16k")
     return int(found[1]) * (1024 if found[2] else 1)
+
+
+def parse_count(value: Any) -> Any:
+    """Parse a number of tokens: ``1B``, ``500M``, ``20k``, ``10_000`` or ``1e9`` (decimal multiples).
+
+    Values other than strings are returned unchanged.
+
+    Raises:
+        ValueError: the string is not a whole number.
+    """
+    if not isinstance(value, str):
+        return value
+    found = re.fullmatch(r"(\d[\d_]*(?:\.\d+)?(?:e\+?\d{1,2})?)([kmbt]?)", value.strip().lower())
+    number = Decimal(found[1]).scaleb(3 * " kmbt".index(found[2] or " ")) if found else Decimal("NaN")
+    if number.is_nan() or number != int(number):
+        raise ValueError(f"{value!r} is not a number of tokens: write 1B, 500M, 10_000 or 1e9")
+    return int(number)
 
 
 def words_in(texts: str | Iterable[str] | None) -> tuple[str, ...]:

@@ -48,12 +48,14 @@ def near_mask(depths: Tensor, committed: Tensor, view: Tensor, near: Near) -> Te
 class Positions:
     """Positions of several eager rows, or of compiled passes: masks are tensors.
 
-    ``committed`` (B,) int64 counts the committed positions; ``lengths`` is its copy on the host.
+    ``committed`` (B,) int64 counts the committed positions; ``lengths`` is its copy on the host. A query attends
+    to the last ``window`` positions, its own included, and to all nodes of its draft; None: to all positions.
     """
 
     bits = False  # tree masks are made of bits
 
-    def __init__(self, rows: int, capacity: int, device: torch.device) -> None:
+    def __init__(self, rows: int, capacity: int, device: torch.device, window: int | None = None) -> None:
+        self.window = window if window is not None and window < capacity else None
         self.slots = torch.arange(capacity, device=device)
         self.committed = torch.zeros(rows, dtype=torch.int64, device=device)
         self.lengths = [0] * rows
@@ -83,7 +85,13 @@ class Positions:
 
     def line_mask(self, slots: Tensor, used: int, view: Tensor) -> Mask:
         """Return the mask of consecutive tokens in ``slots`` (B, T), ``used`` slots after the committed ones."""
-        return view <= slots[:, :, None]
+        return self.causal(slots, view)
+
+    def causal(self, slots: Tensor, view: Tensor) -> Tensor:
+        """Return the slots of ``view`` (S',) that consecutive tokens in ``slots`` (B, T) see, bool (B, T, S')."""
+        slots = slots[:, :, None]
+        seen = view <= slots
+        return seen if self.window is None else seen & (view > slots - self.window)
 
     def tree_mask(
         self, above: Tensor | None, words: Tensor | None, depth: int, positions: Tensor, view: Tensor
@@ -95,7 +103,11 @@ class Positions:
             words: the same as bits, if ``bits``.
         """
         assert above is not None
-        return block_mask(above, self.committed, len(view))
+        seen = block_mask(above, self.committed, len(view))
+        if self.window is None:
+            return seen
+        near = view > positions[:, :, None] - self.window
+        return seen & (near | (view >= self.committed[:, None, None]))
 
     def begin_pass(self, count: int = 0) -> None:
         """Start a pass over ``count`` new slots, or all that a cycle may write."""
@@ -114,8 +126,9 @@ class OneRow(Positions):
         return self.slots[: self.lengths[0] + ahead]
 
     def line_mask(self, slots: Tensor, used: int, view: Tensor) -> Mask:
-        if slots.shape[1] == 1:
-            return self.lengths[0] + used + 1
+        count = self.lengths[0] + used + 1
+        if slots.shape[1] == 1 and (self.window is None or count <= self.window):
+            return count
         return super().line_mask(slots, used, view)
 
 
@@ -130,9 +143,16 @@ class CapturedPositions(Positions):
     bits = True
 
     def __init__(
-        self, rows: int, capacity: int, device: torch.device, most: int = 0, angles: Tensor | None = None
+        self,
+        rows: int,
+        capacity: int,
+        device: torch.device,
+        window: int | None = None,
+        *,
+        most: int = 0,
+        angles: Tensor | None = None,
     ) -> None:
-        super().__init__(rows, capacity, device)
+        super().__init__(rows, capacity, device, window)
         self._most, self._angles = most, angles
         self._pass_slots: Tensor | None = None
         self._pass_angles: Tensor | None = None
@@ -157,13 +177,15 @@ class CapturedPositions(Positions):
     def line_mask(self, slots: Tensor, used: int, view: Tensor) -> Mask:
         if slots.shape[1] > WORD:
             return super().line_mask(slots, used, view)
-        return TreeMask.chain(slots, angles=self._turns(used, slots.shape[1]))
+        return TreeMask.chain(slots, self.window, self._turns(used, slots.shape[1]))
 
     def tree_mask(
         self, above: Tensor | None, words: Tensor | None, depth: int, positions: Tensor, view: Tensor
     ) -> Mask:
         assert words is not None
-        return TreeMask(self.committed, words, positions, angles=self._turns(depth, 1, positions.shape[1]))
+        return TreeMask(
+            self.committed, words, positions, self.window, self._turns(depth, 1, positions.shape[1])
+        )
 
     def _turns(self, first: int, count: int, width: int = -1) -> tuple[Tensor, Tensor] | None:
         """Return angles (B, count, D), ``first`` after the committed ones; a single one ``width`` times."""

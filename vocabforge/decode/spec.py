@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 from ..core.config import ModelPath, Positive, Size, StrictModel, TokenizerPath, option
 from ..core.errors import UsageError
 from ..core.hub import model_folder
-from ..core.values import labelled
+from ..core.values import LEAST_WINDOW, labelled
 
 NonNegative = Annotated[int, Field(ge=0)]
 DRAFT_MODEL = "draft-model"
@@ -99,7 +99,7 @@ class MethodSpec(StrictModel):
         None,
         "End a DSpark chain before a draft token whose estimated probability of being reached is lower "
         "[default: draft all].",
-        extra={"drafter": "dspark"},
+        extra={"drafter": ["dspark"]},
     )
     tree_file: Path | None = option(None, "JSON file with the paths of a static tree, each a list of ranks.")
     draft_sampling: bool = option(
@@ -113,6 +113,12 @@ class MethodSpec(StrictModel):
     topk: Positive | None = option(None, "Children of a node, and width of a tree level [default: 10].")
     total_nodes: Annotated[int, Field(ge=2)] | None = option(
         None, "Nodes per verification, including the root [default: 60]."
+    )
+    draft_window: Annotated[int, Field(ge=LEAST_WINDOW)] | None = option(
+        None,
+        "Number of positions that an EAGLE or MTP drafter attends to, for texts longer than those that it was "
+        "trained on [default: the drafter's own window, or all].",
+        extra={"drafter": ["eagle3", "eagle1", "mtp"]},
     )
     exit_layers: Positive | None = option(
         None,
@@ -136,10 +142,12 @@ class MethodSpec(StrictModel):
     overlap: Path | None = option(
         None,
         "Shared tokens of target and drafter: a folder written by `compare-vocab --output`, in either order.",
-        extra={"drafter": DRAFT_MODEL},
+        extra={"drafter": [DRAFT_MODEL]},
     )
     drafter_tokenizer: TokenizerPath | None = option(
-        None, "Tokenizer folder for a draft model without its own tokenizer.", extra={"drafter": DRAFT_MODEL}
+        None,
+        "Tokenizer folder for a draft model without its own tokenizer.",
+        extra={"drafter": [DRAFT_MODEL]},
     )
     control: Literal["fixed", "adaptive", "bandit"] | None = option(
         None,
@@ -302,12 +310,12 @@ class OptionNeeds(NamedTuple):
     Attributes:
         heads: kinds of trained draft head that read it; empty: it is not about heads.
         proposer: the only proposer that reads it; None: all do.
-        drafter: the only kind of drafter that it is for; None: any.
+        drafter: the only kinds of drafter that it is for; empty: any.
     """
 
     heads: Sequence[str] = ()
     proposer: str | None = None
-    drafter: str | None = None
+    drafter: Sequence[str] = ()
 
 
 def option_needs(name: str) -> OptionNeeds:

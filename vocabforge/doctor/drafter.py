@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import cast
+from typing import Any
 
 import torch
 
@@ -19,18 +19,16 @@ from ..layouts.registry import load_drafter, restrict
 from ..models.drafters.interface import Drafter
 from ..models.drafters.io import check_target
 from ..models.heads.registry import exact_head
-from ..models.lean.config import LeanConfig
-from ..models.lean.model import LeanModel
 from ..models.target.fingerprint import target_fingerprint
 from ..models.target.head import TargetTensors
+from ..models.target.interface import Target
 from ..vocab.subset.subset import VocabSubset, load_subset
 from .checks import Finding, Report
-from .target import TargetFacts, check_loads, check_weights, probe_ids
+from .target import TargetFacts, check_config, check_loads, check_weights, probe_ids
 
 GROUP, VOCAB_GROUP = "drafter", "draft vocabulary"
 MADE_FOR = "made for this target"
 _TOKENS = 16
-_WEIGHTS = "model.safetensors"
 _ELSEWHERE = "made elsewhere: no manifest, so nothing can be verified"
 
 
@@ -75,7 +73,7 @@ def check_vocab(report: Report, path: Path, target: TargetFacts | None, drafter:
 
 def check_artifact(path: Path) -> Finding[tuple[Artifact | None]]:
     """Verify the artefact. The value is a 1-tuple, because None would mean failure to later checks."""
-    if not (path / MANIFEST).is_file() and (path / _WEIGHTS).is_file():
+    if not (path / MANIFEST).is_file() and (path / "config.json").is_file():
         return Finding(
             _ELSEWHERE, "warning", "make sure by other means that it belongs to this target", (None,)
         )
@@ -220,7 +218,7 @@ def check_draft_model(report: Report, path: Path, target: TargetFacts | None) ->
     """Add the rows of a draft model."""
     config = report.run(GROUP, "kind", check_kind, path)
     count = report.run(GROUP, "weight files", check_weights, path)
-    model = report.run(GROUP, "loads", check_model_loads, path, config, count)
+    model = report.run(GROUP, "loads", check_loads, path, config, count)
     way = report.run(
         GROUP, "tokenizer", check_vocabularies, path, config, target, target and target.tokenizer
     )
@@ -229,23 +227,14 @@ def check_draft_model(report: Report, path: Path, target: TargetFacts | None) ->
     report.run(GROUP, "drafting", check_model_drafting, model, way, target)
 
 
-def check_kind(path: Path) -> Finding[LeanConfig]:
-    """Check that the lean decoder, which runs draft models, supports the architecture."""
-    config = LeanConfig.from_hf_config(path)
-    return Finding(
-        f"a draft model: {config.architecture}, {config.num_layers} layers, hidden size {config.hidden_size:,}, "
-        f"{config.vocab_size:,} rows",
-        value=config,
-    )
-
-
-def check_model_loads(path: Path, config: LeanConfig, count: int) -> Finding[LeanModel]:
-    """Check that the draft model loads in the lean decoder."""
-    return cast("Finding[LeanModel]", check_loads(path, config, count))
+def check_kind(path: Path) -> Finding[Any]:
+    """Check that the configuration is a language model's; the value is the text model's configuration."""
+    config = check_config(path)
+    return Finding(f"a draft model: {config.found}", value=config.value)
 
 
 def check_vocabularies(
-    path: Path, config: LeanConfig, target: TargetFacts, tokenizer: TextTokenizer
+    path: Path, config: Any, target: TargetFacts, tokenizer: TextTokenizer
 ) -> Finding[Way]:
     """Compare the tokenizers; the value is the way of drafting for a greedy run."""
     ways = ForeignWays(tokenizer, target.model.config.vocab_size, MethodSpec())
@@ -290,7 +279,7 @@ def check_proposer(way: Way) -> Finding[None]:
     return Finding(found)
 
 
-def check_model_drafting(model: LeanModel, way: Way, target: TargetFacts) -> Finding[None]:
+def check_model_drafting(model: Target, way: Way, target: TargetFacts) -> Finding[None]:
     """Compare a few tokens of the chosen proposer with plain decoding."""
     parts = ProposerParts(target.model, model, bridge=way.bridge)
     return compare_output(target, make_proposer(way.names[0], parts))

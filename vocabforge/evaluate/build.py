@@ -14,7 +14,6 @@ from ..core.progress import ProgressBar
 from .benchmarks import asked_sha256
 from .identity.compare import compare_outputs, outputs_of
 from .identity.divergence import Verdicts, judge
-from .quality.scoring import score_answers
 from .results.answers import MethodRows, read_method
 from .results.schema import (
     BenchmarkFacts,
@@ -22,7 +21,6 @@ from .results.schema import (
     FailureRow,
     MethodResults,
     Outputs,
-    Quality,
     Results,
     Settings,
     VocabularyFacts,
@@ -40,34 +38,25 @@ def build_results(
     failures: Sequence[FailureRow],
     *,
     resumed: int = 0,
-    allow_code: bool = False,
     windows: Sequence[Mapping[str, Any]] = (),
 ) -> Results:
-    """Build ``results.json`` from ``answers/`` and ``details/`` of a folder; scorers add their files to it.
+    """Build ``results.json`` from ``answers/`` and ``details/`` of a folder.
 
     Raises:
-        DataError: a row cannot be read, or a question lacks data for its scorer.
-        VocabForgeError: generated code cannot be run safely on this machine.
+        DataError: a row cannot be read.
     """
     settings, provenance, benchmark = evaluation.settings, evaluation.provenance, evaluation.benchmark
     files = {kind: run_files(kind, evaluation.names, len(settings.runs)) for kind in ("answers", "details")}
     rows = {
         name: read_method(folder, files["answers"][name], files["details"][name]) for name in evaluation.names
     }
-    quality = score_answers(
-        benchmark,
-        {name: [one.answers for one in runs] for name, runs in rows.items()},
-        folder,
-        allow_code=allow_code,
-        prompt_format=settings.prompt_format,
-    )
     with ProgressBar("compute intervals"):
-        methods = _methods(evaluation, files, rows, quality)
+        methods = _methods(evaluation, files, rows)
     served: dict[str, Any] = {}
     if windows:
-        from .servers.load import describe_servers
+        from .servers.load import describe_load
 
-        served, methods = describe_servers(folder, evaluation, methods, windows)
+        served, methods = describe_load(folder, evaluation, methods, windows)
     return Results(
         vocabforge=__version__,
         created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -107,7 +96,6 @@ def _methods(
     evaluation: Evaluation,
     files: Mapping[str, Mapping[str, list[str]]],
     rows: Mapping[str, Sequence[MethodRows]],
-    quality: Mapping[str, Quality],
 ) -> list[MethodResults]:
     """Return every method's files and figures, plain decoding first."""
     baseline = rows[evaluation.names[0]]
@@ -126,10 +114,7 @@ def _methods(
             evaluation.settings.runs,
             compared=evaluation.baseline,
         )
-        found = {
-            "outputs": _outputs(evaluation, baseline, rows[method.name]),
-            "quality": quality.get(method.name),
-        }
+        outputs = _outputs(evaluation, baseline, rows[method.name])
         entries.append(
             MethodResults(
                 name=method.name,
@@ -142,7 +127,7 @@ def _methods(
                 lossless=method.lossless,
                 answers=files["answers"][method.name],
                 details=files["details"][method.name],
-                summary=summary.model_copy(update=found),
+                summary=summary.model_copy(update={"outputs": outputs}),
             )
         )
     return entries

@@ -1,4 +1,4 @@
-"""Run a whole evaluation as one artefact: answers, side files, quality, results.json and report.html."""
+"""Run a whole evaluation as one artefact: answers, side files, results.json and report.html."""
 
 from __future__ import annotations
 
@@ -47,14 +47,12 @@ class OutputOptions:
 
     Attributes:
         fresh: start over instead of resuming an interrupted run.
-        allow_code: run generated programs in a sandbox (HumanEval).
         synchronise: wait for the device; called before and after each timed call.
         logs: method -> log file of a server that was started; copied to ``servers/METHOD.log``.
     """
 
     overwrite: bool = False
     fresh: bool = False
-    allow_code: bool = False
     synchronise: Callable[[], None] = lambda: None
     logs: Mapping[str, Path] = field(default_factory=dict)
 
@@ -140,12 +138,7 @@ def evaluate_methods(output: Path, evaluation: Evaluation, handling: OutputOptio
             from .reports.evaluation import render_report
 
             results = build_results(
-                folder,
-                evaluation,
-                failures,
-                resumed=journal.resumed,
-                allow_code=handling.allow_code,
-                windows=journal.windows,
+                folder, evaluation, failures, resumed=journal.resumed, windows=journal.windows
             )
             atomic_write_json(folder / RESULTS, results.model_dump(mode="json"))
             answers = answer_blocks(results, folder, evaluation.tokenizer, evaluation.benchmark.questions)

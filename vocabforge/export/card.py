@@ -21,8 +21,6 @@ from ..layouts.block import block_readers
 from ..layouts.interface import Export
 from ..models.target.load import dtype_name
 
-NO_LICENCE = "# license: name the licence here before publishing"
-_PUBLISHER = "## Licence\n\nSet by whoever publishes this folder (`license:` above)"
 _SHOWN = 12  # at most this many sources are listed by name
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _LABELS = {
@@ -48,16 +46,7 @@ def model_card(name: str, layout: str, export: Export, sections: Sequence[str] =
     kind, target = _LABELS.get(export.drafter.kind, export.drafter.kind), base_model(export)
     article = "An" if kind[0] == "E" or kind == "MTP" else "A"
     parts = [
-        _front_matter(
-            _origins(export.config or {}),
-            ("speculative-decoding", "draft-model", export.drafter.kind, *readers(layout, export)),
-            [
-                f"base_model: {target}"
-                if "/" in target
-                else "# base_model: the target's repository on the Hub"
-            ],
-            ["pipeline_tag: text-generation"],
-        ),
+        _front_matter(layout, export),
         f"# {name}",
         f"{article} {kind} drafter for speculative decoding with `{target}`. It proposes tokens; "
         "the target checks them, so that the output is the target's own.",
@@ -70,33 +59,6 @@ def model_card(name: str, layout: str, export: Export, sections: Sequence[str] =
     return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
 
 
-def vocab_card(name: str, meta: Mapping[str, Any], data: Sequence[DataOrigin]) -> str:
-    """Build the card of a draft vocabulary.
-
-    Args:
-        name: name of the folder.
-        meta: metadata of its manifest.
-        data: origins of the texts that were counted.
-    """
-    coverage = meta.get("coverage")
-    rows = [
-        ("tokens", f"{meta['size']:,} of {meta['vocab_size']:,}"),
-        ("tokenizer", f"fingerprint `{str(meta['fingerprint'])[:16]}`"),
-        *([] if coverage is None else [("coverage", f"{coverage:.2%} of the tokens counted")]),
-        *([("counted", _named(data))] if data else []),
-    ]
-    parts = [
-        _front_matter(data, ("speculative-decoding", "draft-vocabulary")),
-        f"# {name}",
-        "A draft vocabulary for speculative decoding: the tokens that a drafter may propose.",
-        _table("## Draft vocabulary", rows),
-        "## Use\n\n```\nvocabforge export --drafter DRAFTER --vocab DIR --format sglang-eagle3 --output OUTPUT\n```\n\n"
-        "DIR is a copy of this folder: `hf download NAME --local-dir DIR`.",
-        "\n".join([f"{_PUBLISHER}.", *_licences(data)]),
-    ]
-    return "\n\n".join(parts) + "\n"
-
-
 def base_model(export: Export) -> str:
     for name in (export.target.get("_name_or_path"), export.target_name):
         if isinstance(name, str) and _REPOSITORY.fullmatch(name) and not Path(name).exists():
@@ -104,11 +66,20 @@ def base_model(export: Export) -> str:
     return Path(export.target_name).name or export.target_name
 
 
-def _front_matter(
-    data: Sequence[DataOrigin], tags: Iterable[str], base: Sequence[str] = (), task: Sequence[str] = ()
-) -> str:
-    listed = ["tags:", *(f"- {tag}" for tag in tags)]
-    return "\n".join(["---", NO_LICENCE, *base, *_datasets(data), *task, *listed, "---"])
+def _front_matter(layout: str, export: Export) -> str:
+    target = base_model(export)
+    tags = ("speculative-decoding", "draft-model", export.drafter.kind, *readers(layout, export))
+    lines = [
+        "---",
+        "# license: name the licence here before publishing",
+        f"base_model: {target}" if "/" in target else "# base_model: the target's repository on the Hub",
+        *_datasets(_origins(export.config or {})),
+        "pipeline_tag: text-generation",
+        "tags:",
+        *(f"- {tag}" for tag in tags),
+        "---",
+    ]
+    return "\n".join(lines)
 
 
 def _drafter_rows(layout: str, export: Export, kind: str) -> list[tuple[str, str]]:
@@ -198,7 +169,9 @@ def _licence(export: Export) -> str:
     licence = None if export.target_path is None else model_licence(export.target_path)
     return "\n".join(
         [
-            f"{_PUBLISHER}; the target's licence may bind it.",
+            "## Licence",
+            "",
+            "Set by whoever publishes this folder (`license:` above); the target's licence may bind it.",
             "",
             *([] if licence is None else [f"- target `{base_model(export)}`: {licence}"]),
             *_licences(_origins(export.config or {})),
@@ -243,7 +216,8 @@ def readers(layout: str, export: Export) -> tuple[str, ...]:
 
 def _inside(name: str, export: Export, count: int) -> list[tuple[str, str]]:
     """Return commands for servers that draft with a module inside the served checkpoint."""
-    serve, before = name, []
+    serve, before, rows = name, [], len(export.drafter.target_ids)
+    limited = rows < export.drafter.config.vocab_size
     if not export.with_target:
         serve, target = f"{name}-checkpoint", base_model(export)
         copied = f"cp -rL {shlex.quote(target)} {serve} && cp {name}/*.safetensors {serve}/"
@@ -253,8 +227,11 @@ def _inside(name: str, export: Export, count: int) -> list[tuple[str, str]]:
     sglang = (
         f"python -m sglang.launch_server --model-path {serve} \\\n  --speculative-algorithm NEXTN {steps}"
     )
+    if limited:
+        sglang += f" \\\n  --speculative-token-map {name}/freq_{rows}.pt"
     vllm = f"vllm serve {serve} \\\n  --speculative-config {shlex.quote(config)}"
-    return [*before, ("SGLang", sglang), ("vLLM", vllm)]
+    over = "vLLM, which drafts over all tokens" if limited else "vLLM"
+    return [*before, ("SGLang", sglang), (over, vllm)]
 
 
 def _commands(name: str, layout: str, export: Export) -> str:
@@ -269,6 +246,7 @@ def _commands(name: str, layout: str, export: Export) -> str:
     method = _METHODS.get(layout, export.drafter.kind if blocked else "eagle")
     most = export.drafter.max_steps or count
     count = most if blocked else min(count, most)  # Medusa: one per head; block drafters: the whole block
+    window = getattr(export.drafter.config, "sliding_window", None)
     named = export.target.get("dtype") or export.target.get("torch_dtype")
     dtype = (
         [f"--dtype {named}"] if isinstance(named, str) else []
@@ -285,6 +263,7 @@ def _commands(name: str, layout: str, export: Export) -> str:
             ),
             *([] if blocked else [f"--speculative-num-steps {count}", "--speculative-eagle-topk 1"]),
             f"--speculative-num-draft-tokens {count + 1}",
+            *([] if window is None else [f"--speculative-draft-window-size {window}"]),
             *dtype,
         ]
         blocks.append(("SGLang", " \\\n  ".join(["python -m sglang.launch_server", *options])))

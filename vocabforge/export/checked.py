@@ -76,6 +76,9 @@ def check_written(layout: type[Layout], path: Path, export: Export, num_layers: 
         raise _differs(
             "auxiliary layers", list(loaded.config.aux_layers), list(meant.config.aux_layers), layout
         )
+    read, window = (getattr(one.config, "sliding_window", None) for one in (loaded, meant))
+    if read != window:
+        raise _differs("sliding window", read, window, layout)
     if not torch.equal(loaded.target_ids.cpu(), meant.target_ids.cpu()):
         got, expected = (f"{len(one.target_ids):,} tokens" for one in (loaded, meant))
         raise _differs("draft tokens", got, expected, layout)

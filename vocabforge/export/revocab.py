@@ -121,7 +121,7 @@ def _facts(
 
 def stored_dtype(folder: Path) -> str:
     """Return the dtype of a drafter's weight files; float32 if there are several dtypes."""
-    files = [folder / WEIGHTS] if (folder / WEIGHTS).is_file() else checkpoint_files(folder)
+    files = [folder / WEIGHTS] if (folder / WEIGHTS).is_file() else checkpoint_files(folder, pickles=True)
     found = {
         item.dtype for item in read_headers(files).values() if not item.dtype.startswith(("I", "U", "BOOL"))
     }

@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 
 from ..core.errors import DataError, MismatchError, UsageError
-from ..models.checkpoint import checkpoint_files, read_headers
 from ..models.drafters.eagle1 import Eagle1Config, Eagle1Drafter
 from ..models.drafters.interface import Drafter
 from ..models.drafters.io import assemble, check_own_embedding
@@ -31,15 +30,14 @@ from ..vocab.subset.maps import ExportInputs, read_fr_spec, write_fr_spec
 from ..vocab.subset.subset import VocabSubset
 from .eagle3 import check_whole_vocabulary, only, parameters, stored_tensors
 from .eagle3_folder import EMBEDDING, LM_HEAD, check_rows, rounded_alike
-from .fields import CONFIG, decoder_fields, read_config, read_sizes, write_files
+from .fields import CONFIG, PLAIN, decoder_fields, read_config, read_sizes, write_files
 from .interface import Export, layout_folder
 
 SGLANG, VLLM = "sglang", "vllm"
 # server -> its architecture name for this drafter
 ARCHITECTURES = {SGLANG: "LlamaForCausalLMEagle", VLLM: "EagleLlamaForCausalLM"}
 SERVERS = {"eagle": (SGLANG, VLLM), "fr-spec": (SGLANG,)}  # layout -> servers, default first
-FC, FC_BIAS = "fc.weight", "fc.bias"
-_PUBLISHED = "LlamaForCausalLM"  # EAGLE's published folders name a plain Llama
+FC_BIAS = "fc.bias"
 
 
 class Eagle:
@@ -56,13 +54,13 @@ class Eagle:
             return False
         if any(name in named for name in ARCHITECTURES.values()):
             return True
-        return _PUBLISHED in named and body.get("num_hidden_layers") == 1
+        return PLAIN[0] in named and body.get("num_hidden_layers") == 1
 
     @staticmethod
     def write(path: Path, export: Export) -> None:
         server = _server(Eagle.NAME, export)
         drafter = only(Eagle1Drafter, export.drafter, f"the layout {Eagle.NAME}")
-        if drafter.has_own_head and not _is_targets(drafter, export.shared):
+        if drafter.has_own_head and not has_targets_rows(drafter, export.shared):
             raise _no_own_head(drafter)
         remedy = "export --format fr-spec, which adds the list of tokens to the folder"
         check_whole_vocabulary(drafter, Eagle.NAME, remedy)
@@ -99,14 +97,11 @@ class FrSpec:
                 expected="a draft vocabulary",
                 remedy="give --vocab DIR (a subset of select-vocab), or --format eagle",
             )
-        if not _is_targets(drafter, export.shared):
+        if not has_targets_rows(drafter, export.shared):
             raise _no_own_head(drafter)
-        ids = drafter.target_ids.cpu().numpy()
-        ranked = ids if export.ranked is None else np.asarray(export.ranked, dtype=np.int64)
-        subset = VocabSubset(ids, ranked, drafter.config.vocab_size, "")  # rejects a ranking of other ids
         with layout_folder(path, FrSpec.KIND, export) as folder:
             _write_folder(folder, drafter, export, server)
-            write_fr_spec(ExportInputs(subset), folder)
+            write_token_map(folder, export)
 
     @staticmethod
     def read(path: Path, shared: TargetTensors, num_layers: int) -> Drafter:
@@ -184,17 +179,18 @@ def _no_own_head(drafter: Drafter) -> MismatchError:
     )
 
 
-def _is_targets(drafter: Drafter, shared: TargetTensors) -> bool:
+def has_targets_rows(drafter: Drafter, shared: TargetTensors) -> bool:
+    """Return whether the drafter's head consists of the target's rows, up to rounding."""
     rows = shared.head[drafter.target_ids.to(shared.head.device)]
     return rounded_alike(drafter.head_weight, rows)
 
 
-def is_eagle_folder(path: Path) -> bool:
-    """Return whether a language-model folder holds an EAGLE drafter, that is, has ``fc``."""
-    try:
-        return FC in read_headers(checkpoint_files(path))
-    except DataError:
-        return False
+def write_token_map(folder: Path, export: Export) -> None:
+    """Write the ids of the draft vocabulary as ``freq_<R>.pt``, ranked if their rank is known."""
+    ids = export.drafter.target_ids.cpu().numpy()
+    ranked = ids if export.ranked is None else np.asarray(export.ranked, dtype=np.int64)
+    subset = VocabSubset(ids, ranked, export.drafter.config.vocab_size, "")  # rejects a ranking of other ids
+    write_fr_spec(ExportInputs(subset), folder)
 
 
 def token_map(path: Path) -> Path | None:
@@ -221,7 +217,7 @@ def read_eagle(path: Path, shared: TargetTensors) -> Eagle1Drafter:
     """Read the drafter of a folder with the target's head.
 
     Raises:
-        DataError: files are missing, damaged or pickled, or the drafter's form is not supported.
+        DataError: files are missing or damaged, or the drafter's form is not supported.
         ArtifactError: the tensors do not match the configuration.
         MismatchError: the drafter does not fit the target.
     """
@@ -239,7 +235,8 @@ def read_eagle(path: Path, shared: TargetTensors) -> Eagle1Drafter:
             source=path / CONFIG,
             remedy="the bias is that of fc: correct config.json, or fetch the weights again",
         )
-    fields = read_sizes({**body, "bias": None}, path / CONFIG)  # in this layout it is the bias of fc
+    positions = {"max_position_embeddings": body.get("max_sequence_length")}  # EAGLE-Vicuna-33B's key
+    fields = read_sizes({**positions, **body, "bias": None}, path / CONFIG)  # bias is that of fc here
     config = Eagle1Config(draft_vocab_size=None, fc_bias=biased, **fields)
     check_rows(config, tensors, path)
     cast = {name: tensor.to(shared.embedding.dtype) for name, tensor in tensors.items()}

@@ -26,16 +26,17 @@ from ..vocab.subset.subset import VocabSubset
 from .eagle3_folder import (
     ARCHITECTURE,
     D2T,
+    LM_HEAD,
     T2D,
+    FolderTensors,
     assemble_folder,
     checked_layers,
-    drafter_config,
     eagle3_config,
     read_folder,
     refuse_packed,
     without_targets_head,
 )
-from .fields import CONFIG, decoder_fields, flag, read_sizes, write_files
+from .fields import CONFIG, decoder_fields, flag, read_config, read_sizes, write_files
 from .interface import Export, layout_folder
 from .layer_ids import LAYER_IDS, as_inputs, as_outputs, check_expressible, read_layers
 
@@ -44,6 +45,7 @@ WITH_HEAD = {False: "VocabForgeLlamaEagle3", True: "VocabForgeQwen3Eagle3"}
 # The layout's own name first, then vLLM's class names.
 _ARCHITECTURES = (ARCHITECTURE, "Eagle3LlamaForCausalLM", "Eagle3Qwen3ForCausalLM", *WITH_HEAD.values())
 _WITH_QK_NORM = ("Eagle3Qwen3ForCausalLM", WITH_HEAD[True])
+_QUERY_NORM = "midlayer.self_attn.q_norm.weight"
 
 
 class SglangEagle3:
@@ -68,9 +70,13 @@ class SglangEagle3:
     @staticmethod
     def read(path: Path, shared: TargetTensors, num_layers: int) -> Drafter:
         """Read a folder strictly, whichever tool wrote it."""
-        body = drafter_config(path)
+        body, folder = read_config(path), read_folder(path)
+        if _architecture(body) is None:  # told by its tensors
+            rows = len(folder.weights[LM_HEAD]) if LM_HEAD in folder.weights else None
+            named = _WITH_QK_NORM[0] if _QUERY_NORM in folder.weights else ARCHITECTURE
+            body = {"draft_vocab_size": rows, **body, "architectures": [named]}
         config = read_serving_config(body, num_layers, path)
-        folder = read_folder(path)
+        _check_tied(body, folder, shared, path)
         if config.norm_output and not (path / MANIFEST).exists():
             say(
                 f"{path.name}: norm_output is true, so the normed state is fed back, as SGLang and vLLM do. SpecForge "
@@ -145,16 +151,9 @@ def read_serving_config(body: Mapping[str, Any], num_layers: int, path: Path) ->
     """Read the drafter's sizes from the layout's ``config.json``, strictly.
 
     Raises:
-        DataError: the architecture does not match, a size is invalid, or the form is not supported.
+        DataError: a size is invalid, or the form is not supported.
     """
-    source, architecture = path / CONFIG, _architecture(body)
-    if architecture is None:
-        raise DataError(
-            "this is not a drafter in the EAGLE-3 serving layout",
-            got=f"architectures {body.get('architectures')}",
-            expected=ARCHITECTURE,
-            source=source,
-        )
+    source = path / CONFIG
     eagle = body.get("eagle_config")
     eagle = eagle if isinstance(eagle, Mapping) else {}
     if not flag(eagle, "use_aux_hidden_state", True, source):
@@ -187,9 +186,22 @@ def read_serving_config(body: Mapping[str, Any], num_layers: int, path: Path) ->
         "norm_before_fc": flag(eagle, "norm_before_fc", flag(body, "norm_before_fc", False, source), source),
         "fc_norm": flag(body, "fc_norm", False, source) or flag(body, "use_aux_norm", False, source),
         "norm_output": flag(body, "norm_output", False, source),
-        "qk_norm": architecture in _WITH_QK_NORM,
+        "qk_norm": _architecture(body) in _WITH_QK_NORM,
     }
     return eagle3_config(sizes | switches, body["draft_vocab_size"], layers, source)
+
+
+def _check_tied(body: Mapping[str, Any], folder: FolderTensors, shared: TargetTensors, path: Path) -> None:
+    """Reject a head tied to the embedding that is not the target's head, with which it would be replaced."""
+    tied = body.get("tie_word_embeddings") is True and LM_HEAD not in folder.weights
+    if tied and not torch.equal(shared.head, shared.embedding):
+        raise MismatchError(
+            "the drafter's LM head is its embedding, which is not the target's LM head",
+            got=f"tie_word_embeddings true, no {LM_HEAD}",
+            expected=f"{LM_HEAD}, or a target that shares the two as well",
+            source=path,
+            remedy="write tie_word_embeddings false if it was trained with the target's LM head",
+        )
 
 
 # kind of drafter -> the format that servers read it in
@@ -234,7 +246,7 @@ def check_whole_vocabulary(drafter: Drafter, layout: str, remedy: str) -> None:
 
 def stored_tensors(path: Path) -> dict[str, Tensor]:
     """Read a folder's floating-point tensors as fp32; raise DataError if files are missing, damaged or packed."""
-    stored = read_headers(checkpoint_files(path))
+    stored = read_headers(checkpoint_files(path, pickles=True))
     refuse_packed(stored, path)
     tensors = {name: torch.empty(item.shape) for name, item in stored.items()}
     fill(stored, {name: (tensor,) for name, tensor in tensors.items()})

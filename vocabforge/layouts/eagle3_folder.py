@@ -17,14 +17,14 @@ from torch import Tensor
 
 from ..core.console import say
 from ..core.errors import ArtifactError, ConfigError, DataError, MismatchError
-from ..models.checkpoint import StoredTensor, checkpoint_files, fill, read_headers
+from ..models.checkpoint import DTYPES, FLOATS, StoredTensor, checkpoint_files, fill, read_headers
 from ..models.drafters.eagle3 import Eagle3Config
 from ..models.drafters.interface import Drafter
 from ..models.drafters.io import assemble, check_own_embedding
 from ..models.drafters.parts import LayerSizes
 from ..models.heads.served import PREFIX
 from ..models.target.head import TargetTensors
-from .fields import CONFIG, read_config
+from .fields import CONFIG
 from .layer_ids import LAYER_IDS, LayerReading
 
 ARCHITECTURE = "LlamaForCausalLMEagle3"
@@ -32,18 +32,6 @@ LM_HEAD, EMBEDDING, D2T, T2D = "lm_head.weight", "embed_tokens.weight", "d2t", "
 _STORED = (torch.float32, torch.bfloat16, torch.float16)
 # Older names of the norms before fc, one per auxiliary layer.
 _LEGACY = {"aux_norm_low": "fc_norm.0", "aux_norm_mid": "fc_norm.1", "aux_norm_high": "fc_norm.2"}
-_WEIGHTS = ("F64", "F32", "F16", "BF16")
-_DTYPES = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "I64": torch.int64,
-    "I32": torch.int32,
-    "I16": torch.int16,
-    "BOOL": torch.bool,
-    "U8": torch.uint8,
-}
 
 
 @dataclass(frozen=True)
@@ -68,36 +56,14 @@ def our_name(name: str) -> str:
     return name
 
 
-def drafter_config(path: Path) -> Mapping[str, Any]:
-    """Read a drafter folder's ``config.json``; infer a missing drafter architecture from the tensors.
-
-    The authors' EAGLE-3 and EAGLE-1 folders both name a plain Llama. EAGLE-3 is recognised by a token map, or
-    by an ``fc`` over at least three hidden states.
-    """
-    body = read_config(path)
-    named = body.get("architectures")
-    if named and named != ["LlamaForCausalLM"]:
-        return body
-    try:
-        stored = {our_name(name): item for name, item in read_headers(checkpoint_files(path)).items()}
-    except DataError:
-        return body
-    fc, hidden = stored.get("fc.weight"), body.get("hidden_size")
-    wide = fc is not None and isinstance(hidden, int) and len(fc.shape) == 2 and fc.shape[1] >= 3 * hidden
-    if not (D2T in stored or (wide and any(name.startswith("midlayer.") for name in stored))):
-        return body
-    rows = stored[LM_HEAD].shape[0] if LM_HEAD in stored else None
-    return {"draft_vocab_size": rows, **body, "architectures": [ARCHITECTURE]}
-
-
 def read_folder(path: Path, rename: Callable[[str], str] = our_name) -> FolderTensors:
-    """Read all safetensors files of a folder (one file, or shards with an index), in their stored dtype.
+    """Read all weight files of a folder (one file, or shards with an index), in their stored dtype.
 
     Raises:
-        DataError: the files are missing (pickles are not read), damaged or quantised.
+        DataError: the files are missing, damaged, quantised, or pickles of more than tensors.
         ArtifactError: a tensor is stored under two names.
     """
-    stored = read_headers(checkpoint_files(path))
+    stored = read_headers(checkpoint_files(path, pickles=True))
     stored = {name: item for name, item in stored.items() if not name.startswith(PREFIX)}  # draft head's
     refuse_packed(stored, path)
     names = {name: rename(name) for name in stored}
@@ -110,7 +76,7 @@ def read_folder(path: Path, rename: Callable[[str], str] = our_name) -> FolderTe
             source=path,
             remedy="remove the names that do not belong to it",
         )
-    found = {name: torch.empty(item.shape, dtype=_DTYPES[item.dtype]) for name, item in stored.items()}
+    found = {name: torch.empty(item.shape, dtype=DTYPES[item.dtype]) for name, item in stored.items()}
     fill(stored, {name: (tensor,) for name, tensor in found.items()})
     tensors = {names[name]: tensor for name, tensor in found.items()}
     embedding, d2t, t2d = (tensors.pop(name, None) for name in (EMBEDDING, D2T, T2D))
@@ -124,7 +90,7 @@ def refuse_packed(stored: Mapping[str, StoredTensor], path: Path) -> None:
     packed = [
         f"{name} ({item.dtype})"
         for name, item in stored.items()
-        if item.dtype not in (_DTYPES if our_name(name) in (D2T, T2D) else _WEIGHTS)
+        if item.dtype not in (DTYPES if our_name(name) in (D2T, T2D) else FLOATS)
     ]
     if packed:
         raise DataError(
@@ -218,6 +184,14 @@ def target_ids(folder: FolderTensors, config: Eagle3Config, source: object) -> T
         )
     ids = torch.arange(len(offsets)) + offsets.long()
     marked = None if folder.t2d is None else _marked(folder.t2d, config, source)
+    if marked is None and rows < config.vocab_size and not bool(offsets.any()):
+        raise MismatchError(
+            "the drafter's d2t is all zeros, as before it is filled",
+            got=f"the target's first {rows:,} ids",
+            expected="offsets of the tokens that it was trained with, or a t2d that marks these",
+            source=source,
+            remedy="fetch or create the drafter again",
+        )
     _check_ids(ids, offsets, marked, config, source)
     return None if rows == config.vocab_size else ids
 

@@ -16,6 +16,7 @@ from ..models.rope import RopeSettings, default_attention_factor, parse_rope
 from ..models.target.load import dtype_name
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
+PLAIN = ["LlamaForCausalLM"]  # architectures of the folders that EAGLE's authors publish
 _ELSEWHERE = "run it in the server that it was made for, or train one with vocabforge train-drafter"
 _MOST_POSITIONS = 1 << 24  # longer than any context
 # The only supported form of a drafter's layer: key, value, description.
@@ -29,9 +30,14 @@ _COMPUTED: tuple[tuple[str, Any, str], ...] = (
 )
 
 
+_WINDOWED = "sliding_attention"
+
+
 def decoder_fields(sizes: Any, dtype: torch.dtype) -> dict[str, Any]:
     """Return the decoder's fields under Hugging Face's names, RoPE and dtype in both spellings."""
     name = dtype_name(dtype)
+    window = getattr(sizes, "sliding_window", None)
+    limited = {"sliding_window": window, "layer_types": [_WINDOWED] * sizes.num_layers}
     return {
         "hidden_size": sizes.hidden_size,
         "intermediate_size": sizes.intermediate_size,
@@ -49,6 +55,7 @@ def decoder_fields(sizes: Any, dtype: torch.dtype) -> dict[str, Any]:
         "torch_dtype": name,
         "dtype": name,
         **rope_spellings(sizes.rope),
+        **({} if window is None else limited),
     }
 
 
@@ -111,14 +118,21 @@ def read_sizes(body: Mapping[str, Any], source: Path, *, several: bool = False) 
     Args:
         body: the configuration.
         source: its path, for error messages.
-        several: accept any number of layers and return ``num_layers``; otherwise there must be one layer.
+        several: accept any number of layers, and a sliding window of all layers, and return ``num_layers`` and
+            ``sliding_window``; otherwise there must be one layer with full attention.
 
     Raises:
         DataError: a field is missing or not a number, or the layer's form is not supported.
     """
-    check_computed({**body, "num_hidden_layers": 1} if several else body, source)
+    types = body.get("layer_types")
+    windowed = several and isinstance(types, list) and types != [] and set(map(str, types)) == {_WINDOWED}
+    computed = {**body, "num_hidden_layers": 1} if several else {**body}
+    if windowed:
+        del computed["layer_types"]
+    check_computed(computed, source)
     try:
         layers = {"num_layers": _whole(body.get("num_hidden_layers") or 1)} if several else {}
+        layers |= {"sliding_window": _whole(body["sliding_window"])} if windowed else {}
         heads, hidden = _whole(body["num_attention_heads"]), _whole(body["hidden_size"])
         return {
             "hidden_size": hidden,

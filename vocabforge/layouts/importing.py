@@ -17,7 +17,7 @@ from ..models.target.head import load_target_tensors
 from .registry import load_drafter
 
 _KEPT = ("tokenizer_fingerprint", "eos_ids")  # metadata that also holds for the converted drafter
-_READ = (".json", ".safetensors", ".pt", ".gguf")  # suffixes of the files that layouts consist of
+_READ = (".json", ".safetensors", ".bin", ".pt", ".gguf")  # suffixes of the files that layouts consist of
 
 
 def is_native(path: Path) -> bool:

@@ -2,6 +2,9 @@
 
 Tensors: ``blocks.I.layers.J.{weight,bias}``, (H, H) and (H,), of block J in head I; and one
 ``lm_head.weight`` (V, H) shared by all heads (``original_lm_head``), or ``lm_heads.I.weight``.
+
+The authors' ``medusa_lm_head.pt`` or ``.safetensors`` is read too: ``I.J.linear.{weight,bias}`` and, with an LM
+head for each head, ``I.{blocks}.weight``. Its ``config.json`` has no sizes.
 """
 
 from __future__ import annotations
@@ -12,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from ..core.console import say
 from ..core.errors import ConfigError, DataError
 from ..models.drafters.interface import Drafter
 from ..models.drafters.io import assemble
@@ -28,6 +33,7 @@ ARCHITECTURE = "MedusaModel"
 # The form of the heads. Without the second key vLLM silently drops the biases.
 _FORM = {"medusa_fc_bias": True}
 _POSITIONS = 1 << 20  # vLLM's default
+_AUTHORS = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(linear\.)?(weight|bias)")
 
 
 class Medusa:
@@ -58,8 +64,10 @@ class Medusa:
     @staticmethod
     def read(path: Path, shared: TargetTensors, num_layers: int) -> Drafter:
         """Read a folder strictly; an LM head that equals the target's is shared."""
-        config = _read_config(read_config(path), path / CONFIG)
-        tensors = stored_tensors(path)
+        body, tensors = read_config(path), stored_tensors(path)
+        if any(_AUTHORS.fullmatch(name) for name in tensors):
+            body, tensors = _from_authors(body, tensors, shared, path)
+        config = _read_config(body, path / CONFIG)
         head, each = tensors.get(LM_HEAD), config["medusa_own_heads"]
         own = head is not None and (head.shape != shared.head.shape or not rounded_alike(head, shared.head))
         if not own and not each:
@@ -85,6 +93,45 @@ def _ours(name: str, several: bool) -> str:
     return re.sub(
         r"^blocks\.(\d+)\.layers\.(\d+)\." if several else r"^blocks\.(\d+)\.layers\.(0)\.", ours, name
     )
+
+
+def _from_authors(
+    body: Mapping[str, Any], tensors: Mapping[str, Tensor], shared: TargetTensors, path: Path
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return configuration and tensors of the layout for the authors' and their target.
+
+    Raises:
+        DataError: the configuration counts blocks or heads that are not stored.
+    """
+    places = [_AUTHORS.fullmatch(name) for name in tensors]
+    stored = [(int(place[1]), int(place[2])) for place in places if place and place[3]]
+    heads, blocks = (1 + max((place[at] for place in stored), default=-1) for at in (0, 1))
+    named_heads, named_blocks = body.get("medusa_num_heads", heads), body.get("medusa_num_layers", blocks)
+    if named_blocks != blocks or type(named_heads) is not int or named_heads > heads:
+        raise DataError(
+            "the Medusa configuration contradicts its weights",
+            got=f"medusa_num_heads {named_heads!r}, medusa_num_layers {named_blocks!r}",
+            expected=f"{heads} and {blocks}, as stored",
+            source=path / CONFIG,
+            remedy="fetch the folder again",
+        )
+    if named_heads < heads:  # the authors published such folders
+        say(f"{path.name}: reads all {heads} stored heads; its config.json counts {named_heads}")
+    served = rf"^(\d+)\.{blocks}\.weight$", r"lm_heads.\1.weight"
+    renamed = {
+        re.sub(*served, re.sub(r"^(\d+)\.(\d+)\.linear\.", r"blocks.\1.layers.\2.", name)): tensor
+        for name, tensor in tensors.items()
+    }
+    vocab, hidden = shared.head.shape
+    return {
+        "hidden_size": hidden,
+        "vocab_size": vocab,
+        "truncated_vocab_size": vocab,
+        "num_heads": heads,
+        "num_hidden_layers": blocks,
+        "original_lm_head": not any(name.startswith("lm_heads.") for name in renamed),
+        **_FORM,
+    }, renamed
 
 
 def medusa_config(config: MedusaConfig, dtype: torch.dtype) -> dict[str, Any]:

@@ -5,6 +5,9 @@ the module's tensors differ from the checkpoint; names, shapes, dtypes and all o
 these files over the target's shards (or use ``--with-target`` for a whole checkpoint), and servers draft with
 the module as with the published one. The target's output does not change: Transformers does not load these
 tensors.
+
+A draft vocabulary is a list of the target's ids beside the shards, ``freq_<R>.pt``. SGLang takes it with
+``--speculative-token-map`` and drafts over these rows of the target's head (FR-Spec, Zhao et al. 2025).
 """
 
 from __future__ import annotations
@@ -39,7 +42,7 @@ from ..models.drafters.mtp_families import FAMILIES, stored_views
 from ..models.target.head import TargetTensors
 from ..models.target.load import dtype_name
 from ..models.target.text_config import text_config
-from .eagle3 import check_whole_vocabulary
+from .eagle1 import has_targets_rows, restricted, token_map, write_token_map
 from .eagle3_folder import LM_HEAD, rounded_alike
 from .fields import CONFIG, read_config
 from .interface import Export, layout_folder
@@ -85,10 +88,13 @@ class Mtp:
 
     @staticmethod
     def write(path: Path, export: Export) -> None:
-        drafter, target = _of_family(export.drafter), export.target_path
+        drafter, target = _of_family(export.drafter, export.shared), export.target_path
         assert target is not None
         module = open_module(target)
         tensors = drafter.state_dict()
+        limited = len(drafter.target_ids) < drafter.config.vocab_size
+        if limited:
+            tensors.pop(LM_HEAD, None)  # rows of the target's head, which the servers cut
         wanted = module.views(tensors)
         if problems := _problems(wanted, module.stored):
             raise MismatchError(
@@ -114,10 +120,15 @@ class Mtp:
             for file in sorted(target.iterdir()) if export.with_target else ():
                 if file.is_file() and file.name != MANIFEST and not (folder / file.name).exists():
                     shutil.copyfile(file, folder / file.name)
+            if limited:
+                write_token_map(folder, export)
 
     @staticmethod
     def read(path: Path, shared: TargetTensors, num_layers: int) -> Drafter:
-        """Read a folder strictly; an embedding and LM head that equal the target's are shared."""
+        """Read a folder strictly; an embedding and LM head that equal the target's are shared.
+
+        A token map in the folder restricts the head.
+        """
         module = open_module(path)
         stored = dict(module.stored)
         head, embedding = (_tensor(stored.pop(module.prefix + name, None)) for name in (_HEAD, _EMBEDDING))
@@ -146,7 +157,8 @@ class Mtp:
             sizes = dataclasses.replace(sizes, draft_vocab_size=sizes.vocab_size)
             tensors[LM_HEAD] = head.to(shared.embedding.dtype)
         drafter: Drafter = assemble(sizes, tensors, None, shared, source=path)
-        return drafter
+        listed = token_map(path)
+        return drafter if listed is None else restricted(drafter, listed)
 
 
 def open_module(path: Path) -> StoredModule:
@@ -234,7 +246,7 @@ def _tensor(item: StoredTensor | None) -> Tensor | None:
     return made
 
 
-def _of_family(drafter: Drafter) -> MtpDrafter:
+def _of_family(drafter: Drafter, shared: TargetTensors) -> MtpDrafter:
     if not isinstance(drafter, MtpDrafter) or drafter.config.family is None:
         raise MismatchError(
             "the layout mtp holds a target's own MTP module only",
@@ -243,9 +255,11 @@ def _of_family(drafter: Drafter) -> MtpDrafter:
             expected="one that started from the target's (drafter.kind=mtp drafter.init=TARGET)",
             remedy="export --format native, which vocabforge eval and generate read",
         )
-    remedy = (
-        "export without --vocab a drafter of the whole vocabulary, or use --format native; SGLang takes a draft "
-        "vocabulary beside it (--speculative-token-map)"
-    )
-    check_whole_vocabulary(drafter, Mtp.NAME, remedy)
+    if len(drafter.target_ids) < drafter.config.vocab_size and not has_targets_rows(drafter, shared):
+        raise MismatchError(
+            "a checkpoint has no place for the trained head of a draft vocabulary",
+            got=f"{len(drafter.target_ids):,} rows that are not the target's",
+            expected="the target's rows",
+            remedy="train with drafter.head: target, or export --format native",
+        )
     return drafter

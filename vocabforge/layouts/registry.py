@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from ..core.artifact import MANIFEST, Artifact, open_artifact
+from ..core.console import say
 from ..core.errors import DataError, MismatchError
 from ..core.registry import ExtensionTable, resolve
 from ..models.drafters.interface import Drafter
@@ -17,8 +18,9 @@ from ..models.target.head import TargetTensors
 from ..models.target.hf import read_target_config
 from ..models.target.text_config import hidden_layers
 from ..vocab.subset.subset import load_subset
-from .eagle3_folder import drafter_config
+from .fields import PLAIN, read_config
 from .interface import Layout
+from .kinds import EAGLE1, EAGLE3, MEDUSA, ambiguous, evidence
 
 # name -> "module:attr" of a class as in interface.Layout. To add a layout, add a file and a row. Tried in this
 # order.
@@ -63,11 +65,13 @@ def load_drafter(path: Path, target: TargetTensors, target_path: Path) -> tuple[
         if path.resolve() != target_path.resolve():  # otherwise it is the target's own MTP module
             check_target(artifact, target_fingerprint(target_path), target=target_path)
         return _checked(kind.read(path, target, layers), layers, path), artifact
-    if (path / "config.json").is_file():
-        body = drafter_config(path)
-        for layout in map(layout_of, FORMATS.usable()):
-            if layout.matches(body):
-                return _checked(layout.read(path, target, layers), layers, path), None
+    if (path / "config.json").is_file() and (layout := folder_layout(path)) is not None:
+        body = read_config(path)
+        if not layout.matches(body) and body.get("architectures") != PLAIN:
+            say(
+                f"{path.name}: read as {layout.NAME} by its tensors; architectures {body.get('architectures')}"
+            )
+        return _checked(layout.read(path, target, layers), layers, path), None
     if any(path.glob("*.gguf")):
         return _checked(layout_of("gguf").read(path, target, layers), layers, path), None
     hint = path / "drafter"
@@ -80,6 +84,31 @@ def load_drafter(path: Path, target: TargetTensors, target_path: Path) -> tuple[
         if (hint / MANIFEST).is_file()
         else "check the path; or train one with vocabforge train-drafter",
     )
+
+
+def folder_layout(path: Path) -> type[Layout] | None:
+    """Return the layout of a folder with a ``config.json``; None if nothing in it is a drafter's.
+
+    EAGLE and Medusa are told by their tensors, whatever the configuration calls them. A contradiction between
+    tensors is left to the reader of the configured architecture, if there is one.
+
+    Raises:
+        DataError: no architecture is configured, and weights are missing, damaged or of several kinds.
+    """
+    body = read_config(path)
+    usable = map(layout_of, FORMATS.usable())  # lazy: imports layouts until one matches
+    named = next((layout for layout in usable if layout.matches(body)), None)
+    if named is not None and named.NAME not in (EAGLE3, EAGLE1, MEDUSA):
+        return named
+    try:
+        found = evidence(path)
+    except DataError:
+        if named is None and not any(path.glob("*.gguf")):
+            raise
+        return named  # its reader raises
+    if len(found) > 1 and (named is None or body.get("architectures") == PLAIN):
+        raise ambiguous(found, path)
+    return layout_of(next(iter(found))) if len(found) == 1 else named
 
 
 def _checked(drafter: Drafter, layers: int, path: Path) -> Drafter:

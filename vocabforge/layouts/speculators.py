@@ -149,11 +149,8 @@ def layer_config(config: Any, dtype: torch.dtype) -> dict[str, Any]:
         "num_aux_hidden_states": len(config.aux_layers),
     }
     if config.qk_norm:
-        fields |= {
-            "use_sliding_window": False,
-            "sliding_window": None,
-            "layer_types": ["full_attention"] * config.num_layers,
-        }
+        whole = {"sliding_window": None, "layer_types": ["full_attention"] * config.num_layers}
+        fields = {**whole, "use_sliding_window": "sliding_window" in fields, **fields}
     return fields
 
 

@@ -40,10 +40,12 @@ def load_decoding_target(
     device: torch.device | str = "cpu",
     device_map: str | Mapping[str, Any] | None = None,
     tp_plan: str | None = None,
+    role: str = "target",
 ) -> Target:
     """Load a Hugging Face folder for decoding.
 
     Args:
+        role: what the model is for, in messages.
         backend: ``lean``; ``transformers`` for the model's own code; ``auto`` for lean if it supports the
             architecture and the target is on one device.
         device, device_map, tp_plan: see :class:`~vocabforge.models.target.load.Placement`.
@@ -68,7 +70,7 @@ def load_decoding_target(
     from .hf.model import load_transformers
 
     if problem is not None:
-        say(f"The target runs by Transformers' own code: {problem.message} ({problem.got}).")
+        say(f"The {role} runs by Transformers' own code: {problem.message} ({problem.got}).")
     return load_transformers(path, dtype=dtype, device=device, device_map=device_map, tp_plan=tp_plan)
 
 

@@ -1,14 +1,22 @@
-"""Strict loading of Hugging Face safetensors checkpoints, directly into a model's tensors."""
+"""Strict loading of Hugging Face checkpoints, directly into a model's tensors.
+
+Targets are read from safetensors only. A drafter's folder may also hold ``torch.save`` files, which are opened
+with the weights-only unpickler.
+"""
 
 from __future__ import annotations
 
 import os
+import pickle
 import re
 import shutil
+import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -18,10 +26,23 @@ from ..core.errors import DataError, MismatchError
 from ..core.files import parse_json, read_json
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+_SAFE = (INDEX, SINGLE, "*.safetensors")  # the first that is present is read
+_PICKLES = ("pytorch_model.bin.index.json", "pytorch_model.bin", "pytorch_model-*.bin", "medusa_lm_head.pt")
 EMBEDDING, FINAL_NORM, LM_HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
 _FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 FLOATS = tuple(_FLOATS)
+# dtypes of a drafter's tensors and token maps, under the names of safetensors
+DTYPES = _FLOATS | {
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "BOOL": torch.bool,
+    "U8": torch.uint8,
+}
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _HARMLESS = re.compile(r"rotary_emb\.inv_freq$")
+# What torch's weights-only unpickler says of a call that it refuses.
+_CALL = re.compile(r"GLOBAL \S+|Can only (?:create|build) .*|Trying to call .*")
 _SHOWN = 5
 
 
@@ -35,57 +56,62 @@ class StoredTensor:
     dtype: str
 
 
-def checkpoint_files(folder: Path) -> list[Path]:
+def checkpoint_files(folder: Path, *, pickles: bool = False) -> list[Path]:
     """Return the weight files of a model folder: the indexed files, else the single file, else every shard.
 
+    Args:
+        pickles: without safetensors, return ``pytorch_model.bin``, its shards, or ``medusa_lm_head.pt``.
+
     Raises:
-        DataError: the folder has no safetensors files, or a shard of the index is missing.
+        DataError: the folder has no weight files, or a shard of the index is missing.
     """
-    if (folder / INDEX).is_file():
-        table = read_json(folder / INDEX, "checkpoint index")
-        weights = table.get("weight_map") if isinstance(table, Mapping) else None
-        if not isinstance(weights, Mapping) or not weights:
-            raise DataError(
-                "the checkpoint index has no weight_map",
-                got=repr(table)[:80],
-                expected='{"weight_map": {tensor name: file name}}',
-                source=folder / INDEX,
-                remedy="fetch the index again, or remove it to read every *.safetensors file in the folder",
-            )
-        # File names only, so that nothing outside the folder is read.
-        files = [folder / name for name in sorted({Path(str(name)).name for name in weights.values()})]
-        absent = [
-            file.name[:80] for file in files if not os.path.isfile(file)
-        ]  # isfile is also False for invalid names
-        if absent:
-            raise DataError(
-                "shards of the checkpoint are missing",
-                got=f"no {', '.join(absent[:_SHOWN])}",
-                expected=f"{len(files)} files listed by {INDEX}",
-                source=folder,
-                remedy="fetch the missing files",
-            )
-        return files
-    if (folder / SINGLE).is_file():
-        return [folder / SINGLE]
-    files = sorted(file for file in folder.glob("*.safetensors") if file.is_file())  # skips pipes
-    if files:
-        return files
+    for pattern in (*_SAFE, *(_PICKLES if pickles else ())):
+        if files := sorted(file for file in folder.glob(pattern) if file.is_file()):  # skips pipes
+            return _indexed(files[0]) if files[0].suffix == ".json" else files
     others = sorted(file.name for pattern in ("*.bin", "*.pt", "*.pth") for file in folder.glob(pattern))
     raise DataError(
         "the model folder holds no safetensors weights",
         got=f"only {', '.join(others[:_SHOWN])}" if others else "no weight file",
-        expected=f"{SINGLE}, or *.safetensors shards",
+        expected=f"{SINGLE}, or *.safetensors shards" + (f"; {', '.join(_PICKLES[1:])}" if pickles else ""),
         source=folder,
         remedy="convert the checkpoint: load it where it was made and save_pretrained it as safetensors "
-        "(pickles are not read, since they can run code)"
+        "(a target's pickles are not read, since they can run code)"
         if others
         else "check the path; only safetensors files are fetched from the Hub",
     )
 
 
+def _indexed(index: Path) -> list[Path]:
+    """Return the files that an index lists, all of its own format."""
+    table = read_json(index, "checkpoint index")
+    weights = table.get("weight_map") if isinstance(table, Mapping) else None
+    if not isinstance(weights, Mapping) or not weights:
+        raise DataError(
+            "the checkpoint index has no weight_map",
+            got=repr(table)[:80],
+            expected='{"weight_map": {tensor name: file name}}',
+            source=index,
+            remedy="fetch the index again, or remove it to read every shard in the folder",
+        )
+    # File names only, so that nothing outside the folder is read.
+    files = [index.parent / name for name in sorted({Path(str(name)).name for name in weights.values()})]
+    suffix = Path(index.name.removesuffix(".index.json")).suffix
+    absent = [
+        file.name[:80] for file in files if file.suffix != suffix or not os.path.isfile(file)
+    ]  # isfile is also False for invalid names
+    if absent:
+        raise DataError(
+            "shards of the checkpoint are missing",
+            got=f"no {', '.join(absent[:_SHOWN])}",
+            expected=f"{len(files)} {suffix} files listed by {index.name}",
+            source=index.parent,
+            remedy="fetch the missing files",
+        )
+    return files
+
+
 def read_headers(files: list[Path]) -> dict[str, StoredTensor]:
-    """Read the name, shape and dtype of every tensor from the headers, skipping rotary buffers.
+    """Read the name, shape and dtype of every tensor, skipping rotary buffers.
 
     Raises:
         DataError: a truncated or invalid file, or a tensor stored twice.
@@ -179,6 +205,19 @@ def fill(stored: Mapping[str, StoredTensor], destinations: Mapping[str, Sequence
                         destination.copy_(tensor)
 
 
+def load_tensors(files: Sequence[Path]) -> dict[str, Tensor]:
+    """Load every tensor of the files as it is stored; of two with one name the last, as servers do.
+
+    Raises:
+        DataError: a truncated or invalid file.
+    """
+    tensors: dict[str, Tensor] = {}
+    for file in files:
+        with _opened(file) as handle:
+            tensors |= {name: handle.get_tensor(name) for name in handle.keys()}  # noqa: SIM118
+    return tensors
+
+
 def torch_dtype(name: str) -> torch.dtype:
     """Return the torch dtype of a name in ``FLOATS``."""
     return _FLOATS[name]
@@ -205,19 +244,80 @@ def copy_with(file: Path, copy: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 @contextmanager
-def _opened(file: Path) -> Iterator[safe_open]:
-    """Open a safetensors file, converting read errors into one clear error."""
+def _opened(file: Path) -> Iterator[Any]:
+    """Open a weight file as a safetensors handle, converting read errors into one clear error."""
     try:
-        with safe_open(str(file), framework="pt", device="cpu") as handle:
-            yield handle
+        if file.suffix in (".bin", ".pt"):
+            yield _unpickled(file)
+        else:
+            with safe_open(str(file), framework="pt", device="cpu") as handle:
+                yield handle
     except (SafetensorError, OSError) as error:
+        raise _unreadable(error, "a whole safetensors file", file) from error
+
+
+class _PickledFile(dict[str, Tensor]):
+    """The tensors of a ``torch.save`` file, with the methods of a safetensors handle."""
+
+    get_tensor = dict.__getitem__
+
+    def get_slice(self, name: str) -> Any:
+        dtype, shape = self[name].dtype, self[name].shape
+        return SimpleNamespace(get_shape=lambda: shape, get_dtype=lambda: _NAMES.get(dtype, str(dtype)))
+
+
+def _unpickled(file: Path) -> _PickledFile:
+    """Load a table of tensors; archives are memory-mapped, older files are read as a whole."""
+    try:
+        table = torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file))
+    except Exception as error:  # damaged files raise many types
+        unpickling = isinstance(error, pickle.UnpicklingError)  # its text advises to load the file anyway
+        if unpickling and (call := _CALL.search(str(error))) is not None:
+            raise DataError(
+                "a weight file holds more than tensors, and could run code if it were opened",
+                got=call[0],
+                expected="torch.save of a table of tensors (a state_dict)",
+                source=file,
+                remedy="do not trust it; ask its author for model.safetensors",
+            ) from error
+        reason = type(error).__name__ if unpickling else f"{type(error).__name__}: {error}".partition("\n")[0]
+        raise _unreadable(reason, "a whole torch.save file", file) from error
+    if not isinstance(table, Mapping):
+        odd = [type(table).__name__]
+    else:
+        odd = [f"{name}: {type(item).__name__}" for name, item in table.items() if not _is_plain(name, item)]
+    if odd or not table:
         raise DataError(
-            "a weight file cannot be read",
-            got=error,
-            expected="a whole safetensors file",
+            "a weight file is not a table of tensors",
+            got=_listed(odd) if odd else "no tensor",
+            expected="tensor name -> tensor (a state_dict)",
             source=file,
-            remedy="the file may be truncated: fetch or make it again",
-        ) from error
+            remedy="load it where it was made, and save the state_dict alone",
+        )
+    return _PickledFile({name: tensor.detach() for name, tensor in table.items()})
+
+
+def _is_plain(name: object, item: object) -> bool:
+    """Return whether an entry is a named tensor whose values are all stored: a view can claim any size."""
+    return (
+        isinstance(name, str)
+        and isinstance(item, Tensor)
+        and type(item) in (Tensor, torch.nn.Parameter)
+        and item.layout == torch.strided
+        and item.device.type == "cpu"
+        and not item.is_quantized
+        and item.nbytes <= item.untyped_storage().nbytes()
+    )
+
+
+def _unreadable(got: object, expected: str, file: Path) -> DataError:
+    return DataError(
+        "a weight file cannot be read",
+        got=got,
+        expected=expected,
+        source=file,
+        remedy="the file may be truncated: fetch or make it again",
+    )
 
 
 def _listed(names: list[str]) -> str:

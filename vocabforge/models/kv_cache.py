@@ -61,6 +61,11 @@ class KVCache:
     def restart(self, row: int) -> None:
         """Assign the row to a new request, which only attends to slots that it has written."""
 
+    def zero(self, row: int, used: int) -> None:
+        """Zero the first ``used`` slots of a row."""
+        for memory in (self.k, self.v):
+            memory[:, row, :, :used] = 0
+
     def attempt(self, size: int) -> None:
         """Prepare for a pass of ``size`` tokens per row, some of which may be rejected."""
 

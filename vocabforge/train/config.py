@@ -19,7 +19,7 @@ from ..core.config import (
     TokenizerPath,
 )
 from ..core.errors import did_you_mean
-from ..core.values import TextUnit
+from ..core.values import LEAST_WINDOW, TextUnit
 from .capture.config import CaptureConfig
 
 
@@ -131,6 +131,8 @@ class DrafterConfig(StrictModel):
             types differ); ``plain`` has no context extension.
         rope_theta: base of ``plain``; default 10,000.
         num_layers: decoder layers; default 1 (EAGLE-3), 5 (DFlash, DSpark) or 4 (P-EAGLE).
+        sliding_window: number of positions that an EAGLE-3 drafter attends to; default: all. A drafter trained
+            on short rows then accepts as much far behind their length. Other kinds reject the key.
         fc_norm: EAGLE-3.1: RMSNorm over each layer's features before ``fc``. Default false, as for the
             following switches, which apply to EAGLE-3 and P-EAGLE.
         norm_output: EAGLE-3.1: feed back the state after the final norm.
@@ -160,6 +162,7 @@ class DrafterConfig(StrictModel):
     rope: Literal["target", "plain"] = "target"
     rope_theta: Annotated[float, Field(gt=1.0)] | None = None
     num_layers: Annotated[int, Field(ge=1, le=8)] | None = None
+    sliding_window: Annotated[int, Field(ge=LEAST_WINDOW)] | None = None
     fc_norm: bool | None = None
     norm_output: bool | None = None
     norm_before_fc: bool | None = None

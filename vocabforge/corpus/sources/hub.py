@@ -8,6 +8,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from ...core.errors import DataError
 from ...core.files import sha256_file
 from .arrow import RowReader
 from .document import Document, ReadContext, Sampler
-from .inputs import HubName, import_extra, parse_hub
+from .inputs import HubName, import_extra, known_field, parse_hub
 
 _ROWS = 1024
 
@@ -40,6 +41,8 @@ def hub_documents(
         DataError: see :func:`hub_shards`; also when the connection breaks.
     """
     name = parse_hub(source)
+    if context.options.text_field is None:
+        context = replace(context, options=replace(context.options, text_field=known_field(source)))
     sampler = Sampler(context.options, f"{Path(name.name).name}:{name.config or ''}:{name.split}", 0)
     with _errors(source):
         data = _stream(name).with_format("arrow")  # images and audio stay undecoded bytes

@@ -94,6 +94,12 @@ def origin_of(source: Path | str) -> DataOrigin:
     return DataOrigin(Path(str(source)).name)
 
 
+def known_field(source: str) -> str | None:
+    """Return the field with the texts of a Hub data set in :data:`DATASETS`, None for the usual fields."""
+    rows = (DATASETS[name] for name in DATASETS.usable())
+    return next((row.field for row in rows if parse_hub(row.source).name == parse_hub(source).name), None)
+
+
 @functools.cache  # printed once
 def _known_source(name: str) -> str:
     row = DATASETS[name]

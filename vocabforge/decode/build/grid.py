@@ -21,6 +21,7 @@ class DrafterFacts:
 
     Attributes:
         proposers: proposers that can draft with it.
+        kind: its kind.
         heads: labels of the heads trained on it.
         hot_only: labels of the vocabularies that are only a hot core (with tokens that its head lacks).
         overlap: saved comparison of its bridge.
@@ -28,6 +29,7 @@ class DrafterFacts:
     """
 
     proposers: Sequence[str]
+    kind: str = DRAFT_MODEL
     heads: Sequence[str] = ()
     hot_only: Sequence[str] = ()
     overlap: Path | None = None
@@ -60,8 +62,10 @@ def expand(
     specs, notes = dict[str, MethodSpec](), list[str]()
     several = draft_several(grid)
 
-    def add(name: str, spec: MethodSpec, proposer: str) -> None:
+    def add(name: str, spec: MethodSpec, proposer: str, kind: str | None = None) -> None:
         if several:
+            needs = {option: option_needs(option).drafter for option in spec.given()}
+            spec = spec.without(*(option for option, kinds in needs.items() if kinds and kind not in kinds))
             spec, lost = usable(spec, proposer)
             if lost:
                 them = "them" if lost[1:] else "it"
@@ -91,7 +95,7 @@ def expand(
                 "overlap": facts.overlap,
                 "drafter_tokenizer": grid.common.drafter_tokenizer if facts.tokenizer else None,
             }
-            add(method, bare.model_copy(update=own), name)
+            add(method, bare.model_copy(update=own), name, facts.kind)
             useless = [
                 option for option, given in (("--vocab", grid.vocabs), ("--dynamic", grid.dynamic)) if given
             ]
@@ -103,7 +107,7 @@ def expand(
             trained = {head: heads[head] for head in facts.heads}
             for more, kind, changes in _vocab_ways(grid, trained, facts.hot_only):
                 start = bare if kind is None else _head_options(whole, kind, hybrid="vocab" in changes)
-                add(f"{method}+{more}", start.model_copy(update={**own, **changes}), name)
+                add(f"{method}+{more}", start.model_copy(update={**own, **changes}), name, facts.kind)
     return specs, notes
 
 
@@ -219,10 +223,9 @@ def _check_settings(
     open_choice = DRAFT_MODEL in kinds and not any(map(with_drafter, proposers))
     for name in spec.given():
         needs = option_needs(name)
-        if needs.drafter and needs.drafter not in kinds:
-            raise meaningless(
-                option_of(name), " and ".join(kinds) or "no drafter", _drafter_of(f"kind {needs.drafter}")
-            )
+        if needs.drafter and not set(needs.drafter) & set(kinds):
+            wanted = _drafter_of(f"kind {' or '.join(needs.drafter)}")
+            raise meaningless(option_of(name), " and ".join(kinds) or "no drafter", wanted)
         if needs.proposer and needs.proposer not in parts and not (open_choice and needs.proposer in FOREIGN):
             named = ", ".join(proposers) or "no named proposer"
             raise meaningless(option_of(name), named, f"--proposer {needs.proposer}")

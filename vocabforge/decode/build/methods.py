@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ from .heads import BuiltHead, DraftVocabulary, draft_vocabulary, missing_ids, sp
 from .models import Models, is_draft_model
 from .recipe import PLAIN, DecodingRecipe
 
+_KINDS = {"eagle": "eagle1", "medusa": "medusa", "mtp": "mtp"}  # layout -> kind, if it is not EAGLE-3
+
 
 @dataclass(frozen=True)
 class Method:
@@ -35,6 +38,7 @@ class Method:
 
     ``head`` describes its draft head if that is a separate artefact, ``vocabulary`` the tokens that the head
     scores; ``verifier`` is set if one was named; ``lossless`` if the outputs have the target's distribution.
+    ``beside`` builds the decoder of the same method for a number of requests side by side.
     """
 
     name: str
@@ -44,6 +48,7 @@ class Method:
     vocabulary: DraftVocabulary | None = None
     verifier: str | None = None
     lossless: bool = True
+    beside: Callable[[int], Decoder] | None = None
 
 
 def recipe_methods(
@@ -99,8 +104,19 @@ def build_methods(
     models: Models, specs: Mapping[str, MethodSpec], *, wrap: Wrap | None = None, sampled: bool = False
 ) -> list[Method]:
     """Build plain decoding, then one method per spec; see :func:`build_method`."""
-    named = {PLAIN: MethodSpec(), **specs}
-    return [build_method(models, spec, name, wrap=wrap, sampled=sampled) for name, spec in named.items()]
+
+    def beside(rows: int, spec: MethodSpec, name: str) -> Decoder:
+        decoder = build_method(models, spec, name, rows=rows, wrap=wrap, sampled=sampled).generator
+        assert isinstance(decoder, Decoder)
+        return decoder
+
+    return [
+        replace(
+            build_method(models, spec, name, wrap=wrap, sampled=sampled),
+            beside=partial(beside, spec=spec, name=name),
+        )
+        for name, spec in {PLAIN: MethodSpec(), **specs}.items()
+    ]
 
 
 def build_method(
@@ -274,6 +290,7 @@ def grid_specs(models: Models, grid: MethodGrid, *, sampled: bool = False) -> di
         own = models.owner(path).drafter if heads else ""
         facts[path] = DrafterFacts(
             fitting(drafter.kind, grid.proposers, path),
+            drafter.kind,
             [name for name, owner in owners.items() if owner == own],
             core_only,
         )
@@ -304,14 +321,11 @@ def kind_of(path: Path) -> str:
         if (path / CONFIG).is_file():
             body = read_json(path / CONFIG, finite=False)
             return body["kind"] if isinstance(body, dict) and body.get("kind") in FITTING else "eagle3"
-        from ...layouts.eagle1 import Eagle
-        from ...layouts.eagle3_folder import drafter_config
-        from ...layouts.mtp import Mtp
+        from ...layouts.fields import read_config
+        from ...layouts.registry import folder_layout
 
-        found = drafter_config(path)
-        if Mtp.matches(found):
-            return "mtp"
-        if (named := found.get("speculators_model_type")) in FITTING:
+        if (named := read_config(path).get("speculators_model_type")) in FITTING:
             return str(named)
-        return "eagle1" if Eagle.matches(found) else "eagle3"
+        layout = folder_layout(path)
+        return _KINDS.get(layout.NAME, "eagle3") if layout is not None else "eagle3"
     return "eagle3"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...core.artifact import MANIFEST, Artifact, open_artifact
 from ...core.console import say
-from ...core.errors import ArtifactError, DataError, UsageError
+from ...core.errors import ArtifactError, DataError, UnsupportedError, UsageError
 from ...core.values import Backend
 from ...corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
 from ...layouts.registry import load_drafter
@@ -17,7 +18,6 @@ from ...models.drafters.interface import Drafter
 from ...models.drafters.io import check_target, trained_for
 from ...models.heads.io import HeadOwner, LoadedHead, drafter_digest, load_head
 from ...models.lean.config import find_family
-from ...models.lean.model import LeanModel, load_target
 from ...models.target.fingerprint import target_fingerprint
 from ...models.target.head import TargetTensors
 from ...models.target.hf import check_tokenizer_fits, read_target_config
@@ -64,7 +64,7 @@ class Models:
             target=target,
         )
         self._drafters: dict[Path, tuple[Drafter, Artifact | None]] = {}
-        self._models: dict[Path, LeanModel] = {}
+        self._models: dict[Path, Target] = {}
         self._owners: dict[Path, HeadOwner] = {}
         self._trained: dict[Path, LoadedHead] = {}
         self.built: dict[tuple[Any, ...], BuiltHead | None] = {}
@@ -92,10 +92,12 @@ class Models:
             return True
         return check_target(artifact, target_fingerprint(self.target), target=self.target, quiet=True)
 
-    def language_model(self, path: Path) -> LeanModel:
+    def language_model(self, path: Path) -> Target:
         """Return a draft model in the target's dtype and on its device."""
         if path not in self._models:
-            self._models[path] = load_target(path, dtype=self.model.dtype, device=self.model.device)
+            self._models[path] = load_decoding_target(
+                path, dtype=self.model.dtype, device=self.model.device, role="draft model"
+            )
         return self._models[path]
 
     def trained_head(self, path: Path) -> LoadedHead:
@@ -113,15 +115,30 @@ class Models:
 
 
 def is_draft_model(path: Path) -> bool:
-    """Return whether a folder holds a whole model for the lean decoder, and not a drafter."""
+    """Return whether a folder holds a whole language model, and not a drafter or a target's MTP module."""
     if not (path / "config.json").is_file():
         return False
     try:
         if (path / MANIFEST).is_file() and open_artifact(path, verify=False).kind != _TARGET_KIND:
             return False
-        find_family(read_target_config(path), path)
+        config = read_target_config(path)
+        if not _is_language_model(config, path):
+            return False
     except (ArtifactError, DataError):
         return False
-    from ...layouts.eagle1 import is_eagle_folder
+    from ...layouts.kinds import is_drafter_folder
 
-    return not is_eagle_folder(path)
+    return not is_drafter_folder(path)
+
+
+def _is_language_model(config: Mapping[str, Any], path: Path) -> bool:
+    try:
+        find_family(config, path)
+    except UnsupportedError:
+        from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+        from ...layouts.mtp import Mtp
+
+        known = {*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()}
+        return not Mtp.matches(config) and not known.isdisjoint(config.get("architectures") or ())
+    return True

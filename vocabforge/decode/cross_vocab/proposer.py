@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from ...core.errors import DataError, UsageError
 from ...models.heads.registry import DraftHead, StaticHead
 from ...models.kv_cache import KVCache
-from ...models.lean.model import LeanModel
+from ...models.target.interface import Target
 from ...vocab.overlap.bridge import Bridge
 from ..interface import Commit, Draw, Plan, Wrap
 from ..proposers.draft_model import DraftModelBackend, draft_model_of
@@ -199,7 +199,7 @@ def build_slem(parts: ProposerParts) -> ForeignProposer:
     return ForeignProposer(("slem", "SLEM"), inner, bridge, Respelling(bridge), plans)
 
 
-def text_room(bridge: Bridge, drafter: LeanModel, positions: int) -> int:
+def text_room(bridge: Bridge, drafter: Target, positions: int) -> int:
     """Return the drafter positions kept for ``positions`` target tokens, at most twice its context."""
     growth = max(1.0, bridge.target.mean_bytes / max(bridge.drafter.mean_bytes, 1.0))
     return max(LEAST_ROOM, min(math.ceil(positions * growth), 2 * drafter.config.max_positions))
@@ -210,7 +210,7 @@ def target_levels(bridge: Bridge, tokens: int) -> int:
     return math.ceil(tokens * bridge.drafter.mean_bytes / max(bridge.target.mean_bytes, 1.0) * SLACK)
 
 
-def check_parts(parts: ProposerParts, name: str) -> tuple[Bridge, LeanModel]:
+def check_parts(parts: ProposerParts, name: str) -> tuple[Bridge, Target]:
     """Check and return the bridge and the draft model of the proposer ``name``.
 
     Raises:
@@ -241,7 +241,7 @@ def check_parts(parts: ProposerParts, name: str) -> tuple[Bridge, LeanModel]:
     return parts.bridge, drafter
 
 
-def _inner(options: MethodSpec, drafter: LeanModel, ids: np.ndarray) -> ModelProposer:
+def _inner(options: MethodSpec, drafter: Target, ids: np.ndarray) -> ModelProposer:
     """Build a proposer for the drafter's own tokens ``ids`` (ascending); the model is not changed."""
     chosen = torch.from_numpy(ids).to(drafter.device)
     rows = nn.Parameter(drafter.lm_head_weight.detach()[chosen], requires_grad=False)  # (R, H), a copy

@@ -18,10 +18,9 @@ from torch import Tensor
 
 from ...core.errors import MismatchError, UsageError
 from ...corpus.tokenizer.tokenizer import TextTokenizer
+from ...models.drafters.interface import Drafter
 from ...models.heads.registry import HeadBase, exact_head_of
-from ...models.lean.model import LeanModel
 from ...models.target.interface import Target
-from ..accelerate.graphs import GraphCapture
 from ..interface import Commit, DraftBackend, DraftStep, Frontier, Wrap
 from ..trees.policies import choose_policy
 from .model import ModelProposer
@@ -39,7 +38,7 @@ class DraftModelBackend(DraftBackend):
 
     kind, label = "draft-model", "draft model"
 
-    def __init__(self, drafter: LeanModel, target_vocab: int) -> None:
+    def __init__(self, drafter: Target, target_vocab: int) -> None:
         self.drafter = drafter
         self.passes = NodePasses(drafter, reach=drafter.config.max_positions)
         own = drafter.config.vocab_size
@@ -53,7 +52,7 @@ class DraftModelBackend(DraftBackend):
         self._unread = [0] * rows  # tokens before the root whose keys may be missing
 
     def wrap(self, wrap: Wrap) -> None:
-        self.passes.bits = isinstance(wrap, GraphCapture)
+        self.passes.wrap(wrap)
 
     def begin(self, row: int, prompt_ids: Sequence[int]) -> None:
         self.passes.forget(row, CATCH_UP)
@@ -178,15 +177,24 @@ def build(parts: ProposerParts) -> ModelProposer:
     return ModelProposer(backend, head, choose_policy(parts.options, "chain", None))
 
 
-def draft_model_of(parts: ProposerParts) -> LeanModel:
+def draft_model_of(parts: ProposerParts) -> Target:
     """Check and return the draft model of a proposer's parts."""
-    drafter = parts.drafter
-    if not isinstance(drafter, LeanModel):
+    drafter: Target | Drafter | None = parts.drafter
+    if drafter is None or isinstance(drafter, Drafter):
         raise UsageError(
             "there is no draft model",
             got="no drafter" if drafter is None else type(drafter).__name__,
-            expected="a language model that the lean decoder computes",
+            expected="a language model",
             remedy="give the folder of a smaller model with --drafter",
+        )
+    if drafter.config.recurrent or drafter.config.chunk is not None:
+        kind = "recurrent layers" if drafter.config.recurrent else "attention in chunks"
+        raise UsageError(
+            "this model cannot draft: rejected drafts must be taken back, in layers that attend to all positions "
+            "or to a window",
+            got=f"{drafter.config.architecture}, with {kind}",
+            expected="attention layers",
+            remedy="choose another draft model",
         )
     if drafter.device != parts.target.device:
         raise MismatchError(
@@ -197,7 +205,7 @@ def draft_model_of(parts: ProposerParts) -> LeanModel:
     return drafter
 
 
-def head_base(target: Target, drafter: LeanModel) -> HeadBase:
+def head_base(target: Target, drafter: Target) -> HeadBase:
     """Return the rows that draft heads over a draft model score: LM head rows of ids that the target has."""
     size = min(target.config.vocab_size, drafter.config.vocab_size)
     weight = drafter.lm_head_weight[:size]

@@ -54,8 +54,9 @@ class EagleBackend(DraftBackend):
 
     positions: Positions
 
-    def __init__(self, drafter: CachedDrafter, kind: str, label: str) -> None:
+    def __init__(self, drafter: CachedDrafter, kind: str, label: str, window: int | None = None) -> None:
         self.drafter, self.kind, self.label = drafter, kind, label
+        self.window = window or getattr(drafter.config, "sliding_window", None)
         self.reads = drafter.reads
         self.aux_layers = tuple(drafter.config.aux_layers)
         self._weight = next(iter(drafter.parameters()))
@@ -78,10 +79,12 @@ class EagleBackend(DraftBackend):
             angles: Tensor | None = None
             if isinstance(drafter, RotaryPositions):
                 angles = torch.cat([drafter.cos[:capacity], drafter.sin[:capacity]], -1)
-            self.positions = CapturedPositions(rows, capacity, weight.device, scratch + 2, angles)
+            self.positions = CapturedPositions(
+                rows, capacity, weight.device, self.window, most=scratch + 2, angles=angles
+            )
         else:
             one_row = rows == 1 and self._wrap is None
-            self.positions = (OneRow if one_row else Positions)(rows, capacity, weight.device)
+            self.positions = (OneRow if one_row else Positions)(rows, capacity, weight.device, self.window)
         self._g = torch.zeros(rows, drafter.config.hidden_size, dtype=weight.dtype, device=weight.device)
         self._g_read: Tensor | None = None  # the head's input computed from it, if known
         self._fed = torch.zeros_like(self._g)  # states that it was computed from
@@ -91,7 +94,7 @@ class EagleBackend(DraftBackend):
         steps = self.positions.extend(row, len(following))
         view = self.positions.slots[: view_length(self.positions.lengths[row], self.cache.capacity)]
         fused = self.drafter.fuse(states)
-        cached = CacheView(self.cache.row(row), steps, view[None] <= steps[:, None])
+        cached = CacheView(self.cache.row(row), steps, self.positions.causal(steps[None], view))
         g, _ = self.drafter.extend(following[None], fused[None], steps[None], cached)
         self._g[row], self._fed[row], self._g_read = g[0, -1], fused[-1], None
 
@@ -131,6 +134,8 @@ class EagleBackend(DraftBackend):
         if not isinstance(self.positions, OneRow) or not isinstance(self.drafter, Eagle3Drafter):
             return False
         if self.drafter.cache_layers > 1 or self._head is None or not runs_chains(self._weight):
+            return False
+        if self.positions.window is not None:  # the op attends to all positions
             return False
         return {self._head[0].dtype, self._weight.dtype, self.drafter.embedding.dtype} == {torch.float32}
 
@@ -192,7 +197,7 @@ class EagleBackend(DraftBackend):
 def _build(kind: str, label: str, default_tree: str, parts: ProposerParts) -> ModelProposer:
     head = parts.head or exact_head(parts.drafter)
     policy = choose_policy(parts.options, default_tree, None)
-    return ModelProposer(EagleBackend(parts.drafter, kind, label), head, policy)
+    return ModelProposer(EagleBackend(parts.drafter, kind, label, parts.options.draft_window), head, policy)
 
 
 build_eagle1 = partial(_build, "eagle1", "EAGLE-1", "static")

@@ -22,7 +22,6 @@ from ...models.heads.registry import base_of_model, exact_head_of
 from ...models.kv_cache import KVCache
 from ...models.lean.config import FAMILIES
 from ...models.lean.model import LeanModel
-from ..accelerate.graphs import GraphCapture
 from ..exit_states import ExitStates, places_of
 from ..interface import DraftBackend, DraftStep, Frontier, Wrap
 from ..tree import DraftTree
@@ -60,7 +59,7 @@ class EarlyExitBackend(DraftBackend):
         self.passes.allocate(self._cache, rows, positions, scratch)
 
     def wrap(self, wrap: Wrap) -> None:
-        self.passes.bits = isinstance(wrap, GraphCapture)
+        self.passes.wrap(wrap)
         self.passes.tells_residual = False
 
     def begin(self, row: int, prompt_ids: Sequence[int]) -> None:

@@ -7,15 +7,17 @@ in the order of their expansion, regardless of depth; their rotary position is C
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ...models.kv_cache import KVCache, TreeMask
+from ...models.kv_cache import TreeMask
 from ...models.lean.model import LeanModel
+from ...models.target.interface import Target
 from ...ops.trees import WORD
-from ..interface import Frontier
+from ..accelerate.graphs import GraphCapture
+from ..interface import Frontier, Wrap
 from ..positions import block_mask, view_length
 
 
@@ -53,16 +55,21 @@ class NodeStates(NamedTuple):
 class NodePasses:
     """A model, the cache in which it drafts, and the committed length of every row.
 
-    ``layers`` draft (None: all); ``reach`` is the maximum number of positions that a layer attends to, the
-    token itself included.
+    ``layers`` draft (None: all; some: a lean model only); ``reach`` is the maximum number of positions that a
+    layer attends to, the token itself included.
     """
 
-    def __init__(self, model: LeanModel, layers: range | None = None, reach: int | None = None) -> None:
+    def __init__(self, model: Target, layers: range | None = None, reach: int | None = None) -> None:
         self.model, self.layers, self.reach = model, layers, reach
+        self._captured = False
         self.bits = False  # attention takes lengths and bits instead of masks
         self.tells_residual = False
 
-    def allocate(self, cache: KVCache, rows: int, positions: int, scratch: int) -> None:
+    def wrap(self, wrap: Wrap) -> None:
+        self._captured = isinstance(wrap, GraphCapture)
+        self.bits = self._captured and isinstance(self.model, LeanModel)
+
+    def allocate(self, cache: Any, rows: int, positions: int, scratch: int) -> None:
         """Draft in this cache, which has room for the root and ``scratch`` nodes after all positions."""
         self.cache, device = cache, self.model.device
         self.slots = torch.arange(cache.capacity, device=device)
@@ -91,9 +98,7 @@ class NodePasses:
 
         Masks are additive, so NaN of one request would reach the next through hidden slots.
         """
-        used = self.lengths[row] + 1 + self._scratch + padding
-        for memory in (self.cache.k, self.cache.v):
-            memory[:, row, :, :used] = 0
+        self.cache.zero(row, self.lengths[row] + 1 + self._scratch + padding)
 
     def add(self, counts: Tensor) -> None:
         """Add ``counts`` (B,) committed positions; the host must also call :meth:`note`."""
@@ -107,10 +112,10 @@ class NodePasses:
     def view(self, used: int | None = None) -> Tensor:
         """Return the slots (S',) that a pass reads: the first ``used``, or all that a draft uses now."""
         if used is None:
-            used = self.cache.capacity if self.bits else max(self.lengths) + 1 + self._scratch
+            used = self.cache.capacity if self._captured else max(self.lengths) + 1 + self._scratch
         return self.slots[: view_length(used, self.cache.capacity)]
 
-    def line(self, tokens: Tensor, slots: Tensor, view: Tensor, cache: KVCache | None = None) -> NodeStates:
+    def line(self, tokens: Tensor, slots: Tensor, view: Tensor, cache: Any = None) -> NodeStates:
         """Run tokens (B, T) at slots (B, T) equal to their positions; ``cache``: for a part of the rows."""
         # A part of a prompt is too long for bits.
         masks = self._line_masks(slots, view, self.bits and cache is None and slots.shape[1] <= WORD)
@@ -188,9 +193,10 @@ class NodePasses:
         positions: Tensor,
         slots: Tensor,
         masks: tuple[Tensor | TreeMask, Tensor | None],
-        cache: KVCache | None = None,
+        cache: Any = None,
     ) -> NodeStates:
         fed, ran = self.model.embed(tokens), self.layers or range(self.model.config.num_layers)
+        part = {"layers": self.layers, "x": fed} if isinstance(self.model, LeanModel) else {}
         output = self.model.forward(
             tokens,
             positions,
@@ -199,8 +205,7 @@ class NodePasses:
             mask=masks[0],
             window_mask=masks[1],
             aux_layers=(ran.stop - 1,) if self.tells_residual else (),
-            layers=self.layers,
-            x=fed,
+            **part,
         )
         return NodeStates(output.hidden, fed, output.aux)
 

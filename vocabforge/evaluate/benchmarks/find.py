@@ -56,7 +56,7 @@ def find_file(name: str, row: BenchmarkRow, *, data: Path | None = None, offline
             failures.append(f"{source.url}: {error}")
         else:
             return place
-    raise _absent(name, row, data, "; ".join(failures))
+    raise _absent(name, row, data, "; ".join(failures) or "no single file can be fetched")
 
 
 def offline_switch(offline: bool) -> str | None:
@@ -82,7 +82,7 @@ def _absent(name: str, row: BenchmarkRow, data: Path | None, why: str) -> DataEr
     return DataError(
         f"the questions of the benchmark {name} are not on this machine",
         got=why.replace("\n", gap),
-        expected=f"{gap}or ".join(ways),
+        expected=f"{gap}or ".join(ways) or row.about,
         source=f"looked for {gap.join(looked)}",
         remedy=f"put the first of these files at {first / row.files[0]}, or name a folder that holds "
         f"{row.files[0]} with --data or {DATA_VARIABLE}",

@@ -59,18 +59,17 @@ def spread(items: Sequence[ItemT], count: int) -> list[ItemT]:
 def _from_row(name: str, row: BenchmarkRow, data: Path | None, offline: bool) -> Benchmark:
     if not row.files:
         made = tuple(read_format(row.format, QUESTIONS))
-        return Benchmark(name, None, asked_sha256(made), row.max_new_tokens, made, row.format, row.scorer)
+        return Benchmark(name, None, asked_sha256(made), row.max_new_tokens, made, row.format)
     path = find_file(name, row, data=data, offline=offline)
     questions = tuple(read_format(row.format, path))
     digest = sha256_file(path)
-    published = digest in {value for source in row.sources for value in (source.sha256, source.unpacked)}
-    if not published:
+    hashes = {value for source in row.sources for value in (source.sha256, source.unpacked)}
+    published = digest in hashes if hashes else None
+    if published is False:
         say(
             f"{path} is not the published file of {name} (sha256 {digest}): figures may not compare with others'"
         )
-    return Benchmark(
-        name, path, digest, row.max_new_tokens, questions, row.format, row.scorer, published=published
-    )
+    return Benchmark(name, path, digest, row.max_new_tokens, questions, row.format, published)
 
 
 def _from_path(name: str) -> Benchmark:
@@ -84,11 +83,8 @@ def _from_path(name: str) -> Benchmark:
             remedy=did_you_mean(name, BENCHMARKS) or "check the path",
         )
     format = detect_format(path)
-    facts = FORMATS[format]
     questions = tuple(read_format(format, path))
-    return Benchmark(
-        _stem(path), path, sha256_file(path), facts.max_new_tokens, questions, format, facts.scorer
-    )
+    return Benchmark(_stem(path), path, sha256_file(path), FORMATS[format].max_new_tokens, questions, format)
 
 
 def _stem(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""Readers of question files: Spec-Bench (MT-bench's format), HumanEval, GSM8K, and conversations.
+"""Readers of question files: Spec-Bench (MT-bench's format), SPEED-Bench, HumanEval, MBPP, and others.
 
 Instructions on how to answer are put in the system message of chat models. A turn contains only the
 benchmark's own text, so that a base model can continue it.
@@ -6,14 +6,13 @@ benchmark's own text, so that a base model can continue it.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...core.errors import DataError
-from .gsm8k import marked_number
 from .rows import Row, add_id, iter_rows, no_question, require, text_of, value_of, whole
 from .types import Question
 
@@ -26,18 +25,23 @@ HUMAN_EVAL_SYSTEM = (
     "Please complete the following Python code "
     "without providing any additional tasks such as testing or explanations."
 )
-# Chat models reason without examples but end in many ways; this is the benchmark's format, which can be
-# scored exactly.
+# The format of the benchmark's own answers.
 GSM8K_SYSTEM = (
     "Solve the problem step by step. "
     'Then write "#### " and the result on a line of its own, as a number without units, and nothing after it.'
 )
+# The paper's wording (Austin et al., 2021, arXiv 2108.07732); the prompt's second half is in the turn.
+MBPP_SYSTEM = "You are an expert Python programmer."
+MATH_SYSTEM = "Solve the problem step by step, and put the final answer within \\boxed{}."
+SCROLLS_SYSTEM = "Answer the question about the text. If there is no question, summarize the text."
+# Begins the turns of rows whose text SPEED-Bench may not publish.
+_PLACEHOLDER = "FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE"
 NO_CATEGORY = "none"  # public data sets omit it
 _TASK_ID = re.compile(r"[^/]+/(\d{1,9})")
 
 
 def read_questions(path: Path) -> list[Question]:
-    """Read Spec-Bench's rows of ``{"question_id", "category", "turns"[, "reference", "system"]}``; ignore other keys.
+    """Read Spec-Bench's rows of ``{"question_id", "category", "turns"[, "system"]}``; ignore other keys.
 
     Raises:
         DataError: the file is unreadable or has no question; or a row is not JSON, lacks a key, has a wrong
@@ -67,25 +71,39 @@ def question_of(row: Row, source: str) -> Question:
     require(category.isprintable(), "category", category, printable, source)
     texts = isinstance(turns, list) and bool(turns) and all(isinstance(text, str) and text for text in turns)
     require(texts, "turns", turns, "a list of non-empty texts", source)
-    reference, system = row.get("reference"), row.get("system")
+    system = row.get("system")
     require(system is None or isinstance(system, str), "system", system, "a text", source)
-    return Question(
-        number,
-        category,
-        tuple(whole(text, "a turn", source) for text in turns),
-        None if reference is None else _references(reference),
-        system=system or None,
-    )
+    asked = tuple(whole(text, "a turn", source) for text in turns)
+    return Question(number, category, asked, system=system or None)
 
 
-def _references(value: Any) -> tuple[str, ...]:
-    """Return references as strings; they are not scored, so any JSON value is accepted."""
-    entries = value if isinstance(value, list) else [value]
-    return tuple(entry if isinstance(entry, str) else json.dumps(entry) for entry in entries)
+def read_speed_bench(path: Path) -> list[Question]:
+    """Read SPEED-Bench's rows: those of Spec-Bench, with texts as ids. The question id is the row's number.
+
+    Raises:
+        DataError: see :func:`read_questions`; also if a turn is a placeholder, as in the published files.
+    """
+
+    def read(row: Row, source: str, number: int) -> Question:
+        question = question_of({**row, "question_id": number}, source)
+        if any(turn.startswith(_PLACEHOLDER) for turn in question.turns):
+            raise DataError(
+                "the text of a question is missing",
+                got=question.turns[0][:80],
+                expected="a file with the texts of all sources",
+                source=source,
+                remedy="make it with NVIDIA's prepare_data.py "
+                "(github.com/NVIDIA/Model-Optimizer, examples/specdec_bench)",
+            )
+        # Reports would take its names of categories for those of MT-bench.
+        category, name = f"speed-{question.category}", text_of(row, "question_id", source)
+        return replace(question, category=category, task_id=name)
+
+    return _questions(path, read)
 
 
 def read_human_eval(path: Path) -> list[Question]:
-    """Read rows of ``{"task_id", "prompt", "entry_point", "test"[, "canonical_solution"]}``.
+    """Read rows of ``{"task_id", "prompt"}``; ignore other keys.
 
     The question id is the number after the task id's slash.
 
@@ -95,50 +113,60 @@ def read_human_eval(path: Path) -> list[Question]:
     """
 
     def read(row: Row, source: str, _: int) -> Question:
-        task_id, prompt, test = (text_of(row, key, source) for key in ("task_id", "prompt", "test"))
+        task_id, prompt = (text_of(row, key, source) for key in ("task_id", "prompt"))
         found = _TASK_ID.fullmatch(task_id)
         if found is None:
             raise DataError(
                 "the task_id holds no number", got=task_id, expected="a name like HumanEval/0", source=source
             )
-        entry_point = text_of(row, "entry_point", source)
-        require(entry_point.isidentifier(), "entry_point", entry_point, "the name of a function", source)
-        solution = row.get("canonical_solution")
-        return Question(
-            int(found[1]),
-            "human-eval",
-            (prompt,),
-            (solution,) if isinstance(solution, str) else None,
-            task_id,
-            HUMAN_EVAL_SYSTEM,
-            {"prompt": prompt, "entry_point": entry_point, "test": test},
-        )
+        return Question(int(found[1]), "human-eval", (prompt,), task_id, HUMAN_EVAL_SYSTEM)
+
+    return _questions(path, read)
+
+
+def read_mbpp(path: Path) -> list[Question]:
+    """Read MBPP's rows of ``{"task_id", "text", "test_list"}``, or with ``prompt`` for ``text`` (sanitized).
+
+    Raises:
+        DataError: the file is unreadable or has no question, or a row is invalid or repeats an id.
+    """
+
+    def read(row: Row, source: str, _: int) -> Question:
+        number, tests = value_of(row, "task_id", source), value_of(row, "test_list", source)
+        require(isinstance(number, int) and not isinstance(number, bool), "task_id", number, "int", source)
+        listed = isinstance(tests, list) and bool(tests) and all(isinstance(test, str) for test in tests)
+        require(listed, "test_list", tests, "a list of texts", source)
+        task = text_of(row, "text" if "text" in row else "prompt", source)
+        turn = whole(f"{task} Your code should pass these tests:\n\n" + "\n".join(tests), "a test", source)
+        return Question(number, "mbpp", (turn,), system=MBPP_SYSTEM)
+
+    return _questions(path, read)
+
+
+def _read_field(path: Path, field: str, category: str, system: str) -> list[Question]:
+    def read(row: Row, source: str, number: int) -> Question:
+        return Question(number, category, (text_of(row, field, source),), system=system)
 
     return _questions(path, read)
 
 
 def read_gsm8k(path: Path) -> list[Question]:
-    """Read rows of ``{"question", "answer"}``; the question id is the row's number from 0.
+    """Read rows of ``{"question"}``; ignore other keys. The question id is the row's number from 0.
 
     Raises:
-        DataError: the file is unreadable or has no question, or a row is invalid or its answer lacks ``####
-            number`` (with file:line).
+        DataError: the file is unreadable or has no question, or a row is invalid (with file:line).
     """
+    return _read_field(path, "question", "gsm8k", GSM8K_SYSTEM)
 
-    def read(row: Row, source: str, number: int) -> Question:
-        question, answer = text_of(row, "question", source), text_of(row, "answer", source)
-        if marked_number(answer) is None:  # fail before asking instead of when scoring
-            raise DataError(
-                "an answer holds no result",
-                got=repr(answer[-80:]),
-                expected="a line '#### 18'",
-                source=source,
-            )
-        return Question(
-            number, "gsm8k", (question,), (answer,), system=GSM8K_SYSTEM, check={"answer": answer}
-        )
 
-    return _questions(path, read)
+def read_math(path: Path) -> list[Question]:
+    """Read rows of ``{"problem"}``, as in MATH-500; otherwise like :func:`read_gsm8k`."""
+    return _read_field(path, "problem", "math-problems", MATH_SYSTEM)
+
+
+def read_scrolls(path: Path) -> list[Question]:
+    """Read SCROLLS' rows of ``{"input"}``: a question and a text, or a text alone; like :func:`read_gsm8k`."""
+    return _read_field(path, "input", "scrolls", SCROLLS_SYSTEM)
 
 
 def read_chats(path: Path) -> list[Question]:

@@ -8,9 +8,18 @@ from typing import Any, NamedTuple
 
 from ...core.errors import DataError
 from ...core.registry import ExtensionTable
-from .readers import read_chats, read_gsm8k, read_human_eval, read_questions
+from .readers import (
+    read_chats,
+    read_gsm8k,
+    read_human_eval,
+    read_math,
+    read_mbpp,
+    read_questions,
+    read_scrolls,
+    read_speed_bench,
+)
 from .rows import iter_rows, no_question
-from .types import BenchmarkRow, Question, Scorer, Source
+from .types import BenchmarkRow, Question, Source
 
 # The two-turn categories that Spec-Bench takes from MT-bench and also reports as one task.
 MT_BENCH = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
@@ -28,6 +37,26 @@ def _source(repository: str, commit: str, path: str, sha256: str, unpacked: str 
     return Source(url, sha256, unpacked, f"{path} of github.com/{repository} at commit {commit[:12]}")
 
 
+def _hub_source(repository: str, revision: str, path: str, sha256: str) -> Source:
+    url = f"https://huggingface.co/datasets/{repository}/resolve/{revision}/{path}"
+    return Source(
+        url, sha256, None, f"{path} of huggingface.co/datasets/{repository} at revision {revision[:12]}"
+    )
+
+
+# The tasks with long answers; narrative_qa is larger than a question file may be.
+_SCROLLS = {
+    f"scrolls-{task.replace('_', '-')}": BenchmarkRow(
+        files=(f"scrolls/{task}/validation.jsonl",),
+        format="scrolls",
+        sources=(),
+        max_new_tokens=1024,
+        about=f"validation.jsonl in {task}.zip of huggingface.co/datasets/tau/scrolls at revision 16d7a159dc46",
+        questions=None,
+    )
+    for task in ("gov_report", "summ_screen_fd", "qmsum", "qasper")
+}
+
 # name -> row. To add a benchmark in a known format, add a row.
 BENCHMARKS = ExtensionTable(
     "vocabforge.benchmarks",
@@ -44,7 +73,6 @@ BENCHMARKS = ExtensionTable(
                 ),
             ),
             max_new_tokens=1024,
-            scorer=None,
             about="Six tasks in 13 categories: conversations of two turns, translation, summaries, answers, sums, RAG.",
             questions=480,
         ),
@@ -66,8 +94,7 @@ BENCHMARKS = ExtensionTable(
                 _source("thunlp/FR-Spec", _FR_SPEC, "data/human_eval/question.jsonl", _HUMAN_EVAL_SHA256),
             ),
             max_new_tokens=512,
-            scorer="human-eval",
-            about="Python functions to complete, each with tests: pass@1.",
+            about="Python functions to complete.",
             questions=164,
         ),
         "gsm8k": BenchmarkRow(
@@ -88,16 +115,54 @@ BENCHMARKS = ExtensionTable(
                 ),
             ),
             max_new_tokens=512,
-            scorer="gsm8k",
-            about="Sums in words for school children (test split): exact match of the result.",
+            about="Sums in words for school children (test split).",
             questions=1319,
+        ),
+        "math-500": BenchmarkRow(
+            files=("math_500/test.jsonl",),
+            format="math",
+            sources=(
+                _hub_source(
+                    "HuggingFaceH4/MATH-500",
+                    "6e4ed1a2a79af7d8630a6b768ec859cb5af4d3be",
+                    "test.jsonl",
+                    "35dc41080a3680858b27fa7e0533d2d547825316fc5dafe5d316f4ccc5a06132",
+                ),
+            ),
+            max_new_tokens=1024,
+            about="Problems of mathematics competitions.",
+            questions=500,
+        ),
+        "mbpp": BenchmarkRow(
+            files=("mbpp/test-00000-of-00001.parquet",),
+            format="mbpp",
+            sources=(
+                _hub_source(
+                    "google-research-datasets/mbpp",
+                    "4bb6404fdc6cacfda99d4ac4205087b89d32030c",
+                    "full/test-00000-of-00001.parquet",
+                    "566fd53060ffba5766dace1d1e2f4c38906781526de222b0dfbdbc325b696c77",
+                ),
+            ),
+            max_new_tokens=512,
+            about="Python functions to write, each with three tests (test split).",
+            questions=500,
+        ),
+        **_SCROLLS,
+        "speed-bench": BenchmarkRow(
+            files=("speed/qualitative/test.parquet",),
+            format="speed-bench",
+            sources=(),
+            max_new_tokens=1024,
+            about="the file that prepare_data.py --config qualitative writes (github.com/NVIDIA/Model-Optimizer, "
+            "examples/specdec_bench): huggingface.co/datasets/nvidia/SPEED-Bench lacks the texts of some sources",
+            questions=880,
         ),
         "sample": BenchmarkRow(
             files=(),
             format="spec-bench",
             sources=(),
             max_new_tokens=256,
-            scorer=None,
             about="The demo's questions in nine categories: needs no file, measures no real use.",
             questions=45,
         ),
@@ -106,24 +171,25 @@ BENCHMARKS = ExtensionTable(
 
 
 class Format(NamedTuple):
-    """Reader, keys, default limit of new tokens per turn, and scorer of a question format."""
+    """Reader, keys and default limit of new tokens per turn of a question format."""
 
     reader: Callable[[Path], list[Question]]
     keys: tuple[str, ...]
     max_new_tokens: int
-    scorer: Scorer | None
 
 
 # name -> format. The first format whose keys are in a file's first row is used.
 FORMATS = ExtensionTable(
     "vocabforge.question_formats",
     {
-        "spec-bench": Format(read_questions, ("question_id", "category", "turns"), 1024, None),
-        "human-eval": Format(
-            read_human_eval, ("task_id", "prompt", "entry_point", "test"), 512, "human-eval"
-        ),
-        "gsm8k": Format(read_gsm8k, ("question", "answer"), 512, "gsm8k"),
-        "chat": Format(read_chats, ("conversations or messages",), 1024, None),
+        "speed-bench": Format(read_speed_bench, ("question_id", "category", "sub_category", "turns"), 1024),
+        "spec-bench": Format(read_questions, ("question_id", "category", "turns"), 1024),
+        "human-eval": Format(read_human_eval, ("task_id", "prompt", "entry_point", "test"), 512),
+        "mbpp": Format(read_mbpp, ("task_id", "code", "test_list"), 512),
+        "gsm8k": Format(read_gsm8k, ("question", "answer"), 512),
+        "math": Format(read_math, ("problem", "answer"), 1024),
+        "scrolls": Format(read_scrolls, ("pid", "input", "output"), 1024),
+        "chat": Format(read_chats, ("conversations or messages",), 1024),
     },
 )
 

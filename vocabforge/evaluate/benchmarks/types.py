@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
-
-# Scorer of the answers; None: only speed is measured.
-Scorer = Literal["gsm8k", "human-eval"]
 
 
 @dataclass(frozen=True)
@@ -36,17 +32,18 @@ class BenchmarkRow:
     Attributes:
         files: possible names of the question file in a data folder; the first one found is read. Empty if the
             questions are generated.
-        sources: tried in order; each address ends with the name of one of ``files``.
+        sources: tried in order; each address ends with the name of one of ``files``. Empty if no single file
+            can be fetched; ``about`` then names its origin.
         max_new_tokens: the benchmark's limit per turn.
+        questions: their number; None if it was not verified.
     """
 
     files: tuple[str, ...]
     format: str
     sources: tuple[Source, ...]
     max_new_tokens: int
-    scorer: Scorer | None
     about: str
-    questions: int
+    questions: int | None
 
 
 @dataclass(frozen=True)
@@ -55,19 +52,15 @@ class Question:
 
     Attributes:
         turns: the user's messages in order.
-        reference: reference answers by turn.
         task_id: the benchmark's name of the question if it is a string (``HumanEval/0``).
         system: system message of the conversation.
-        check: data for the scorer (``HumanEval``: prompt, entry_point, test; GSM8K: answer).
     """
 
     question_id: int
     category: str
     turns: tuple[str, ...]
-    reference: tuple[str, ...] | None = None
     task_id: str | None = None
     system: str | None = None
-    check: Mapping[str, Any] | None = None
 
     @property
     def name(self) -> str:
@@ -94,7 +87,6 @@ class Benchmark:
     max_new_tokens: int
     questions: tuple[Question, ...]
     format: str = "spec-bench"
-    scorer: Scorer | None = None
     published: bool | None = None
     of: int = 0
 

@@ -11,16 +11,15 @@ from .page import Block, CodeBlock, Folded, PageChart, PageSection, ReportPage, 
 from .plots import Bar, Panel, Trace, bar_rows, stacked_rows
 from .tables import (
     PART_NAMES,
+    alarms,
     category_table,
-    distribution_line,
-    divergence_line,
     figure_rows,
     headline,
     load_table,
     number,
     overview_table,
     parts_of,
-    quality_table,
+    position_table,
 )
 
 _MEANINGS = {
@@ -42,43 +41,34 @@ _MEANINGS = {
 }
 
 
-def render_report(results: Results, answers: Sequence[Block] = ()) -> str:
+def render_report(results: Results, answers: Sequence[Block] = (), ratios: Sequence[Block] = ()) -> str:
     """Render the results as a self-contained HTML page without scripts.
 
     Args:
         answers: blocks from ``answers.answer_blocks``.
+        ratios: comparison of the methods with one of them.
     """
-    methods = results.methods
     described = {
         method.name: method.description
         + (f". It counted {counted}" if (counted := phrase_of(method.summary.counts)) else "")
-        for method in methods
+        for method in results.methods
     }
     sections = [
         PageSection("Methods", [overview_table(results, page=True), FactList(described)], "methods"),
+        PageSection("Methods against each other", ratios, "ratios"),
         PageSection("Speed", [*_speed_chart(results), *_time_chart(results)], "speed"),
         PageSection("Acceptance", _acceptance(results), "acceptance"),
         PageSection("Answers", answers, "answers"),
         PageSection("Load", _load(results), "load"),
         PageSection("By task", [category_table(results)] if len(figure_rows(results)) > 1 else [], "tasks"),
+        PageSection("By length of the text", [one] if (one := position_table(results)) else [], "positions"),
         PageSection("Outputs", _outputs(results), "outputs"),
-        PageSection("Quality", _quality(results), "quality"),
         PageSection("Failures", _failures(results), "failures"),
         PageSection("Run it again", _again(results), "again"),
         PageSection("What the figures mean", [FactList(_meanings(results))], "meanings"),
     ]
     if not results.baseline:
         sections = [one for one in sections if one.key not in ("tasks", "outputs")]
-    faults = [
-        f"Fault. {divergence_line(method)}. Its speed is meaningless until this is explained: see Outputs."
-        for method in methods[1:]
-        if method.summary.outputs and method.summary.outputs.faults
-    ]
-    lossy = [
-        f"Not lossless. {line}: do not compare its speed with that of lossless methods."
-        for method in methods[1:]
-        if (line := distribution_line(method))
-    ]
     return render_report_page(
         ReportPage(
             "evaluation",
@@ -86,7 +76,7 @@ def render_report(results: Results, answers: Sequence[Block] = ()) -> str:
             sections,
             lead=headline(results),
             about=_about(results),
-            alarms=[*faults, *lossy],
+            alarms=alarms(results),
             warnings=_warnings(results),
         )
     )
@@ -118,7 +108,7 @@ def _about(results: Results) -> str:
         f"{runs} run{'s' if runs > 1 else ''} each",
         "greedy decoding" if temperature == 0 else f"temperature {temperature}",
         f"at most {results.settings.max_new_tokens:,} new tokens a turn",
-        f"concurrency {', '.join(map(str, results.settings.concurrency))}" if results.servers else "batch 1",
+        f"requests at once: {', '.join(map(str, results.settings.concurrency))}",
         ", ".join(dict.fromkeys(" ".join(filter(None, (one.kind, one.version))) for one in results.servers))
         or str(results.environment.get("gpu") or results.environment.get("device", "unknown device")),
         results.target.dtype,
@@ -162,15 +152,6 @@ def _outputs(results: Results) -> list[Block]:
         )
     counts = ["compared", "identical", "near-tied", "faults", "not judged", "cut by the cache's end"]
     return [note, DataTable("", ["method<", *counts], rows)]
-
-
-def _quality(results: Results) -> list[Block]:
-    table = quality_table(results)
-    if table is None:
-        return []
-    quality = next(method.summary.quality for method in results.methods if method.summary.quality)
-    facts = {name.replace("_", " "): value for name, value in quality.facts.items()}
-    return [DataTable("", table.columns, table.rows), FactList({"scored by": quality.scorer, **facts})]
 
 
 def _failures(results: Results) -> list[Block]:
@@ -239,9 +220,9 @@ def _load(results: Results) -> list[Block]:
             own = [one for one in results.load if one.method == method.name]
             values = [one.speedup if plain else one.tokens_per_s for one in own]
             traces.append(Trace(index, [one.concurrency for one in own], values, method.name))
-        labels = ("questions under way at once", "speed-up" if plain else "tokens per second")
+        labels = ("requests at once", "speed-up" if plain else "tokens per second")
         note = "Tokens of all requests per second in which one was under way"
-        note += ", over the plain server's; one measurement each, without intervals" if plain else ""
+        note += ", over plain decoding's; one measurement each, without intervals" if plain else ""
         level = 1.0 if plain else None
         panel = Panel("Speed under load", labels, traces, log_x=True, bottom=0, level=level)
         chart = line_chart("load", note, panel)

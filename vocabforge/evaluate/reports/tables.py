@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...core.console import DataCell, DataTable, percent
+from ...core.console import DataCell, DataTable
 from ...decode.counts import phrase_of
 from ..benchmarks import MT_BENCH
 from ..results.intervals import Verdict, verdict_of
@@ -71,10 +71,15 @@ def figure_cell(figure: Figure, digits: int = 2, unit: str = "", *, spread: bool
     )
 
 
+def best_method(results: Results) -> MethodResults:
+    """Return the method with the largest speed-up, or plain decoding if it is alone."""
+    others = results.compared or results.methods
+    return max(others, key=lambda method: method.summary.overall.speedup.value or 0.0)
+
+
 def headline(results: Results) -> str:
     """Summarise the evaluation in one sentence about the method with the largest speed-up."""
-    others = results.compared or results.methods
-    best = max(others, key=lambda method: method.summary.overall.speedup.value or 0.0)
+    best = best_method(results)
     overall = best.summary.overall
     if len(results.methods) == 1 or not results.baseline:
         length = overall.accepted_length
@@ -137,6 +142,21 @@ def distribution_line(method: MethodResults) -> str:
     return f"{method.name} is not lossless: the verifier {method.verifier} changes the target's distribution"
 
 
+def alarms(results: Results) -> list[str]:
+    """Return a warning for each method whose outputs have a fault or another distribution than the target's."""
+    faults = [
+        f"Fault. {divergence_line(method)}. Its speed is meaningless until this is explained."
+        for method in results.methods[1:]
+        if method.summary.outputs and method.summary.outputs.faults
+    ]
+    lossy = [
+        f"Not lossless. {line}: do not compare its speed with that of lossless methods."
+        for method in results.methods[1:]
+        if (line := distribution_line(method))
+    ]
+    return faults + lossy
+
+
 def parts_of(results: Results) -> list[str]:
     """Return the parts of the time in processing order; unknown parts come before ``other``."""
     known = [part for part in PART_NAMES if part in results.time_parts]
@@ -184,7 +204,7 @@ def _fastest(results: Results) -> int | None:
 
 
 def load_table(results: Results) -> DataTable:
-    """Return a table with one row per server and load."""
+    """Return a table with one row per method and load."""
     names = [method.name for method in results.methods]
     rows = [
         [
@@ -193,6 +213,7 @@ def load_table(results: Results) -> DataTable:
             number(one.tokens_per_s, 1),
             number(one.speedup),
             number(one.accepted_length),
+            None if one.identical is None else f"{one.identical:,}",
             *(
                 number(None if value is None else 1e3 * value, 1)
                 for two in (one.first_token_s, one.token_s)
@@ -201,7 +222,7 @@ def load_table(results: Results) -> DataTable:
         ]
         for one in results.load
     ]
-    columns = ["server<", "concurrency", "tokens/s", "speed-up", "accepted length"]
+    columns = ["method<", "requests at once", "tokens/s", "speed-up", "accepted length", "identical"]
     columns += ["first token, ms", "95%", "between tokens, ms", "95%"]
     return DataTable("all requests together, by load", columns, rows).without_empty_columns()
 
@@ -227,6 +248,27 @@ def _vocabulary(method: MethodResults) -> DataCell:
     return DataCell(f"{found.size:,}", f"{found.kind}, {found.size / found.of:.1%}")
 
 
+def position_table(results: Results) -> DataTable | None:
+    """Return a table of accepted lengths by the length of the text; None if all texts are in one range."""
+    methods = [one for one in results.methods[int(results.baseline) :] if one.summary.positions]
+    ranges = sorted({(one.start, one.stop or 0) for method in methods for one in method.summary.positions})
+    if len(ranges) < 2:
+        return None
+    rows: list[list[object]] = []
+    for start, stop in ranges:
+        found = [
+            next((one for one in method.summary.positions if one.start == start), None) for method in methods
+        ]
+        cells = [
+            DataCell("–") if one is None else DataCell(number(one.accepted_length), f"{one.verifications:,}")
+            for one in found
+        ]
+        rows.append([f"{start:,} to {stop - 1:,}" if stop else f"from {start:,}", *cells])
+    names = [method.name for method in methods]
+    note = "under an accepted length: verifications; the length of the text counts the prompt"
+    return DataTable("accepted length by length of the text", ["tokens<", *names], rows, note)
+
+
 def category_table(results: Results) -> DataTable:
     """Return a table with one row per task: accepted length and speed-up of every method but the baseline."""
     rows: list[list[object]] = []
@@ -241,27 +283,6 @@ def category_table(results: Results) -> DataTable:
         rows.append([name, plain.questions, *cells])
     names = [method.name for method in results.methods[1:]]
     return DataTable("accepted length and speed-up by task", ["task<", "questions", *names], rows, strong=0)
-
-
-def quality_table(results: Results) -> DataTable | None:
-    """Return a table of right answers with one row per method; None if nothing was scored."""
-    rows = []
-    for place, method in enumerate(results.methods):
-        if (quality := method.summary.quality) is None:
-            continue
-        rate = {name: value and 100 * value for name, value in quality.rate.model_dump().items()}
-        rows.append(
-            [
-                DataCell(method.name, look=place),
-                quality.passed,
-                quality.attempted,
-                figure_cell(Figure(**rate), 1, "%"),
-                percent(quality.strict, 1),
-                quality.same_as_baseline,
-            ]
-        )
-    columns = ["method<", "right", "of", "rate", "in the asked form", "verdict as plain's"]
-    return DataTable("right answers", columns, rows).without_empty_columns() if rows else None
 
 
 def count_lines(results: Results) -> list[str]:

@@ -60,19 +60,6 @@ def run_values(columns: Array, statistic: Statistic) -> list[float | None]:
     return [_plain(value) for value in statistic(columns.sum(axis=0))]
 
 
-def figure_value(columns: Array, statistic: Statistic, *, pooled: bool) -> float | None:
-    """Return the figure without its interval; see :func:`estimate`."""
-    return _plain(_figures(_pooled(columns, pooled).sum(axis=0)[None], statistic)[0])
-
-
-def figure_samples(columns: Array, statistic: Statistic, *, pooled: bool) -> Array:
-    """Return (RESAMPLES,) figures of the bootstrap samples, NaN if undefined; see :func:`estimate`."""
-    columns = _pooled(columns, pooled)
-    questions, runs, width = columns.shape
-    sums = _draws(questions) @ columns.reshape(questions, runs * width)
-    return _figures(sums.reshape(-1, runs, width), statistic)
-
-
 def estimate(columns: Array, statistic: Statistic, *, pooled: bool) -> Figure:
     """Compute a figure with its standard deviation over runs and its 95% interval over questions.
 
@@ -86,19 +73,19 @@ def estimate(columns: Array, statistic: Statistic, *, pooled: bool) -> Figure:
         contribute.
     """
     each = [value for value in run_values(columns, statistic) if value is not None]
+    if pooled:
+        columns = columns.sum(axis=1, keepdims=True)
     low = high = None
     if np.count_nonzero(columns.any(axis=(1, 2))) > 1:
-        low, high = percentile_interval(figure_samples(columns, statistic, pooled=pooled))
+        questions, runs, width = columns.shape
+        sums = _draws(questions) @ columns.reshape(questions, runs * width)
+        low, high = _percentile_interval(_figures(sums.reshape(-1, runs, width), statistic))
     return Figure(
-        value=figure_value(columns, statistic, pooled=pooled),
+        value=_plain(_figures(columns.sum(axis=0)[None], statistic)[0]),
         sd=float(np.std(each, ddof=1)) if len(each) > 1 else None,
         low=low,
         high=high,
     )
-
-
-def _pooled(columns: Array, pooled: bool) -> Array:
-    return columns.sum(axis=1, keepdims=True) if pooled else columns
 
 
 def _figures(sums: Array, statistic: Statistic) -> Array:
@@ -115,7 +102,7 @@ def _draws(questions: int) -> Array:
     return counts.reshape(RESAMPLES, questions).astype(np.float64)
 
 
-def percentile_interval(samples: Array) -> tuple[float | None, float | None]:
+def _percentile_interval(samples: Array) -> tuple[float | None, float | None]:
     """Return the middle 95% of resampled figures, ignoring NaN; (None, None) if none are left."""
     defined = samples[~np.isnan(samples)]
     if not len(defined):

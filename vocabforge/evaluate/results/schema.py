@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from ...core.records import read_versioned
 
-SCHEMA_VERSION = 3
-_OLDER = (2,)  # without verifiers: all methods were lossless
+SCHEMA_VERSION = 4
+_OLDER = (2, 3)  # 2 has no verifiers: all methods were lossless
 RESULTS = "results.json"
 ARTIFACT_KIND = "evaluation"
 
@@ -96,6 +96,21 @@ class DepthFigures(Strict):
     conditional: float | None
 
 
+class PositionFigures(Strict):
+    """Acceptance where the text, prompt included, has ``start`` to ``stop`` - 1 tokens; all runs.
+
+    Attributes:
+        stop: None for the last range.
+        verifications: verifications that began there.
+        accepted_length: tokens per verification.
+    """
+
+    start: int
+    stop: int | None
+    verifications: int
+    accepted_length: float
+
+
 class DivergenceRow(Strict):
     """The first token at which an output differs from plain decoding, with a judgement.
 
@@ -144,25 +159,6 @@ class Outputs(Strict):
     divergences: list[DivergenceRow]
 
 
-class Quality(Strict):
-    """Number of right answers over all runs.
-
-    Attributes:
-        strict: share that is right in the benchmark's own format (GSM8K's ``#### n``); None if it has none.
-        same_as_baseline: answers with the same verdict as plain decoding's in the same run.
-        files: verdict files, one per run.
-    """
-
-    scorer: Literal["gsm8k", "human-eval"]
-    attempted: int
-    passed: int
-    rate: Figure
-    strict: float | None = None
-    same_as_baseline: int | None = None
-    files: list[str]
-    facts: dict[str, str]
-
-
 class VocabularyFacts(Strict):
     """Draft vocabulary of a head: ``size`` tokens scored per draft step, ``of`` rows of the target's LM head.
 
@@ -183,11 +179,12 @@ class Summary(Strict):
     runs: list[RunFigures]
     accept_length_histogram: dict[str, int]
     depths: list[DepthFigures]
+    positions: list[PositionFigures] = []
     time_s: dict[str, float]
     finish: dict[str, int]
     counts: dict[str, int | float | None]
     outputs: Outputs | None = None
-    quality: Quality | None = None
+    quality: Any = Field(default=None, exclude=True)  # scores of the answers in versions 2 and 3, ignored
 
 
 class MethodResults(Strict):
@@ -268,18 +265,20 @@ class Quantiles(Strict):
 
 
 class LoadFigures(Strict):
-    """A server at a number of concurrent questions, all runs.
+    """A method, or a server, at a number of requests at once, all runs.
 
     Attributes:
         turns, new_tokens: totals answered in ``seconds``.
         seconds: time during which at least one request was in progress.
         tokens_per_s: throughput of all requests together.
-        speedup: ratio to the plain server's throughput under the same load.
-        first_token_s: time from sending a request to its first token.
+        speedup: ratio to plain decoding's throughput under the same load.
+        first_token_s: time from sending a request to its first token; without the wait for a free row of the decoder.
         token_s: time between later tokens, by turn.
-        accepted_length: tokens per verification by the server's own counters.
+        accepted_length: tokens per verification, by a server's own counters.
         verifications: number of verifications counted.
-        answers, details: files of the server, one per run, relative to the folder.
+        identical: questions whose tokens are those of plain decoding one by one, over all runs; None if sampled or
+            unknown.
+        answers, details: files of the method, one per run, relative to the folder.
     """
 
     method: str
@@ -293,6 +292,7 @@ class LoadFigures(Strict):
     token_s: Quantiles
     verifications: int | None
     accepted_length: float | None
+    identical: int | None = None
     answers: list[str]
     details: list[str]
 
@@ -324,7 +324,7 @@ class Results(Strict):
         warnings: caveats for readers of the figures.
     """
 
-    schema_version: Literal[2, 3] = 3
+    schema_version: Literal[2, 3, 4] = 4
     vocabforge: str
     created: str
     target: EvaluatedTarget

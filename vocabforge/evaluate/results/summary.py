@@ -22,7 +22,7 @@ from ...decode.counts import figures_of, summed
 from ..benchmarks import MT_BENCH
 from .answers import MethodRows, Row
 from .intervals import Array, Formula, columns_of_mean, estimate, ratio, ratio_of_ratios, run_values
-from .schema import DepthFigures, Figure, GroupFigures, RunFigures, Summary
+from .schema import DepthFigures, Figure, GroupFigures, PositionFigures, RunFigures, Summary
 from .settings import Run
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def summarise_runs(
     *,
     compared: bool = True,
 ) -> Summary:
-    """Compute all figures of a method over all runs, except ``outputs`` and ``quality``.
+    """Compute all figures of a method over all runs, except ``outputs``.
 
     Args:
         runs, baseline: rows of each run over the same questions; may be the same object.
@@ -133,6 +133,7 @@ def summarise_runs(
         ],
         accept_length_histogram=_histogram(choices),
         depths=acceptance_by_depth(details),
+        positions=acceptance_by_position(choices),
         time_s=_time_split(runs),
         finish=dict(sorted(Counter(name for choice in choices for name in choice["finish"]).items())),
         counts=figures_of(summed([counts for choice in choices for counts in choice.get("counts", ())])),
@@ -216,6 +217,32 @@ def acceptance_by_depth(details: Sequence[Row]) -> list[DepthFigures]:
     while rows and not (rows[-1].offered or rows[-1].accepted):
         rows.pop()
     return rows
+
+
+POSITIONS = (0, *(1024 << doubling for doubling in range(8)))  # where the ranges of text lengths begin
+
+
+def acceptance_by_position(choices: Sequence[Choice]) -> list[PositionFigures]:
+    """Return the accepted length by the length of the text at a verification; empty if no prompt's length is known.
+
+    A drafter that was trained on short rows accepts less behind their length.
+    """
+    counts, tokens = np.zeros(len(POSITIONS), np.int64), np.zeros(len(POSITIONS), np.int64)
+    for choice in choices:
+        for prompt, lengths in zip(choice["prompt_tokens"], choice["accept_lengths"]):
+            if prompt is None or not lengths:
+                continue
+            begins = prompt + np.cumsum([0, *lengths[:-1]])
+            place = np.searchsorted(POSITIONS, begins, side="right") - 1
+            np.add.at(counts, place, 1)
+            np.add.at(tokens, place, lengths)
+    return [
+        PositionFigures(
+            start=start, stop=stop, verifications=int(count), accepted_length=float(total / count)
+        )
+        for start, stop, count, total in zip_longest(POSITIONS, POSITIONS[1:], counts, tokens)
+        if count
+    ]
 
 
 def _time_split(runs: Sequence[MethodRows]) -> dict[str, float]:

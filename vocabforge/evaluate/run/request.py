@@ -101,7 +101,7 @@ class Asking:
             except (MemoryError, MustStop):  # caused by the machine, not by the prompt
                 raise
             except Exception as error:  # noqa: BLE001 (any error caused by a prompt is its failure)
-                failed = TurnFailed(index, type(error).__name__, _reason(error))
+                failed = turn_failed(index, error)
             if failed is not None:  # raise outside the handler to drop the reference to the error
                 raise failed
             turns.append(turn)
@@ -139,6 +139,11 @@ def until_stop(token_ids: Sequence[int], stop_ids: Collection[int]) -> tuple[int
 def turn_seed(seed: int, question_id: int, turn: int) -> int:
     """Return a separate seed for each turn, the same for every method."""
     return (seed * 1_000_003 + question_id * 1_009 + turn) % 2**63
+
+
+def turn_failed(turn: int, error: Exception) -> TurnFailed:
+    """Return the failure of a turn that an error caused."""
+    return TurnFailed(turn, type(error).__name__, _reason(error))
 
 
 def _reason(error: Exception) -> str:

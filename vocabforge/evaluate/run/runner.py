@@ -29,6 +29,7 @@ from ..results.settings import Run, run_files
 from .journal import EvaluationJournal, Kept, Key
 from .prompts import longest_conversation, system_of
 from .request import Asking, TurnFailed, short_digest
+from .side_by_side import Load, answer_together, warm_up
 
 if TYPE_CHECKING:
     from ...decode.build.methods import Method
@@ -65,7 +66,9 @@ def run_methods(
         again = "; the warm-up is repeated" if done < total and asking.settings.warmup else ""
         say(f"Resuming: {done:,} of {total:,} answers are in {kept.folder}{again}")
     try:
-        warm_ups = {"warm-up": len({name for name, _ in ahead}) if asking.by_method else 1}
+        alone = 1 if any(count == 1 for _, count in ahead) else 0
+        several = sum(count > 1 for _, count in ahead)
+        warm_ups = {"warm-up": len({name for name, _ in ahead}) if asking.by_method else alone + several}
         with ProgressBar(
             f"Evaluating {len(methods)} methods",
             turns,
@@ -77,12 +80,13 @@ def run_methods(
             if asking.by_method:
                 loop.answer_by_method(bar)
             else:
-                if done < total:
+                if alone:
                     with bar.aside("warm-up"):
                         loop.reserve()
                         loop.warm_up(methods)
                 for index, question in enumerate(loop.questions):
                     loop.answer(index, question, bar)
+                loop.answer_side_by_side(bar)
     except BaseException:
         if kept:
             say(f"The answers so far are in {kept.folder}: run the same command again to resume")
@@ -198,8 +202,10 @@ class _Loop:
                     continue  # the measured run will fail as well and record it
 
     def answer(self, index: int, question: Question, bar: ProgressBar) -> None:
-        """Ask a question in all runs with all methods, until a failure, which is recorded as well."""
+        """Ask a question alone in all runs with all methods, until a failure, which is recorded as well."""
         for run in self.runs:
+            if run.concurrency > 1:
+                continue
             if question.question_id in self.kept.failures:
                 break
             turned = (index + run.number) % len(self.methods)
@@ -230,6 +236,30 @@ class _Loop:
                     if questions:
                         self._answer_window(method, run, questions, bar)
 
+    def answer_side_by_side(self, bar: ProgressBar) -> None:
+        """Ask all questions with one method before the next, several at a time, for the runs under load."""
+        for run in self.runs:
+            for method in self.methods if run.concurrency > 1 else ():
+                todo = self._todo(self.questions, method, run)
+                if not todo:
+                    continue
+                assert method.beside is not None
+                decoder, load = method.beside(run.concurrency), Load(run.concurrency)
+                if self.asking.settings.warmup:
+                    with bar.aside("warm-up"):
+                        warm_up(todo, decoder, self.asking, run)
+                bar.update(note=f"{method.name}, {run.concurrency} requests")
+                try:
+                    for question, outcome in answer_together(todo, decoder, self.asking, run, load):
+                        if isinstance(outcome, TurnFailed):
+                            failure = self._failure(question, outcome, method, run)
+                            self._record(question, failure, method, run, bar)
+                        else:
+                            self._record(question, outcome, method, run, bar)
+                finally:
+                    if load.turns:
+                        self.kept.add_window({"method": method.name, "run": run.number, **load.row()})
+
     def _answer_window(
         self, method: Method, run: Run, questions: Sequence[Question], bar: ProgressBar
     ) -> None:
@@ -249,15 +279,19 @@ class _Loop:
         try:
             return self.asking.ask(question, method, run)
         except TurnFailed as failed:
-            return FailureRow(
-                question_id=question.question_id,
-                category=question.category,
-                method=method.name,
-                run=run.number,
-                turn=failed.turn,
-                kind=failed.kind,
-                reason=failed.reason,
-            )
+            return self._failure(question, failed, method, run)
+
+    @staticmethod
+    def _failure(question: Question, failed: TurnFailed, method: Method, run: Run) -> FailureRow:
+        return FailureRow(
+            question_id=question.question_id,
+            category=question.category,
+            method=method.name,
+            run=run.number,
+            turn=failed.turn,
+            kind=failed.kind,
+            reason=failed.reason,
+        )
 
     def _record(
         self,

@@ -1,4 +1,4 @@
-"""Additional results of server evaluations: server descriptions, figures under load, and warnings."""
+"""Figures under load, of servers or of the decoder, and descriptions of servers with warnings."""
 
 from __future__ import annotations
 
@@ -23,26 +23,29 @@ _TURN_ON = {
 }
 
 
-def describe_servers(
+def describe_load(
     folder: Path,
     evaluation: Evaluation,
     methods: Sequence[MethodResults],
     windows: Sequence[Mapping[str, Any]],
 ) -> tuple[dict[str, Any], list[MethodResults]]:
-    """Return the server fields of ``Results``, and the methods with acceptance from the windows' counters.
+    """Return the fields of ``Results`` about load and servers, and the methods with acceptance from their counters.
 
     Args:
         folder: folder with ``answers/`` and ``details/`` of all loads.
-        windows: rows of the journal, as created by :meth:`LoadWindow.row`.
+        windows: rows of the journal, as created by :meth:`LoadWindow.row`, with an empty ``server`` if the
+            decoder answered. Questions that the decoder answered one by one have none.
     """
     servers = [
         EvaluatedServer(method=name, **window["server"])
         for name in evaluation.names
         if (window := next((one for one in windows if one["method"] == name), None)) is not None
+        and window["server"]
     ]
     load: list[LoadFigures] = []
     totals: dict[tuple[str, int], Speculation | None] = {}
     prompts: dict[str, dict[int, list[int | None]]] = {}
+    reference: Sequence[MethodRows] = ()
     for level in evaluation.settings.concurrency:
         count = len(evaluation.settings.runs)
         files = {
@@ -53,9 +56,12 @@ def describe_servers(
         for name in evaluation.names:
             answers, details = files["answers"][name], files["details"][name]
             rows = read_method(folder, answers, details)
+            if not reference and evaluation.baseline and evaluation.settings.temperature == 0:
+                reference = rows
             own = [one for one in windows if one["method"] == name and one["concurrency"] == level]
             known = [_speculation(one["speculation"]) for one in own if one["speculation"] is not None]
             total = totals[name, level] = total_of(known)
+            own = own or [_alone(rows)]
             seconds, tokens = sum(one["seconds"] for one in own), sum(one["new_tokens"] for one in own)
             speeds[name] = tokens / seconds if seconds else None
             base = speeds[evaluation.names[0]] if evaluation.baseline else None
@@ -69,10 +75,8 @@ def describe_servers(
                     tokens_per_s=speeds[name],
                     speedup=_ratio(speeds[name], base),
                     **_latencies(rows),
-                    verifications=None if total is None else total.verifications,
-                    accepted_length=None
-                    if total is None
-                    else _ratio(total.verifications + total.accepted, total.verifications),
+                    **(_acceptance(rows) if total is None else _counted(total)),
+                    identical=_identical(rows, reference),
                     answers=answers,
                     details=details,
                 )
@@ -89,6 +93,8 @@ def describe_servers(
         else method
         for method in methods
     ]
+    if not servers:
+        return {"load": load}, made
     warnings = [
         *_speculation_lines(evaluation, servers, totals),
         *_other_model_lines(evaluation, servers, prompts),
@@ -99,6 +105,43 @@ def describe_servers(
             "No plain server was asked: there is no speed-up and no check of the outputs. Add --server plain=URL."
         )
     return {"servers": servers, "load": load, "warnings": warnings}, made
+
+
+def _identical(rows: Sequence[MethodRows], reference: Sequence[MethodRows]) -> int | None:
+    """Count questions whose token ids are those of plain decoding in the same run of the first load."""
+    if not reference:
+        return None
+    same = 0
+    for run, plain in zip(rows, reference, strict=True):
+        expected = {row["question_id"]: row["choices"][0]["token_ids"] for row in plain.details}
+        for row in run.details:
+            tokens = row["choices"][0]["token_ids"]
+            if None in tokens:
+                return None
+            same += tokens == expected[row["question_id"]]
+    return same
+
+
+def _alone(rows: Sequence[MethodRows]) -> dict[str, Any]:
+    """Return the window of questions that were answered one by one."""
+    choices = [row["choices"][0] for run in rows for row in run.answers]
+    sums = {
+        key: sum(sum(choice[name]) for choice in choices)
+        for key, name in (("new_tokens", "new_tokens"), ("seconds", "wall_time"))
+    }
+    return {"turns": sum(len(choice["new_tokens"]) for choice in choices), **sums}
+
+
+def _counted(total: Speculation) -> dict[str, Any]:
+    length = _ratio(total.verifications + total.accepted, total.verifications)
+    return {"verifications": total.verifications, "accepted_length": length}
+
+
+def _acceptance(rows: Sequence[MethodRows]) -> dict[str, Any]:
+    """Return the acceptance of single verifications; None where a server does not report them."""
+    turns = [turn for run in rows for row in run.details for turn in row["choices"][0]["accept_lengths"]]
+    steps = sum(map(len, turns))
+    return {"verifications": steps or None, "accepted_length": _ratio(sum(map(sum, turns)), steps)}
 
 
 def _speculation(found: Mapping[str, Any]) -> Speculation:
@@ -114,7 +157,7 @@ def _ratio(one: float | None, other: float | None) -> float | None:
     return None if one is None or not other else one / other
 
 
-def _latencies(rows: Sequence[MethodRows]) -> dict[str, Quantiles]:
+def _latencies(rows: Sequence[MethodRows]) -> dict[str, Any]:
     """Compute latencies over all turns; a turn of one token has no time between tokens."""
     first: list[float] = []
     between: list[float] = []

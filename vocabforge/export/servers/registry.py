@@ -5,16 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
-from torch import Tensor
 
-from ...core.errors import DataError
 from ...core.registry import ExtensionTable, resolve
 from ...layouts.eagle1 import token_map
 from ...layouts.fields import read_config
 from ...layouts.gguf.layout import drafter_file, is_gguf, serving_form
-from ...models.checkpoint import checkpoint_files
+from ...models.checkpoint import checkpoint_files, load_tensors
 from ...vocab.subset.maps import read_fr_spec
 from .types import Folder, Reader, Served, ServedTarget
 
@@ -52,16 +48,6 @@ def open_folder(path: Path) -> Folder:
     if is_gguf(path):
         return Folder(path, *serving_form(drafter_file(path)))
     body = read_config(path)
-    tensors: dict[str, Tensor] = {}
-    for file in checkpoint_files(path):
-        try:
-            tensors |= load_file(file)
-        except (OSError, SafetensorError) as error:
-            raise DataError(
-                "the drafter's weights cannot be read",
-                got=error,
-                source=file,
-                remedy="the file may be cut short: fetch the drafter again, or export it again",
-            ) from error
+    tensors = load_tensors(checkpoint_files(path, pickles=True))
     ids = token_map(path)
     return Folder(path, body, tensors, None if ids is None else torch.from_numpy(read_fr_spec(ids)))

@@ -58,6 +58,10 @@ def _eagle3(served: Served, folder: Folder, config: Any, target: ServedTarget) -
     if sizes is None:
         return
     _check_flags(served, config)
+    if "sliding_attention" in (getattr(config, "layer_types", None) or ()):
+        served.facts["sliding window"] = (
+            f"not read: start SGLang with --speculative-draft-window-size {config.sliding_window}"
+        )
     slots = slots_of(sizes)
     loaded = load(served, folder, slots, lambda name: _place_eagle3(name, set(slots)))
     shared = {EMBEDDING: target.embedding}

@@ -136,6 +136,8 @@ def _eagle3(served: Served, folder: Folder, config: Any, target: ServedTarget) -
     )
     if isinstance(own := folder.body.get(KEY), Mapping):
         served.facts["draft head"] = f"{own.get('kind')}, by VocabForge's class: install it beside vLLM"
+    if "sliding_attention" in (getattr(config, "layer_types", None) or ()):
+        served.facts["sliding window"] = f"{config.sliding_window} positions"
     if sizes is None:
         return
     if config.attention_bias:

@@ -106,6 +106,7 @@ def check_form(config: Eagle3Config, target: Mapping[str, Any]) -> None:
     other += [f"RoPE of kind {config.rope.kind}"] if config.rope.kind not in ROPES else []
     other += [f"a {text.model_type} target"] if text.model_type not in TARGETS else []
     other += [f"{config.num_layers} decoder layers"] if config.num_layers > 1 else []
+    other += ["a sliding window"] if config.sliding_window is not None else []
     if other:
         raise MismatchError(
             "llama.cpp does not compute this drafter",

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Literal, cast
 import torch
 from torch import Tensor, nn
 
+from ...core.values import LEAST_WINDOW
 from ...ops.draft_chain import draft_chain
 from ...ops.few_rows import linear
 from ..kv_cache import CacheView, KVCache
@@ -50,10 +51,11 @@ class Eagle3Config(parts.LayerSizes):
         norm_output: the next g is the normed output, which is also the input of the LM head.
         qk_norm: q and k of every head are normed before the rotation (``q_norm``, ``k_norm``).
         num_layers: decoder layers; ``midlayer`` is the first, and ``layers.1`` and so on are plain layers.
+        sliding_window: number of positions that a token attends to, its own included; None for all.
     """
 
     kind: ClassVar[str] = "eagle3"
-    later: ClassVar[tuple[str, ...]] = ("num_layers",)
+    later: ClassVar[tuple[str, ...]] = ("num_layers", "sliding_window")
 
     aux_layers: tuple[int, ...] = field(kw_only=True)
     norm_before_residual: bool = False
@@ -62,10 +64,13 @@ class Eagle3Config(parts.LayerSizes):
     norm_output: bool = False
     qk_norm: bool = False
     num_layers: int = 1
+    sliding_window: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         parts.refuse(parts.aux_problem(self))
+        if self.sliding_window is not None and self.sliding_window < LEAST_WINDOW:
+            parts.refuse(f"sliding_window {self.sliding_window} is below {LEAST_WINDOW}")
         if self.norm_before_fc and self.fc_norm:
             parts.refuse("norm_before_fc and fc_norm exclude each other")
 
@@ -128,14 +133,15 @@ class Eagle3Drafter(RotaryPositions, CachedDrafter):
     def ttt_step(self, ids: Tensor, g: Tensor, position: Tensor, state: TTTState) -> Tensor:
         """Run step k, with token x_{t+1+k} at rotary position t + k as the input of row t; see ``Drafter``.
 
-        In each layer, row t attends to the step-0 keys s <= t of its document and its own keys of steps 1..k.
+        In each layer, row t attends to the step-0 keys s <= t of its document and its own keys of steps 1..k,
+        within ``sliding_window`` positions.
         """
 
         def attend(index: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             layer = state.layer(index)
             layer.k.append(k)
             layer.v.append(v)
-            return ttt_attention(q, layer)
+            return ttt_attention(q, layer, self.config.sliding_window)
 
         g = self._run(self.embed(ids), g, position, attend)
         return self.norm(g) if self.config.norm_output else g

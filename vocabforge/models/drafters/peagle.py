@@ -47,6 +47,8 @@ class PEagleConfig(Eagle3Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         parts.refuse(parts.block_problem(self))
+        if self.sliding_window is not None:
+            parts.refuse("sliding_window is for EAGLE-3 drafters, not for P-EAGLE")
 
 
 class PEagleDrafter(Eagle3Drafter, ParallelDrafter):

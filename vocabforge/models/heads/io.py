@@ -26,6 +26,7 @@ from .router import Router
 KIND = "draft-head"
 WEIGHTS, CONFIG, ASSIGNMENT = "head.safetensors", "head.json", "assignment"
 _DRAFTER_FILES = (DRAFTER_WEIGHTS, "model.safetensors")
+_SUFFIXES = (".safetensors", ".bin", ".pt")
 # HeadOwner's fields -> their keys in the artefact's meta
 _OWNER_KEYS = {
     "drafter": "drafter_digest",
@@ -72,8 +73,8 @@ def drafter_digest(path: Path) -> str:
             if entry is not None:
                 return str(entry["sha256"])
         return sha256_file(path / name)
-    if (path / INDEX).is_file() or any(path.glob("*.safetensors")):
-        shards = "".join(sha256_file(file) for file in checkpoint_files(path))
+    if (path / INDEX).is_file() or any(file.suffix in _SUFFIXES for file in path.glob("*")):
+        shards = "".join(sha256_file(file) for file in checkpoint_files(path, pickles=True))
         return hashlib.sha256(shards.encode()).hexdigest()
     raise DataError("there is no drafter here", got=path, expected=" or ".join(_DRAFTER_FILES))
 

@@ -247,6 +247,13 @@ class SlotCache(Cache):
         """Reset the row for a new request."""
         self._filled[row] = False
 
+    def zero(self, row: int, used: int) -> None:
+        """Zero the first ``used`` slots of a row, in the attention layers."""
+        for layer in self.layers:
+            if isinstance(layer, SlotLayer) and layer.is_initialized:
+                for memory in (layer.keys, layer.values):
+                    memory[row, :, :used] = 0
+
     def attempt(self, size: int) -> None:
         """Prepare for a pass of ``size`` tokens per row, some of which may be rejected."""
         self._tried = size

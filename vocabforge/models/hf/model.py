@@ -112,6 +112,10 @@ class TransformersModel:
             )
         return SlotCache(self._text, batch, capacity, self._replay, self.device)
 
+    def embed(self, ids: Tensor) -> Tensor:
+        """Embed token ids: (B, T) -> (B, T, H)."""
+        return cast(Tensor, self.model.get_input_embeddings()(ids))
+
     def logits(self, hidden: Tensor) -> Tensor:
         """Apply the LM head and the model's softcap or scale: (..., H) -> (..., V)."""
         if not self._spread:  # the hooks of a spread model move the states to the weights

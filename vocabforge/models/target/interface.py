@@ -71,6 +71,10 @@ class Target(Protocol):
         """Return a cache of ``batch`` rows of ``capacity`` slots."""
         ...
 
+    def embed(self, ids: Tensor) -> Tensor:
+        """Embed token ids, as the first layer reads them: (B, T) -> (B, T, H)."""
+        ...
+
     def logits(self, hidden: Tensor) -> Tensor:
         """Compute the model's logits: (..., H) -> (..., V)."""
         ...

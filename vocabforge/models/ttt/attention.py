@@ -1,9 +1,11 @@
 """Attention of the training-time test (TTT): causal step-0 keys and a row's own later keys.
 
 Query t of step n attends to the step-0 keys s <= t of its document and to its own keys of steps 1..n
-(Li et al. 2025, "EAGLE-3"; docs/methods.md, The training-time test). ``eager`` is the reference and holds all
-(T, T) weights; ``merged`` (CPU) and ``flex`` (CUDA) work in blocks and merge the causal part with the row's
-own keys by log-sum-exp.
+(Li et al. 2025, "EAGLE-3"; docs/methods.md, The training-time test). With a sliding window of W positions, only
+step-0 keys with t + n - s < W are visible, because the query is at position t + n.
+
+``eager`` is the reference and holds all (T, T) weights; ``merged`` (CPU) and ``flex`` (CUDA) work in blocks and
+merge the causal part with the row's own keys by log-sum-exp.
 """
 
 from __future__ import annotations
@@ -78,13 +80,14 @@ class TTTState:
         return replace(self, k=list(self.k), v=list(self.v), deeper=deeper)
 
 
-def ttt_attention(q: Tensor, state: TTTState) -> Tensor:
+def ttt_attention(q: Tensor, state: TTTState, window: int | None = None) -> Tensor:
     """Attend to the step-0 keys s <= t of a row's document and to the row's own keys of later steps.
 
     Under autocast, the newest q, k and v are cast to its dtype, as in torch's attention.
 
     Args:
         q: (B, h, T, D) queries of the newest step, whose keys are already in ``state``.
+        window: number of positions that a query attends to, its own included; None for all. Above the steps.
 
     Returns:
         (B, h, T, D).
@@ -96,16 +99,19 @@ def ttt_attention(q: Tensor, state: TTTState) -> Tensor:
     if torch.is_autocast_enabled(q.device.type):
         dtype = torch.get_autocast_dtype(q.device.type)
         q, state.k[-1], state.v[-1] = q.to(dtype), state.k[-1].to(dtype), state.v[-1].to(dtype)
+    # Step-0 keys that the newest step's queries still reach.
+    reach = None if window is None else window - (len(state.k) - 1)
     if state.exchange is None:
-        return _attend(q, state)
+        return _attend(q, state, reach)
     q, state.k[-1], state.v[-1] = state.exchange.to_heads(q, state.k[-1], state.v[-1])
-    return state.exchange.to_tokens(_attend(q, state))
+    return state.exchange.to_tokens(_attend(q, state, reach))
 
 
-def _attend(q: Tensor, state: TTTState) -> Tensor:
+def _attend(q: Tensor, state: TTTState, reach: int | None) -> Tensor:
     kind = choose_attention(state.attention, q.device, *q.shape[2:])
-    if kind == "eager":
-        return _eager(q, state)
+    reach = None if reach is None or reach >= q.shape[2] else reach
+    if kind == "eager" or (kind == "merged" and reach is not None):  # the CPU's flash kernel has no windows
+        return _eager(q, state, reach)
     if state.documents is None:
         from .merged import Documents
 
@@ -116,7 +122,7 @@ def _attend(q: Tensor, state: TTTState) -> Tensor:
         return merged_attention(q, state.k, state.v, state.documents)
     from .flex import flex_attention
 
-    return flex_attention(q, state.k, state.v, state.documents)
+    return flex_attention(q, state.k, state.v, state.documents, reach)
 
 
 def choose_attention(asked: str, device: torch.device, length: int, head_dim: int) -> str:
@@ -142,9 +148,13 @@ def choose_attention(asked: str, device: torch.device, length: int, head_dim: in
     return asked
 
 
-def _eager(q: Tensor, state: TTTState) -> Tensor:
+def _eager(q: Tensor, state: TTTState, reach: int | None) -> Tensor:
     """Compute the reference with all (T, T + n - 1) weights at once."""
     visible = document_mask(state.document)
+    if reach is not None:
+        visible = visible & torch.ones(q.shape[2], q.shape[2], dtype=torch.bool, device=q.device).triu(
+            1 - reach
+        )
     group = q.shape[1] // state.k[0].shape[1]
     if len(state.k) == 1:  # no diagonal part: plain attention, which has a fused kernel
         return F.scaled_dot_product_attention(

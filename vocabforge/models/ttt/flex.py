@@ -15,17 +15,24 @@ from .merged import Documents, merge, own_keys_backward
 BLOCK = 128
 
 
-def flex_attention(q: Tensor, k: Sequence[Tensor], v: Sequence[Tensor], documents: Documents) -> Tensor:
-    """Compute :func:`.merged.merged_attention` on CUDA; requires Triton."""
-    if "flex" not in documents.cache:
-        documents.cache["flex"] = block_mask(documents.first)
+def flex_attention(
+    q: Tensor, k: Sequence[Tensor], v: Sequence[Tensor], documents: Documents, reach: int | None = None
+) -> Tensor:
+    """Compute :func:`.merged.merged_attention` on CUDA; requires Triton.
+
+    Args:
+        reach: number of step-0 keys that a query attends to, the one at its own row included; None for all.
+    """
+    key = f"flex {reach}"
+    if key not in documents.cache:
+        documents.cache[key] = block_mask(documents.first, reach)
     from torch.nn.attention.flex_attention import AuxRequest
 
     attended, aux = flex_kernel()(
         q,
         k[0],
         v[0],
-        block_mask=documents.cache["flex"],
+        block_mask=documents.cache[key],
         enable_gqa=q.shape[1] != k[0].shape[1],
         return_aux=AuxRequest(lse=True),
     )
@@ -41,14 +48,17 @@ def flex_kernel() -> Callable[..., Any]:
     return torch.compile(function, dynamic=True)
 
 
-def block_mask(first: Tensor) -> Any:
+def block_mask(first: Tensor, reach: int | None = None) -> Any:
     """Build the block mask of "key s is visible to query t iff first[t] <= s <= t" without a (T, T) tensor.
 
     Key blocks fully visible to all queries of a block are marked full; the kernel applies the rule in others.
 
     Args:
         first: int64 (B, T).
+        reach: number of keys up to its own that a query sees; None for all.
     """
+    if reach is not None:
+        first = first.maximum(torch.arange(first.shape[1], device=first.device) - reach + 1)
     from torch.nn.attention.flex_attention import BlockMask
 
     batch, length = first.shape

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from ...core.config import CONTENT_FORMAT, STRICT, Positive, StrictModel, TokenizerPath, option
+from ...core.config import CONTENT_FORMAT, STRICT, Count, Positive, StrictModel, TokenizerPath, option
 from ...core.values import TextUnit
 
 
@@ -37,6 +37,12 @@ class CountRequest(StrictModel):
     text_unit: TextUnit = option("file", "What one document of a text file is.")
     separator: str | None = option(
         None, "Literal that separates the documents of a text file, such as '<|endoftext|>'.", "TEXT"
+    )
+    tokens: Count | None = option(
+        None,
+        "Stop after the document with which this number of tokens is counted: 1B, 500M, 10_000 or 1e9. "
+        "Not with --domain.",
+        "N",
     )
     sample: float | None = option(
         None, "Count each document with this probability, decided by --seed.", "SHARE"

@@ -75,7 +75,15 @@ def count_corpus(
 
     Raises:
         DataError: unreadable input, nothing to count, or (strict) the first unreadable line.
+        UsageError: a number of tokens together with domains.
     """
+    if options.tokens is not None and domains:
+        raise UsageError(
+            "--tokens and --domain exclude each other",
+            got=f"--tokens {options.tokens:,} with the domains {', '.join(domains)}",
+            expected="one of them",
+            remedy="count each domain by itself with --tokens, then add the tables with merge-freq --domains",
+        )
     if options.mode == "assistant":
         tokenizer.forms()  # raise errors of the chat template before reading any input
     began = time.monotonic()
@@ -86,8 +94,8 @@ def count_corpus(
     counter = UnitCounter(tokenizer, choice, options, folder)
     partials = counter.partials
     partials.prepare()
-    if resumed := sum(partials.path(unit).is_file() for unit in units):
-        say(f"Reusing {resumed:,} of {len(units):,} parts from {partials.folder}")
+    if resumed := {unit for unit in units if partials.path(unit).is_file()}:
+        say(f"Reusing {len(resumed):,} of {len(units):,} parts from {partials.folder}")
     start = time.monotonic()
     results = _count(counter, units)
     tallies, digests, problems = _add_up(tokenizer.vocab_size, results, ["", *(domains or {})])
@@ -98,9 +106,9 @@ def count_corpus(
         problems=problems,
         start_s=start - began,
         seconds=time.monotonic() - start,
-        stored_bytes=stored(shards),
-        units=len(units),
-        resumed=resumed,
+        stored_bytes=sum(map(stored, results)),
+        units=len(results),
+        resumed=len(resumed & results.keys()),
     )
     if skipped := summarize_problems(problems):
         say(skipped)
@@ -114,6 +122,10 @@ def count_corpus(
             source=", ".join(map(str, inputs)) or None,
             remedy="convert or remove the skipped inputs" if skipped else "give files with text",
         )
+    if options.tokens is not None:
+        ended = "The inputs end before" if run.table.tokens < options.tokens else "Stopped at"
+        counted = f"{run.table.tokens:,} tokens in {run.table.documents:,} documents"
+        say(f"{ended} --tokens {options.tokens:,}: {counted}")
     if keep is not None:
         keep(run)
         partials.remove()
@@ -155,15 +167,21 @@ def _choose(tokenizer: TextTokenizer, shards: Sequence[Shard], options: CountOpt
 
 def _count(counter: UnitCounter, units: Sequence[Unit]) -> dict[Unit, UnitResult]:
     results: dict[Unit, UnitResult] = {}
-    counted = 0
+    counted, goal = 0, counter.options.tokens
     start = time.monotonic()
-    with ProgressBar("count tokens", sum(map(stored, units)), "B") as bar:
+    total, unit_of_total = (sum(map(stored, units)), "B") if goal is None else (goal, "tokens")
+    with ProgressBar("count tokens", total, unit_of_total) as bar:
 
         def progress(read: int, tokens: int) -> None:
             nonlocal counted
-            counted += tokens
-            rate = human_rate(counted / max(time.monotonic() - start, 1e-9), "tokens")
-            bar.update(read, note=f"{counted:,} tokens, {rate}")
+            if goal is None:
+                counted += tokens
+                rate = human_rate(counted / max(time.monotonic() - start, 1e-9), "tokens")
+                bar.update(read, note=f"{counted:,} tokens, {rate}")
+            else:
+                tokens = min(tokens, goal - counted)  # the last part may be counted twice
+                counted += tokens
+                bar.update(tokens, note=f"{counted:,} of {goal:,} tokens")
 
         try:
             for unit, result in count_units(counter, units, progress):
@@ -197,7 +215,7 @@ def _table(
 ) -> FrequencyTable:
     """Return the table of all tallies; if there are domains, the rest becomes the domain ``other``."""
     rest, *named = tallies.values()
-    facts = options.deciding(tokenizer)
+    facts = {**options.deciding(tokenizer), "tokens": options.tokens}
     whole = sum(named, rest)
     domains = {name: tally for name, tally in tallies.items() if name}
     if domains and (rest.documents or rest.tokens):
@@ -258,6 +276,7 @@ def run_count(asked: CountRequest, *, overwrite: bool = False) -> CountRun:
         workers=asked.workers,
         content_format=asked.content_format,
         shard_bytes=asked.shard_mb << 20,
+        tokens=asked.tokens,
     )
     check_output(output, overwrite=overwrite)
     return count_corpus(

@@ -9,13 +9,16 @@ import contextlib
 import hashlib
 import itertools
 import json
+import math
 import multiprocessing
 import os
 import signal
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent import futures
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +27,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from ...core.console import say
-from ...core.errors import VocabForgeError
+from ...core.errors import DataError, VocabForgeError
 from ...core.files import atomic_write, disk_errors
 from ...corpus.sources.shards import Shard, read_shard, shard_digest
 from ...corpus.sources.sources import Problems
@@ -170,14 +173,15 @@ class UnitCounter:
         self.partials = PartialResults(folder, options.deciding(tokenizer), tokenizer.vocab_size)
         self._shown = _SHOWN
 
-    def count(self, unit: Unit, progress: Progress) -> UnitResult:
-        """Read and count a unit.
+    def count(self, unit: Unit, progress: Progress, goal: float = math.inf) -> UnitResult:
+        """Read and count a unit, up to the document with which ``goal`` tokens are counted.
 
         Raises:
             DataError: a source is damaged, or has become shorter since planning.
         """
         digests = tuple(shard_digest(shard) for shard in unit)
-        if (saved := self.partials.load(unit, digests)) is not None:
+        saved = self.partials.load(unit, digests)
+        if saved is not None and saved.tally.tokens < goal:
             progress(stored(unit), saved.tally.tokens)
             return saved
         sources, cut = self.options.sources, self.choice.rule.cutter
@@ -187,10 +191,11 @@ class UnitCounter:
             for shard in unit
         )
         counter = TokenCounter(self.tokenizer, self.choice.engine, self.options.mode, cut)
-        counter.add(documents, problems, lambda tokens: progress(0, tokens))
+        counter.add(documents, problems, lambda tokens: progress(0, tokens), goal=goal)
         self._shown -= len(problems.first)
         result = UnitResult(counter.tally, digests, dict(problems.kinds))
-        self.partials.save(unit, result)
+        if result.tally.tokens < goal:  # else the unit may not be complete
+            self.partials.save(unit, result)
         return result
 
 
@@ -199,14 +204,16 @@ def count_units(
 ) -> Iterator[tuple[Unit, UnitResult]]:
     """Yield the result of each unit, with several workers in order of completion.
 
+    With a number of ``tokens`` in the options, the results come in input order up to that number.
+
     Raises:
         DataError: see :meth:`UnitCounter.count`.
         VocabForgeError: a worker was killed; finished units are kept.
     """
     options, choice = counter.options, counter.choice
+    goal = options.tokens or math.inf
     if options.workers == 1:
-        for unit in units:
-            yield unit, counter.count(unit, progress)
+        yield from _until(goal, units, 1, lambda unit, left: partial(counter.count, unit, progress, left))
         return
     processes = min(options.workers, max(1, len(units)))
     cuts, folder = choice.rule.cutter is not None, counter.partials.folder
@@ -217,11 +224,18 @@ def count_units(
         (processes, counter.tokenizer.source, choice.engine.name, cuts, options, folder),
     )
     try:
-        waiting = {pool.submit(_count_in_worker, unit): unit for unit in units}
-        for future in futures.as_completed(waiting):
-            result = future.result()
-            progress(stored(waiting[future]), result.tally.tokens)
-            yield waiting[future], result
+        if math.isinf(goal):
+            waiting = {pool.submit(_count_in_worker, unit): unit for unit in units}
+            results: Iterator[tuple[Unit, UnitResult]] = (
+                (waiting[future], future.result()) for future in futures.as_completed(waiting)
+            )
+        else:
+            results = _until(
+                goal, units, processes, lambda *unit: pool.submit(_count_in_worker, *unit).result
+            )
+        for unit, result in results:
+            progress(stored(unit), result.tally.tokens)
+            yield unit, result
     except BrokenProcessPool as error:
         raise VocabForgeError(
             "a counting worker exited early",
@@ -233,6 +247,35 @@ def count_units(
         pool.shutdown(wait=False, cancel_futures=True)
         for process in workers:
             process.terminate()  # after a failure, some may still be counting; the others are idle
+
+
+def _until(
+    goal: float, units: Sequence[Unit], ahead: int, begin: Callable[[Unit, float], Callable[[], UnitResult]]
+) -> Iterator[tuple[Unit, UnitResult]]:
+    """Yield results in the order of units, up to the document with which they hold ``goal`` tokens.
+
+    ``begin`` begins to count a unit up to a number of tokens, and returns how to wait for the result. For
+    all but the first of ``ahead`` units that are begun at once, this number is too large. The unit with the
+    last document is therefore counted again, shard by shard, to end exactly there.
+    """
+    queue, begun = deque(units), deque[tuple[Unit, float, Callable[[], UnitResult]]]()
+    while goal > 0 and (queue or begun):
+        while queue and len(begun) < ahead:
+            unit = queue.popleft()
+            begun.append((unit, goal, begin(unit, goal)))
+        unit, limit, wait = begun.popleft()
+        exact = math.isinf(goal) or (limit == goal and len(unit) == 1)
+        result: UnitResult | None = None
+        try:
+            result = wait()
+        except DataError:  # perhaps after the last document
+            if exact:
+                raise
+        if result is None or (result.tally.tokens >= goal and not exact):
+            queue, begun = deque((shard,) for shard in unit), deque()
+        else:
+            goal -= result.tally.tokens
+            yield unit, result
 
 
 _counters: list[UnitCounter] = []  # one in each worker
@@ -249,5 +292,5 @@ def _start_worker(
     _counters.append(UnitCounter(tokenizer, choice, options, folder))
 
 
-def _count_in_worker(unit: Unit) -> UnitResult:
-    return _counters[0].count(unit, lambda *_: None)
+def _count_in_worker(unit: Unit, goal: float = math.inf) -> UnitResult:
+    return _counters[0].count(unit, lambda *_: None, goal)

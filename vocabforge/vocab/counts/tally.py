@@ -7,7 +7,8 @@ or outside.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -39,7 +40,8 @@ class CountOptions:
     """Options for counting a corpus.
 
     ``engine`` None selects the fastest engine that is proven; ``shard_bytes`` is the unit of division and of
-    resuming.
+    resuming. With ``tokens``, documents are counted in input order until they hold that many tokens; the last
+    document is counted whole.
     """
 
     mode: CountMode = "corpus"
@@ -48,10 +50,11 @@ class CountOptions:
     workers: int = 1
     shard_bytes: int = SHARD_BYTES
     content_format: ContentFormat = "auto"
+    tokens: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("workers", "shard_bytes"):
-            if (value := getattr(self, name)) < 1:
+        for name in ("workers", "shard_bytes", "tokens"):
+            if (value := getattr(self, name)) is not None and value < 1:
                 raise UsageError(f"{name} is too small", got=value, expected="at least 1")
 
     def deciding(self, tokenizer: TextTokenizer) -> dict[str, Any]:
@@ -85,27 +88,53 @@ class TokenCounter:
         self, tokenizer: TextTokenizer, engine: PlainEngine, mode: CountMode, cut: CutRule | None
     ) -> None:
         self._tokenizer, self._engine, self._mode, self._cut = tokenizer, engine, mode, cut
-        self._counts = np.zeros(tokenizer.vocab_size, dtype=np.int64)
-        self._documents = self._bytes = 0
-
-    @property
-    def tally(self) -> Tally:
-        """The counts so far."""
-        return Tally(self._counts, self._documents, self._bytes)
+        self.tally = Tally(np.zeros(tokenizer.vocab_size, dtype=np.int64), 0, 0)
 
     def add(
-        self, documents: Iterable[Document], problems: Problems, on_batch: Callable[[int], None] | None = None
+        self,
+        documents: Iterable[Document],
+        problems: Problems,
+        on_batch: Callable[[int], None] | None = None,
+        *,
+        goal: float = math.inf,
     ) -> None:
-        """Count documents in bounded batches; ``on_batch`` is called with the token count of each batch."""
-        read = self._answers if self._mode == "assistant" else self._texts
+        """Count documents in bounded batches; ``on_batch`` is called with the token count of each batch.
+
+        Counting stops after the first document with which the tally holds ``goal`` tokens. Problems of the
+        whole batch with that document are recorded.
+        """
         for batch in prefetched(batched(documents, number=_BATCH_DOCUMENTS, characters=_BATCH_CHARACTERS)):
-            texts, begins, ids, counted = read(batch, problems)
-            counts = self._engine.count(texts, begins) + count_rows([ids], len(self._counts))
-            self._counts += counts
-            self._documents += sum(document.begins for document in counted)
-            self._bytes += sum(self._size(document) for document in counted)
+            part = self._count(batch, problems)
+            wanted = goal - self.tally.tokens
+            end = len(batch) if part.tokens < wanted else self._end(batch, wanted)
+            if end < len(batch):
+                part = self._count(batch[:end], Problems(shown=0))
+            self.tally += part
             if on_batch is not None:
-                on_batch(int(counts.sum()))
+                on_batch(part.tokens)
+            if end < len(batch):
+                return
+
+    def _count(self, batch: list[Document], problems: Problems) -> Tally:
+        read = self._answers if self._mode == "assistant" else self._texts
+        texts, begins, ids, counted = read(batch, problems)
+        counts = self._engine.count(texts, begins)
+        return Tally(
+            counts + count_rows([ids], len(counts)),
+            sum(document.begins for document in counted),
+            sum(self._size(document) for document in counted),
+        )
+
+    def _end(self, batch: list[Document], wanted: float) -> int:
+        """Return the length of the shortest run of whole documents at the start of a batch with these tokens."""
+
+        def tokens(end: int) -> int:
+            return self._count(batch[:end], Problems(shown=0)).tokens
+
+        end = bisect_left(range(len(batch) + 1), wanted, key=tokens)
+        while end < len(batch) and not batch[end].begins:
+            end += 1
+        return end
 
     def _size(self, document: Document) -> int:
         if self._mode == "assistant":

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ....models.kv_cache import KVCache
-from ....models.lean.model import LeanModel
+from ....models.target.interface import Target
 from ...interface import Wrap
 from ...positions import view_length
 from ...request import SamplingParams
@@ -66,7 +66,7 @@ def stream_distribution(weights: Weights, words: int) -> StreamDistribution:
 class ContextModel:
     """A draft model as a source of distributions; its LM head's rows are copied in byte order."""
 
-    def __init__(self, drafter: LeanModel, words: DraftWords) -> None:
+    def __init__(self, drafter: Target, words: DraftWords) -> None:
         self.drafter, self.words = drafter, words
         rows = torch.tensor([*words.ids, *words.eos], device=drafter.device)
         self._weight = drafter.lm_head_weight.detach()[rows]  # (C, H)

@@ -19,7 +19,7 @@ from torch import Tensor
 from ....core.console import say
 from ....models.heads.registry import DraftHead
 from ....models.kv_cache import KVCache
-from ....models.lean.model import LeanModel
+from ....models.target.interface import Target
 from ....vocab.overlap.bridge import Bridge
 from ...interface import Commit, Draw, Plan, Wrap
 from ...proposers.ngram import chain_trees
@@ -62,7 +62,7 @@ class SlrsProposer:
 
     def __init__(
         self,
-        drafter: LeanModel,
+        drafter: Target,
         bridge: Bridge,
         length: int,
         look_ahead: int = LOOK_AHEAD,

@@ -1,1 +1,0 @@
-"""``vocabforge report A B C``: compare evaluations if they are comparable."""

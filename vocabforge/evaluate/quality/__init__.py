@@ -1,1 +1,0 @@
-"""Output quality: exact match on GSM8K, and HumanEval's tests in a sandbox."""

@@ -1,0 +1,109 @@
+"""Answer questions with several requests decoded side by side, to measure speed under load."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ...decode.engine import Decoder
+from ...decode.request import Generation, Request
+from ...decode.work import check_request
+from ..benchmarks import Question
+from ..results.answers import AnsweredTurn
+from ..results.settings import Run
+from .prompts import system_of
+from .request import Asking, TurnFailed, turn_failed, turn_seed
+
+_WARMUP_TOKENS = 8
+
+
+@dataclass
+class Load:
+    """Turns answered at a number of requests, their tokens, and the seconds in which any was in progress."""
+
+    concurrency: int
+    turns: int = 0
+    new_tokens: int = 0
+    seconds: float = 0.0
+
+    def row(self) -> dict[str, Any]:
+        """Return the load as a window of the journal; see ``servers/generator.py``."""
+        return {**vars(self), "speculation": None, "foreign_tokens": 0, "server": {}}
+
+
+class _Conversation:
+    def __init__(self, question: Question, asking: Asking) -> None:
+        self.question = question
+        self.builder = asking.conversation(system_of(question, asking.settings.system))
+        self.turns: list[AnsweredTurn] = []
+        self.prompt: Sequence[int] = ()
+
+
+def answer_together(
+    questions: Sequence[Question], decoder: Decoder, asking: Asking, run: Run, load: Load
+) -> Iterator[tuple[Question, list[AnsweredTurn] | TurnFailed]]:
+    """Yield each question with its turns, or its failure, as it ends; add times and tokens to ``load``.
+
+    All first turns are answered in one batch, then all second turns, and so on. The time of a turn is that of its
+    passes, without the wait for a free row.
+    """
+    open_ones = [_Conversation(one, asking) for one in questions]
+    while open_ones:
+        batch, asked = [], []
+        for one in open_ones:
+            try:
+                batch.append(_request(one, decoder, asking, run))
+                asked.append(one)
+            except MemoryError:
+                raise
+            except Exception as error:  # noqa: BLE001 (any error caused by a prompt is its failure)
+                yield one.question, turn_failed(len(one.turns), error)
+        results = [Generation() for _ in batch]
+        open_ones = []
+        for number in _ended(decoder, batch, results, asking, load):
+            one = asked[number]
+            result = results[number]
+            turn = asking.turn(one.prompt, result, result.prefill_s + result.decode_s)
+            one.turns.append(turn)
+            load.turns, load.new_tokens = load.turns + 1, load.new_tokens + turn.new_tokens
+            if len(one.turns) == len(one.question.turns):
+                yield one.question, one.turns
+            else:
+                one.builder.answer(turn.token_ids or (), turn.text)
+                open_ones.append(one)
+
+
+def _request(one: _Conversation, decoder: Decoder, asking: Asking, run: Run) -> Request:
+    index, settings = len(one.turns), asking.settings
+    one.prompt = one.builder.ask(one.question.turns[index])
+    seed = turn_seed(run.seed, one.question.question_id, index)
+    sampling = replace(settings.sampling_of(run), seed=seed)
+    request = Request(one.prompt, settings.max_new_tokens, asking.stop_ids, sampling)
+    check_request(request, decoder.context, decoder.target.config.vocab_size)
+    return request
+
+
+def _ended(
+    decoder: Decoder, requests: Sequence[Request], results: Sequence[Generation], asking: Asking, load: Load
+) -> Iterator[int]:
+    """Yield the numbers of requests as they end; count only the decoder's own time."""
+    stream = decoder.stream_batch(requests, results)
+    while True:
+        asking.synchronise()
+        began = time.perf_counter()
+        number, _ = next(stream, (None, None))
+        asking.synchronise()
+        load.seconds += time.perf_counter() - began
+        if number is None:
+            return
+        if results[number].done:
+            yield number
+
+
+def warm_up(questions: Sequence[Question], decoder: Decoder, asking: Asking, run: Run) -> None:
+    """Answer the first questions with a few tokens, unmeasured."""
+    short = replace(asking, settings=replace(asking.settings, max_new_tokens=_WARMUP_TOKENS))
+    for _ in answer_together(questions[: run.concurrency], decoder, short, run, Load(run.concurrency)):
+        pass
