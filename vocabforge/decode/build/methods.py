@@ -158,6 +158,8 @@ def build_method(
         parts.append(built.text)
     elif made.head is not None:
         parts.append(f"draft vocabulary of {made.head.size:,} tokens")
+    if (window := getattr(getattr(made, "backend", None), "window", None)) is not None:
+        parts.append(f"a window of {window:,} positions")
     if made.samples:
         parts.append("drawn drafts")
     if control != "fixed":
