@@ -10,18 +10,22 @@ import pytest
 import typer
 
 from tests.cli.cli_support import assert_user_error, invoke
+from tests.models.architectures import make_architecture
 from tests.tune.support import make_place
+from tests.worlds import byte_tokenizer
 from vocabforge.cli.app import build_app
 from vocabforge.cli.eval import evaluate
 from vocabforge.cli.generate import generate
 from vocabforge.cli.option_groups import signature
 from vocabforge.core.artifact import open_artifact
+from vocabforge.decode import caches
 from vocabforge.decode.build.recipe import DecodingRecipe, write_recipe
 from vocabforge.decode.spec import MethodSpec
 from vocabforge.decode.tree import RowTree, Verifier, walk_down
 from vocabforge.decode.verify.registry import VERIFIERS
 from vocabforge.evaluate.results.schema import read_results
 from vocabforge.evaluate.run import runner
+from vocabforge.evaluate.run.journal import EvaluationJournal
 from vocabforge.evaluate.run.side_by_side import answer_together
 from vocabforge.export.measured import digests_of, measured_sections
 
@@ -224,6 +228,60 @@ def test_requests_side_by_side(place: Path, tmp_path: Path, monkeypatch: pytest.
     drafts = [one for one in results.load if one.method == "d"]
     assert len({(one.verifications, one.accepted_length) for one in drafts}) == 1, "fixed control"
     assert "requests at once" in (tmp_path / "out" / "report.html").read_text("utf-8")
+
+
+def test_a_target_of_one_row_is_told_before_the_first_question(place: Path, tmp_path: Path) -> None:
+    target = byte_tokenizer(tmp_path / "t")
+    make_architecture("llama-4", vocab_size=264).save_pretrained(target)
+    asked = ("--target", target, "--proposer", "n-gram")
+    assert_user_error(run_eval(place, tmp_path / "out", *asked, "--rows", 2), 2, "1 row", "--rows")
+    assert not (tmp_path / "out.partial").exists()
+    assert run_eval(place, tmp_path / "out", *asked).exit_code == 0
+
+
+def test_a_load_that_was_not_measured_has_no_speed(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process may be killed between its last answer and the journal's line about the load."""
+    asked = (*drafted(place), "--rows", 2)
+    kept = EvaluationJournal.add_window
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(EvaluationJournal, "add_window", killed)
+    for _ in range(2):  # plain decoding, then the drafter
+        assert run_eval(place, tmp_path / "out", *asked).exit_code == 130
+    monkeypatch.setattr(EvaluationJournal, "add_window", kept)
+    assert run_eval(place, tmp_path / "out", *asked).exit_code == 0
+    load = read_results(tmp_path / "out").load
+    assert [one.tokens_per_s is None for one in load] == [False, False, True, True]
+    assert {one.identical for one in load} == {3}
+
+
+def test_caches_are_as_large_as_a_load_needs_before_it_is_measured(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Growing drops captured passes."""
+    monkeypatch.setattr(caches, "FIRST_POSITIONS", 16)
+    grown: list[str] = []
+    allocate, together = caches.Caches.allocate, answer_together
+
+    def noted(self: Any, positions: int) -> None:
+        grown.append("allocated")
+        allocate(self, positions)
+
+    def measured(*given: Any) -> Any:
+        grown.append("measured")
+        yield from together(*given)
+        grown.append("done")
+
+    monkeypatch.setattr(caches.Caches, "allocate", noted)
+    monkeypatch.setattr(runner, "answer_together", measured)
+    assert run_eval(place, tmp_path / "out", *drafted(place), "--rows", 2).exit_code == 0
+    starts = [at for at, name in enumerate(grown) if name == "measured"]
+    assert len(starts) == 2
+    assert all(grown[at + 1] == "done" for at in starts)
 
 
 def test_a_question_that_does_not_fit_is_left_out_at_every_load(place: Path, tmp_path: Path) -> None:

@@ -37,6 +37,17 @@ def test_it_is_right_after_any_cycles(name: str) -> None:
         check_always_right(Decoder(model, proposer, rows=rows, control=control), asked)
 
 
+@pytest.mark.parametrize("shape", ["chain", "static", "dynamic"])
+def test_a_table_of_positions_may_end_before_the_nodes(shape: str) -> None:
+    """GPT-2 learns a row for each position: nodes at the context's end, or a longer target's text, lie beyond."""
+    model = TransformersModel(make_architecture("gpt-2", n_positions=64))
+    for target, new in ((model, 60), (TransformersModel(make_architecture("llama")), 90)):
+        asked = [Request(prompt, new) for prompt in prompts(3)]
+        plain = [one.token_ids for one in Decoder(target, rows=3).generate_batch(asked)]
+        drafted = Decoder(target, shaped(build, ProposerParts(target, model), shape), rows=3)
+        assert [one.token_ids for one in drafted.generate_batch(asked)] == plain
+
+
 def test_it_drafts_as_the_lean_decoder_does(tmp_path: Path) -> None:
     model = make_architecture("llama")
     model.save_pretrained(tmp_path)

@@ -19,6 +19,7 @@ from vocabforge.core.artifact import MANIFEST
 from vocabforge.decode.build.methods import build_method, kind_of
 from vocabforge.decode.build.models import Models
 from vocabforge.decode.spec import MethodSpec
+from vocabforge.evaluate.run.recipe import digest_of
 from vocabforge.layouts.registry import load_drafter
 from vocabforge.models.drafters.mtp import MtpConfig
 from vocabforge.models.target.head import load_target_tensors
@@ -203,3 +204,29 @@ def test_what_the_layout_cannot_hold_is_refused(tmp_path: Path) -> None:
     found, _ = load_drafter(place / "native", shared, place / "target")
     assert isinstance(found.config, MtpConfig)
     assert found.config.family == "qwen3_5_text"
+
+
+def test_a_list_in_the_targets_folder_is_part_of_the_drafter_there_alone(tmp_path: Path) -> None:
+    """It restricts the target's own module, which makes another drafter of it, and no other module's export."""
+    place = place_of(tmp_path, "qwen3_5_text")
+    target, whole, out = place / "target", place / "whole", place / "out"
+    run("export", "--drafter", target, "--target", target, "--format", "native", "--output", whole)
+    torch.save(list(range(40)), place / "ids.pt")
+    run("select-vocab", "--from-list", place / "ids.pt", "--tokenizer", target, "--output", place / "vocab")
+    digests = {digest_of(target)}
+    for ids in (range(29), range(1, 30)):
+        torch.save(list(ids), target / "freq_29.pt")
+        digests.add(digest_of(target))
+    assert len(digests) == 3
+    given = ["--drafter", whole, "--target", target, "--format", "mtp", "--with-target", "--output"]
+    run("export", *given, out)
+    assert not any(out.glob("freq_*.pt"))
+    run("export", *given, place / "cut", "--vocab", place / "vocab")
+    assert len([*(place / "cut").glob("freq_*.pt")]) == 1
+    questions = place / "questions.jsonl"
+    questions.write_text(json.dumps({"question_id": 1, "category": "c", "turns": ["Hello"]}) + "\n", "utf-8")
+    asked = ["--benchmark", questions, "--max-new-tokens", 4, "--warmup", 0, "--output", place / "measured"]
+    run("eval", "--target", target, "--drafter", f"mtp={target}", *asked)
+    given = ["--drafter", target, "--target", target, "--format", "mtp", "--eval", place / "measured"]
+    run("export", *given, "--output", place / "served")
+    assert "## Measured" in (place / "served" / "README.md").read_text("utf-8")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -154,6 +156,8 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
             console().print(f"Error: {message}", style="red")
             raise typer.Exit(1) from None
 
+    # The help text keeps line breaks inside code spans, with the indentation behind them.
+    run.__doc__ = re.sub(r"(?<=\S)\n {4,}(?=\S)", " ", inspect.cleandoc(command.__doc__ or ""))
     run.__signature__ = signature(command)  # type: ignore[attr-defined]
     run.__annotations__ = {name: one.annotation for name, one in signature(command).parameters.items()}
     return run

@@ -10,6 +10,7 @@ import typer
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from ..core.config import ModelPath, Positive, StrictModel, TokenizerPath, option
+from ..core.console import say
 from ..core.errors import UsageError
 from ..decode.spec import MethodGrid, MethodSpec
 from .app import ResultOptions
@@ -257,6 +258,8 @@ def evaluate(
     form = resolve_format(text_tokenizer, runs.prompt_format)
     check_system(text_tokenizer, form, runs.system, benchmark.questions)
     settings = runs.settings(benchmark, form, sampling, tuple(dict.fromkeys((1, *runs.rows))))
+    if (asked := max(runs.rows)) > len(benchmark.questions):
+        say(f"Warning: --rows {asked}, but only {len(benchmark.questions)} questions can be side by side.")
     device = str(choose_device(passes.device))
     wrap = wrap_for(passes.compile, passes.graphs, device)
     if recipe is None:

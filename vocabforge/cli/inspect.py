@@ -9,7 +9,7 @@ from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
-from ..core.config import Positive, StrictModel, option
+from ..core.config import Positive, StrictModel, TokenizerPath, option
 from ..core.console import DataTable, FactList, percent, value_text
 from ..core.errors import DataError
 from .app import JsonOption, print_json, stdout_console
@@ -32,7 +32,7 @@ class InspectRequest(StrictModel):
 
     path: Path = option(..., "Folder of any artefact.", "DIR", positional=True)
     top: Positive = option(10, "Rows per list.", "N")
-    tokenizer: Path | None = option(None, "Tokenizer for displaying the text of tokens.", "PATH")
+    tokenizer: TokenizerPath | None = option(None, "Tokenizer for displaying the text of tokens.", "PATH")
 
 
 def inspect(asked: InspectRequest, as_json: JsonOption = False) -> None:
@@ -229,13 +229,27 @@ def _prepared(artifact: Artifact, asked: InspectRequest) -> Content:
 def _evaluation(artifact: Artifact, asked: InspectRequest) -> Content:
     from rich.text import Text
 
-    from ..evaluate.reports.tables import category_table, divergence_lines, overview_table
+    from ..evaluate.reports.tables import (
+        category_table,
+        divergence_lines,
+        headline,
+        load_table,
+        overview_table,
+        position_table,
+    )
     from ..evaluate.results.schema import read_results
 
     results = read_results(artifact.file("results.json"))
     lines = map(Text, divergence_lines(results))
-    facts = FactList(results.run_facts)
-    tables: list[RenderableType] = [facts, overview_table(results), category_table(results), *lines]
+    more = [position_table(results), load_table(results) if results.load else None]
+    tables: list[RenderableType] = [
+        FactList(results.run_facts),
+        overview_table(results),
+        category_table(results),
+        *(table for table in more if table is not None),
+        *lines,
+        Text(headline(results)),
+    ]
     return results.model_dump(mode="json"), tables
 
 

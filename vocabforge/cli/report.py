@@ -43,7 +43,8 @@ def report(asked: ReportRequest, as_json: JsonOption = False) -> None:
         names = [method.name for method in results.methods]
         check_known(asked.reference, names, "method", source="--reference METHOD")
     with form_errors("the evaluation cannot be read", asked.run, kind=DataError, remedy="evaluate again"):
-        reference = asked.reference or best_method(results).name
+        best = results.methods[0] if len(results.compared) < 2 else best_method(results)
+        reference = asked.reference or best.name
         ratios = ratios_to(reference, results, asked.run)
         table, line = ratio_table(reference, results, ratios), ratio_line(reference, ratios)
         if asked.output is not None:

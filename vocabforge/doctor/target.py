@@ -83,7 +83,7 @@ def check_weights(path: Path) -> Finding[int]:
     return Finding(f"{count:,} parameters as {kinds} in {len(files)} file(s)", value=count)
 
 
-def check_loads(path: Path, config: Any, count: int) -> Finding[Target]:
+def check_loads(path: Path, config: Any, count: int, role: str = "target") -> Finding[Target]:
     """Check that the model fits into memory and loads with finite values; the value is the fp32 model."""
     needed, free = count * _FP32, free_memory()
     if free is not None and needed > free:
@@ -92,7 +92,7 @@ def check_loads(path: Path, config: Any, count: int) -> Finding[Target]:
             "skipped",
             "run the doctor on a machine with enough memory",
         )
-    model = load_decoding_target(path)
+    model = load_decoding_target(path, role=role)
     if broken := not_finite(model.named_parameters()):
         return Finding(
             f"weights that are not finite: {', '.join(broken[:3])}",

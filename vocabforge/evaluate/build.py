@@ -53,7 +53,7 @@ def build_results(
     with ProgressBar("compute intervals"):
         methods = _methods(evaluation, files, rows)
     served: dict[str, Any] = {}
-    if windows:
+    if windows or len(settings.concurrency) > 1:
         from .servers.load import describe_load
 
         served, methods = describe_load(folder, evaluation, methods, windows)

@@ -27,7 +27,7 @@ from .servers.types import ServedTarget
 # Kind of drafter -> layouts that servers read.
 _SERVED = {
     "eagle3": ("sglang-eagle3", "speculators-eagle3", "gguf"),
-    "eagle1": ("eagle",),
+    "eagle1": ("eagle", "fr-spec"),
     "medusa": ("medusa",),
     "peagle": ("speculators-block",),
     "dflash": ("block", "speculators-block"),
@@ -74,6 +74,11 @@ def served_forms(drafter: Mapping[str, Any], vocab: Path | None, target: Path) -
     made = new_drafter(kind, dataclasses.replace(sizes, **small), embedding, shared.head, ids).eval()
     export = Export(with_stored_rows(made), config, shared, str(target), torch.float32, target_path=target)
     layers = int(text_config(config).num_hidden_layers)
+    if kind == "mtp":
+        own = sizes.family is not None
+        return {
+            "mtp": "for sglang and vllm, in the target's checkpoint" if own else "no: a layer of no family"
+        }
     forms = {}
     with tempfile.TemporaryDirectory() as folder:
         for name in _SERVED.get(kind, ()):
@@ -99,5 +104,8 @@ def _servers_of(name: str, path: Path, export: Export, layers: int) -> str:
         failed: list[str] = []
         if reader is not None and reader.matches(folder):
             failed = [one.found for one in read_as(server, folder, side).problems if one.state == "failed"]
+        window = getattr(export.drafter.config, "sliding_window", None)
+        if server == "sglang" and window is not None and not failed:
+            server += f" --speculative-draft-window-size {window}"
         shown.append(server + (f" (no: {failed[0]})" if failed else ""))
     return f"for {' and '.join(shown)}"

@@ -10,7 +10,7 @@ from ..core.artifact import Artifact
 from ..core.errors import MismatchError
 from ..evaluate.reports.tables import overview_table
 from ..evaluate.results.schema import Results, read_results
-from ..models.heads.io import drafter_digest
+from ..evaluate.run.recipe import digest_of
 
 
 def recipe_of(artifact: Artifact | None) -> dict[str, Any]:
@@ -22,7 +22,7 @@ def recipe_of(artifact: Artifact | None) -> dict[str, Any]:
 def digests_of(drafter: Path, artifact: Artifact | None) -> set[str]:
     """Return the hashes that an evaluation may have recorded for a drafter: its own, and its source's."""
     if artifact is None:
-        return {drafter_digest(drafter)}
+        return {digest_of(drafter)}
     parents = artifact.manifest.get("parents") or {}
     return {artifact.content_hash, *([parents["drafter"]] if "drafter" in parents else [])}
 

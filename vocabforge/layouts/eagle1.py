@@ -38,6 +38,7 @@ SGLANG, VLLM = "sglang", "vllm"
 ARCHITECTURES = {SGLANG: "LlamaForCausalLMEagle", VLLM: "EagleLlamaForCausalLM"}
 SERVERS = {"eagle": (SGLANG, VLLM), "fr-spec": (SGLANG,)}  # layout -> servers, default first
 FC_BIAS = "fc.bias"
+TOKEN_MAPS = "freq_*.pt"
 
 
 class Eagle:
@@ -195,7 +196,7 @@ def write_token_map(folder: Path, export: Export) -> None:
 
 def token_map(path: Path) -> Path | None:
     """Return the path of the token map in a drafter's folder, if there is one."""
-    found = sorted(path.glob("freq_*.pt"))
+    found = sorted(path.glob(TOKEN_MAPS))
     if len(found) > 1:
         raise DataError(
             "the drafter's folder has several lists of draft tokens",

@@ -42,7 +42,7 @@ from ..models.drafters.mtp_families import FAMILIES, stored_views
 from ..models.target.head import TargetTensors
 from ..models.target.load import dtype_name
 from ..models.target.text_config import text_config
-from .eagle1 import has_targets_rows, restricted, token_map, write_token_map
+from .eagle1 import TOKEN_MAPS, has_targets_rows, restricted, token_map, write_token_map
 from .eagle3_folder import LM_HEAD, rounded_alike
 from .fields import CONFIG, read_config
 from .interface import Export, layout_folder
@@ -118,7 +118,10 @@ class Mtp:
                 copy_with(file, folder / file.name, inside)
             shutil.copyfile(target / CONFIG, folder / CONFIG)
             for file in sorted(target.iterdir()) if export.with_target else ():
-                if file.is_file() and file.name != MANIFEST and not (folder / file.name).exists():
+                kept = file.name != MANIFEST and not file.match(
+                    TOKEN_MAPS
+                )  # a list restricts another drafter
+                if file.is_file() and kept and not (folder / file.name).exists():
                     shutil.copyfile(file, folder / file.name)
             if limited:
                 write_token_map(folder, export)

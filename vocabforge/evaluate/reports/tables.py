@@ -206,6 +206,7 @@ def _fastest(results: Results) -> int | None:
 def load_table(results: Results) -> DataTable:
     """Return a table with one row per method and load."""
     names = [method.name for method in results.methods]
+    asked = results.answered * len(results.methods[0].summary.runs)
     rows = [
         [
             DataCell(one.method, look=names.index(one.method)),
@@ -213,7 +214,7 @@ def load_table(results: Results) -> DataTable:
             number(one.tokens_per_s, 1),
             number(one.speedup),
             number(one.accepted_length),
-            None if one.identical is None else f"{one.identical:,}",
+            None if one.identical is None else f"{one.identical:,} of {asked:,}",
             *(
                 number(None if value is None else 1e3 * value, 1)
                 for two in (one.first_token_s, one.token_s)
@@ -223,8 +224,9 @@ def load_table(results: Results) -> DataTable:
         for one in results.load
     ]
     columns = ["method<", "requests at once", "tokens/s", "speed-up", "accepted length", "identical"]
-    columns += ["first token, ms", "95%", "between tokens, ms", "95%"]
-    return DataTable("all requests together, by load", columns, rows).without_empty_columns()
+    columns += ["first token, ms", "95th percentile", "between tokens, ms", "95th percentile"]
+    note = "tokens/s: all tokens over the seconds in which a request was in progress, unlike the mean over questions"
+    return DataTable("all requests together, by load", columns, rows, note).without_empty_columns()
 
 
 def _plain(cell: DataCell, page: bool) -> DataCell:
@@ -249,10 +251,10 @@ def _vocabulary(method: MethodResults) -> DataCell:
 
 
 def position_table(results: Results) -> DataTable | None:
-    """Return a table of accepted lengths by the length of the text; None if all texts are in one range."""
+    """Return a table of accepted lengths by the length of the text; None if all texts are short."""
     methods = [one for one in results.methods[int(results.baseline) :] if one.summary.positions]
     ranges = sorted({(one.start, one.stop or 0) for method in methods for one in method.summary.positions})
-    if len(ranges) < 2:
+    if not ranges or ranges[-1][0] == 0:
         return None
     rows: list[list[object]] = []
     for start, stop in ranges:

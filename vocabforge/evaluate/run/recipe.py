@@ -18,6 +18,7 @@ from ...decode.build.recipe import DecodingRecipe
 from ...decode.interface import Wrap
 from ...decode.spec import DRAFT_MODEL, MethodSpec
 from ...decode.threads import choose_threads
+from ...layouts.eagle1 import token_map
 from ...models.heads.io import drafter_digest
 from ...models.target.fingerprint import target_fingerprint
 from ..benchmarks import Benchmark
@@ -39,8 +40,13 @@ def evaluation_of(
     only: Sequence[str] = (),
     wrap: Wrap | None = None,
 ) -> Evaluation:
-    """Build the evaluation of plain decoding and a recipe's methods over a benchmark."""
+    """Build the evaluation of plain decoding and a recipe's methods over a benchmark.
+
+    Raises:
+        UsageError: requests are to be decoded side by side by a target that decodes one at a time.
+    """
     sampled = settings.temperature > 0
+    models.model.new_cache(1, max(settings.concurrency))  # raise it before any question is asked
     made = recipe_methods(recipe, only, wrap=wrap, sampled=sampled, models=models)
     chosen = choose_threads([method.generator for method in made], wrap, sampled=sampled)
     device = str(models.model.device)
@@ -63,11 +69,14 @@ def parents_of(recipe: DecodingRecipe, methods: Sequence[str]) -> dict[str, str]
 
 
 def digest_of(path: Path) -> str:
-    """Return the hash of an artefact, of a model, or of the weights in a serving layout."""
+    """Return the hash of an artefact, of a model, or of the weights and draft tokens in a serving layout."""
     if (path / MANIFEST).is_file():
         return open_artifact(path, verify=False).content_hash
-    whole = kind_of(path) in (DRAFT_MODEL, "mtp")  # too large to hash all files
-    return target_fingerprint(path) if whole else drafter_digest(path)
+    kind = kind_of(path)
+    whole = kind in (DRAFT_MODEL, "mtp")  # too large to hash all files
+    digest = target_fingerprint(path) if whole else drafter_digest(path)
+    listed = None if kind == DRAFT_MODEL else token_map(path)
+    return digest if listed is None else hashlib.sha256((digest + sha256_file(listed)).encode()).hexdigest()
 
 
 def settings_of(spec: MethodSpec) -> str:

@@ -67,7 +67,7 @@ def run_methods(
         say(f"Resuming: {done:,} of {total:,} answers are in {kept.folder}{again}")
     try:
         alone = 1 if any(count == 1 for _, count in ahead) else 0
-        several = sum(count > 1 for _, count in ahead)
+        several = len({(method.name, run.number) for _, method, run in left if run.concurrency > 1})
         warm_ups = {"warm-up": len({name for name, _ in ahead}) if asking.by_method else alone + several}
         with ProgressBar(
             f"Evaluating {len(methods)} methods",
@@ -82,7 +82,7 @@ def run_methods(
             else:
                 if alone:
                     with bar.aside("warm-up"):
-                        loop.reserve()
+                        loop.reserve([one.generator for one in methods])
                         loop.warm_up(methods)
                 for index, question in enumerate(loop.questions):
                     loop.answer(index, question, bar)
@@ -169,9 +169,9 @@ class _Loop:
     def _key(question: Question, method: Method, run: Run) -> Key:
         return Key(run.number, question.question_id, method.name)
 
-    def reserve(self) -> None:
+    def reserve(self, generators: Sequence[Any]) -> None:
         """Reserve memory for the longest conversation, so that caches do not grow during timing."""
-        able = [reserve for one in self.methods if (reserve := getattr(one.generator, "reserve", None))]
+        able = [reserve for one in generators if (reserve := getattr(one, "reserve", None))]
         if not able:
             return
         settings, longest = self.asking.settings, 0
@@ -240,25 +240,27 @@ class _Loop:
         """Ask all questions with one method before the next, several at a time, for the runs under load."""
         for run in self.runs:
             for method in self.methods if run.concurrency > 1 else ():
-                todo = self._todo(self.questions, method, run)
-                if not todo:
-                    continue
-                assert method.beside is not None
-                decoder, load = method.beside(run.concurrency), Load(run.concurrency)
-                if self.asking.settings.warmup:
-                    with bar.aside("warm-up"):
-                        warm_up(todo, decoder, self.asking, run)
-                bar.update(note=f"{method.name}, {run.concurrency} requests")
-                try:
-                    for question, outcome in answer_together(todo, decoder, self.asking, run, load):
-                        if isinstance(outcome, TurnFailed):
-                            failure = self._failure(question, outcome, method, run)
-                            self._record(question, failure, method, run, bar)
-                        else:
-                            self._record(question, outcome, method, run, bar)
-                finally:
-                    if load.turns:
-                        self.kept.add_window({"method": method.name, "run": run.number, **load.row()})
+                if todo := self._todo(self.questions, method, run):
+                    self._answer_load(method, run, todo, bar)
+
+    def _answer_load(self, method: Method, run: Run, todo: Sequence[Question], bar: ProgressBar) -> None:
+        assert method.beside is not None
+        decoder, load = method.beside(run.concurrency), Load(run.concurrency)
+        with bar.aside("warm-up"):
+            self.reserve([decoder])
+            if self.asking.settings.warmup:
+                warm_up(todo, decoder, self.asking, run)
+        bar.update(note=f"{method.name}, {run.concurrency} requests")
+        try:
+            for question, outcome in answer_together(todo, decoder, self.asking, run, load):
+                if isinstance(outcome, TurnFailed):
+                    failure = self._failure(question, outcome, method, run)
+                    self._record(question, failure, method, run, bar)
+                else:
+                    self._record(question, outcome, method, run, bar)
+        finally:
+            if load.turns:
+                self.kept.add_window({"method": method.name, "run": run.number, **load.row()})
 
     def _answer_window(
         self, method: Method, run: Run, questions: Sequence[Question], bar: ProgressBar

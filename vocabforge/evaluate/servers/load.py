@@ -61,7 +61,9 @@ def describe_load(
             own = [one for one in windows if one["method"] == name and one["concurrency"] == level]
             known = [_speculation(one["speculation"]) for one in own if one["speculation"] is not None]
             total = totals[name, level] = total_of(known)
-            own = own or [_alone(rows)]
+            own = own or (
+                [_alone(rows)] if level == 1 else []
+            )  # a process may be killed before its window is kept
             seconds, tokens = sum(one["seconds"] for one in own), sum(one["new_tokens"] for one in own)
             speeds[name] = tokens / seconds if seconds else None
             base = speeds[evaluation.names[0]] if evaluation.baseline else None

@@ -86,6 +86,7 @@ class TransformersModel:
         self._hooked: set[int] = set()
         probe = SlotCache(text, 1, 1)
         self.config = _sizes(model, text, self.head, probe, self._mask_keys, source)
+        self._last_position = self.config.max_positions - 1 if self._has_position_table() else None
         self._replay = StateReplay(model) if self.config.recurrent else None
         self._check()
 
@@ -108,7 +109,7 @@ class TransformersModel:
                 "this target scales attention by one position for all rows, so it decodes one request at a time",
                 got=f"{batch} rows of {self.config.architecture}",
                 expected="1 row",
-                remedy="leave --batch out",
+                remedy="leave --batch or --rows out",
             )
         return SlotCache(self._text, batch, capacity, self._replay, self.device)
 
@@ -144,7 +145,10 @@ class TransformersModel:
         near = mask if window_mask is None else window_mask
         given: dict[str, Any] = {self._cache_name: whole, "attention_mask": self._masks(mask, near)}
         if self._positional:
-            given["position_ids"] = positions
+            # Draft nodes may lie beyond the last position of a request, and draft models beyond their context.
+            given["position_ids"] = (
+                positions.clamp(max=self._last_position) if self._last_position else positions
+            )
         self._hook(aux_layers)
         self._wanted = aux_layers
         hidden = self._run(ids, given).to(self.device)
@@ -154,6 +158,14 @@ class TransformersModel:
         self._wanted = ()
         self._kept.clear()
         return TargetOutput(hidden, aux)
+
+    def _has_position_table(self) -> bool:
+        """Return whether positions are rows of a table (GPT-2, GPT-J) that ends at the limit."""
+        base, size = self.model.base_model, self.config.max_positions
+        tables = [one.weight for one in base.modules() if isinstance(one, nn.Embedding)]
+        tables += [one for one in base.buffers() if one.dim() == 2]
+        # OPT's has two more rows.
+        return any(size <= len(one) <= size + 2 for one in tables if one is not self.embedding)
 
     def _run(self, ids: Tensor, given: dict[str, Any]) -> Tensor:
         """Run the model without its LM head: (B, T) ids -> (B, T, H) input of the head."""
