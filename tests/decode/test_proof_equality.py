@@ -47,8 +47,11 @@ def prompts_for(count: int, longest: int = 40) -> list[list[int]]:
         chosen = lines[:: max(1, len(lines) // count)][:count]
         return [tokenizer.encode(json.loads(line)["turns"][0]).ids[:longest] for line in chosen]
     draw = random.Random(5)
-    phrases = [[draw.randrange(VOCAB) for _ in range(draw.randint(1, 9))] for _ in range(count)]
-    return [(phrase * 9)[: draw.randint(1, longest)] for phrase in phrases]
+    prompts = []
+    for _ in range(count):
+        phrase = [draw.randrange(VOCAB) for _ in range(draw.randint(1, 9))]
+        prompts.append((phrase * 9)[: draw.randint(1, longest)])
+    return prompts
 
 
 class Models:

@@ -131,8 +131,8 @@ class DrafterConfig(StrictModel):
             types differ); ``plain`` has no context extension.
         rope_theta: base of ``plain``; default 10,000.
         num_layers: decoder layers; default 1 (EAGLE-3), 5 (DFlash, DSpark) or 4 (P-EAGLE).
-        sliding_window: number of positions that an EAGLE-3 drafter attends to; default: all. A drafter trained
-            on short rows then accepts as much far behind their length. Other kinds reject the key.
+        sliding_window: number of positions that an EAGLE-3 drafter attends to; default: all. For texts far longer
+            than the rows. Other kinds reject the key.
         fc_norm: EAGLE-3.1: RMSNorm over each layer's features before ``fc``. Default false, as for the
             following switches, which apply to EAGLE-3 and P-EAGLE.
         norm_output: EAGLE-3.1: feed back the state after the final norm.

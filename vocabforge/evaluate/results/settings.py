@@ -15,7 +15,7 @@ WARMUP_RUNS = 3
 
 @dataclass(frozen=True)
 class Run:
-    """A pass over all questions: number from 1, seed, repeat of the seed, concurrency (servers only)."""
+    """A pass over all questions: number from 1, seed, repeat of the seed, number of requests at once."""
 
     number: int
     seed: int
@@ -33,8 +33,8 @@ class RunSettings:
         system: system message of conversations without their own.
         seeds: seeds of the passes over all questions, each repeated ``repeats`` times; empty means the
             sampling's seed.
-        concurrency: number of concurrent questions; several for a load sweep of a server. The first is used
-            for the figures, the others only for the load's.
+        concurrency: number of requests at once; several for a load sweep. The first is used for the figures, the
+            others only for the load's.
 
     Raises:
         UsageError: greedy decoding has several seeds, a seed is repeated, or ``repeats`` is below 1.

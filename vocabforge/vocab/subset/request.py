@@ -16,11 +16,13 @@ class SelectRequest(StrictModel):
     )
     counts_text: Path | None = option(
         None,
-        "Instead of --counts: a text file with one count per line, by token id. Needs --tokenizer.",
+        "Instead of --counts: a text file, line n + 1 the count of id n. Needs --tokenizer, or --target with one.",
         "FILE",
     )
     from_list: Path | None = option(
-        None, "Instead of --counts: import an FR-Spec list (.pt) unchanged. Needs --tokenizer.", "FILE"
+        None,
+        "Instead of --counts: import an FR-Spec list (.pt) unchanged. Needs --tokenizer, or --target with one.",
+        "FILE",
     )
     tokenizer: TokenizerPath | None = option(None, "Tokenizer of an imported file.", "PATH")
     domain: tuple[str, ...] = option(
