@@ -27,6 +27,7 @@ from .results.schema import (
 )
 from .results.settings import run_files
 from .results.summary import retokenised_counts, summarise_runs
+from .servers.load import describe_load
 
 if TYPE_CHECKING:
     from .evaluation import Evaluation
@@ -52,11 +53,7 @@ def build_results(
     }
     with ProgressBar("compute intervals"):
         methods = _methods(evaluation, files, rows)
-    served: dict[str, Any] = {}
-    if windows or len(settings.concurrency) > 1:
-        from .servers.load import describe_load
-
-        served, methods = describe_load(folder, evaluation, methods, windows)
+    served, methods = describe_load(folder, evaluation, methods, windows)
     return Results(
         vocabforge=__version__,
         created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),

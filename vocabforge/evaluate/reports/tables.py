@@ -226,7 +226,7 @@ def load_table(results: Results) -> DataTable:
     columns = ["method<", "requests at once", "tokens/s", "speed-up", "accepted length", "identical"]
     columns += ["first token, ms", "95th percentile", "between tokens, ms", "95th percentile"]
     note = "tokens/s: all tokens over the seconds in which a request was in progress, unlike the mean over questions"
-    return DataTable("all requests together, by load", columns, rows, note).without_empty_columns()
+    return DataTable("latency and throughput by load", columns, rows, note).without_empty_columns()
 
 
 def _plain(cell: DataCell, page: bool) -> DataCell:
