@@ -94,13 +94,13 @@ def test_hybrids(place: Path) -> None:
     assert {plan.by: plan.levels for plan in plans["run"]} == {"eagle3": 5, "n-gram": 10}
     assert "EAGLE-3 + n-gram" in found["run"].description
     assert "40 tokens" in found["run+v"].description
-    assert "bandit control" in found["run"].description
+    assert "adaptive control" in found["run"].description
     assert "adaptive control" in found["n-gram"].description
     outputs_of(found)
-    spec = {"drafter": str(place / "a"), "proposer": "eagle3+n-gram", "control": "bandit"}
+    spec = {"drafter": str(place / "a"), "proposer": "eagle3+n-gram", "control": "bandit"}  # its former name
     recipe = DecodingRecipe.model_validate({"target": str(place / "t"), "methods": {"both": spec}})
     assert recipe.methods["both"].hybrid
-    assert {recipe.methods["both"].on(one, trained=True).control for one in ("cpu", "cuda")} == {"bandit"}
+    assert {recipe.methods["both"].on(one, trained=True).control for one in ("cpu", "cuda")} == {"adaptive"}
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_hybrids(place: Path) -> None:
         ({"proposer": ["n-gram+eagle9"]}, "no such proposer"),
         ({"proposer": ["n-gram+n-gram"]}, "make no hybrid"),
         ({"proposer": ["slem+n-gram"]}, "make no hybrid"),
-        ({"proposer": ["n-gram+early-exit"], "control": "adaptive"}, "choice of the proposer"),
+        ({"proposer": ["n-gram+early-exit"], "control": "fixed"}, "choice of the proposer"),
         ({"proposer": ["eagle3+n-gram"]}, "no drafter that drafts so"),
     ],
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,31 +11,26 @@ from hypothesis import strategies as st
 
 from tests.decode.control_worlds import chain_plans, linear_cost, random_world
 from vocabforge.core.errors import UsageError
-from vocabforge.decode.control import bandit
-from vocabforge.decode.control import control as controls
-from vocabforge.decode.control.bandit import BanditControl
-from vocabforge.decode.control.control import AdaptiveControl, CycleFigures, FixedControl, make_control
+from vocabforge.decode.control import adaptive
+from vocabforge.decode.control.adaptive import AdaptiveControl
+from vocabforge.decode.control.control import CycleFigures, FixedControl, make_control
 from vocabforge.decode.interface import PLAIN_PLAN, Plan
 
-BOTH = pytest.mark.parametrize("make", [AdaptiveControl, BanditControl])
 
-
-@BOTH
-def test_the_same_observations_give_the_same_plans(make: Any) -> None:
+def test_the_same_observations_give_the_same_plans() -> None:
     chosen = []
     for _ in range(2):
         world, plans = random_world(7)
-        world.run(make(plans), 600)
+        world.run(AdaptiveControl(plans), 600)
         chosen.append(world.chosen)
     assert chosen[0] == chosen[1]
 
 
-@BOTH
-def test_given_costs_make_the_clock_irrelevant(make: Any) -> None:
+def test_given_costs_make_the_clock_irrelevant() -> None:
     plans, cost = chain_plans(5), linear_cost(0.1, 0.1, 0.1)
     chosen = []
     for noise in (0.0, 3.0):
-        control = make(plans, {plan: cost(plan) for plan in [PLAIN_PLAN, *plans[1:]]})
+        control = AdaptiveControl(plans, {plan: cost(plan) for plan in [PLAIN_PLAN, *plans[1:]]})
         rng, seen = np.random.default_rng(0), []
         for _ in range(500):
             plan = control.plan()
@@ -58,7 +52,6 @@ _plans = st.lists(
 )
 
 
-@BOTH
 @settings(max_examples=60, deadline=None)
 @given(
     _plans,
@@ -69,16 +62,17 @@ _plans = st.lists(
     st.integers(1, 3),
 )
 def test_whatever_is_observed_the_plan_is_allowed(
-    make: Any, plans: list[Plan], cycles: list[tuple[list[int], float, int, bool]], wait: int
+    plans: list[Plan], cycles: list[tuple[list[int], float, int, bool]], wait: int
 ) -> None:
-    with pytest.MonkeyPatch.context() as patch:  # probes after a few cycles, nothing carried over
-        patch.setattr(controls, "FIRST_WAIT", wait)
-        patch.setattr(controls, "CARRY", 0.0)
-        patch.setattr(controls, "HALF_LIFE", 1.5)
-        patch.setattr(controls, "LONGEST_WAIT", 4)
-        patch.setattr(bandit, "STALE", 2.0)
-        patch.setattr(bandit, "DOUBT", 1.0)
-        control = make(plans)
+    with (
+        pytest.MonkeyPatch.context() as patch
+    ):  # plain decoding again after a few cycles, nothing carried over
+        patch.setattr(adaptive, "RENEW", wait)
+        patch.setattr(adaptive, "CARRY", 0.0)
+        patch.setattr(adaptive, "HALF_LIFE", 1.5)
+        patch.setattr(adaptive, "STALE", 2.0)
+        patch.setattr(adaptive, "DOUBT", 1.0)
+        control = AdaptiveControl(plans)
         for accepted, seconds, other, begin in cycles:
             if begin:
                 control.begin()

@@ -15,7 +15,7 @@ from tests.decode.drafting import make_drafter
 from tests.decode.node_support import PROMPTS, load_tiny, noisy, plain
 from tests.shares import by_default
 from vocabforge.core.errors import UsageError
-from vocabforge.decode.control.bandit import BanditControl
+from vocabforge.decode.control.adaptive import AdaptiveControl
 from vocabforge.decode.control.control import CycleFigures
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.interface import PLAIN_PLAN, Plan
@@ -128,7 +128,7 @@ def test_each_drafts_as_it_would_alone(world: World, names: Sequence[str], optio
 def test_a_bandit_over_both_uses_both(world: World) -> None:
     """Whatever the clock says, greedy output stays, and every arm's cost is known after a while."""
     hybrid = world.hybrid(("eagle3", "n-gram"), CHAIN)
-    control = BanditControl(hybrid.plans())
+    control = AdaptiveControl(hybrid.plans())
     decoder = Decoder(world.target, hybrid, rows=2, control=control)
     asked = [Request(prompt, 60) for prompt in PROMPTS]
     assert [one.token_ids for one in decoder.generate_batch(asked)] == plain(world.target, asked)

@@ -39,6 +39,12 @@ NgramSizes = Annotated[
 ]
 Text = Annotated[str, BeforeValidator(lambda value: str(value) if type(value) is int else value)]
 
+
+def _former_control(value: Any) -> Any:
+    """Map the former name of adaptive control over joined proposers, which recipes may contain."""
+    return "adaptive" if value == "bandit" else value
+
+
 SHORT_CHAIN = 4  # draft tokens that a CPU verifies at little cost
 
 
@@ -149,11 +155,11 @@ class MethodSpec(StrictModel):
         "Tokenizer folder for a draft model without its own tokenizer.",
         extra={"drafter": [DRAFT_MODEL]},
     )
-    control: Literal["fixed", "adaptive", "bandit"] | None = option(
+    control: Annotated[Literal["fixed", "adaptive"], BeforeValidator(_former_control)] | None = option(
         None,
-        "fixed drafts the full size in every cycle; adaptive drafts what pays off, down to nothing; bandit also "
-        "chooses between joined proposers [default: bandit for joined proposers, adaptive on a CPU at "
-        "temperature 0, else fixed].",
+        "fixed drafts the full size in every cycle; adaptive drafts what pays off, down to nothing, and chooses "
+        "between joined proposers [default: adaptive for joined proposers and on a CPU at temperature 0, else "
+        "fixed].",
     )
     verifier: str | None = option(
         None,
@@ -226,8 +232,8 @@ class MethodSpec(StrictModel):
         project's kinds, not a language model. ``most_levels``: the maximum depth that it can draft, None
         without a limit.
         """
-        alone = "adaptive" if device == "cpu" and not sampled else "fixed"
-        control = self.control or ("bandit" if self.hybrid else alone)
+        measures = self.hybrid or (device == "cpu" and not sampled)
+        control = self.control or ("adaptive" if measures else "fixed")
         spec = self.model_copy(update={"control": control})
         if chains and self.tree in (None, "auto") and self.drafter is not None:
             return spec.without("topk", "total_nodes").model_copy(update={"tree": "chain"})

@@ -255,11 +255,11 @@ def _check_proposer(name: str, kinds: Sequence[str], control: str | None) -> Non
             expected="at most one proposer that needs a drafter, of the target's vocabulary, and n-gram or early-exit",
             source="--proposer",
         )
-    if len(parts) > 1 and control in ("fixed", "adaptive"):
+    if len(parts) > 1 and control == "fixed":
         raise UsageError(
             "a hybrid's cycles need a choice of the proposer",
-            got=f"--control {control} with --proposer {name}",
-            expected="--control bandit",
+            got=f"--control fixed with --proposer {name}",
+            expected="--control adaptive",
             remedy="leave --control out",
         )
     if drafting and not any(drafting[0] in FITTING[kind] for kind in kinds):

@@ -1,7 +1,7 @@
 """Several proposers in one decoder: each cycle's plan selects one, and all receive the committed tokens.
 
 A control selects the arm (a trained drafter, n-grams, an early exit, and the length), see
-``control/bandit.py``. Its choice depends only on past cycles, so the output keeps the target's distribution.
+``control/adaptive.py``. Its choice depends only on past cycles, so the output keeps the target's distribution.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""A bandit over proposers and sizes: each cycle uses the arm that may commit the most tokens per second.
+"""Adaptive control, a bandit: each cycle uses the arm that may commit the most tokens per second.
 
 An arm is a plan of one proposer, or plain decoding. A cycle takes the best arm that has anything to draft, so
-n-grams draft if the text repeats itself, and another proposer drafts otherwise. The idea is from BanditSpec
-(Hou et al. 2025), which chooses a drafter and its length by upper confidence bounds. Here, the bound is on
-tokens per measured second, evidence fades as in discounted UCB (Garivier and Moulines 2011), arms of one
-proposer share evidence (``estimates.py``), and exploration may lose at most a set share of the time.
+n-grams draft if the text repeats itself, and another proposer drafts otherwise. Drafting as much as pays off,
+down to nothing, is the idea of Nightjar (Li et al. 2025). BanditSpec (Hou et al. 2025) chooses a drafter and
+its length by upper confidence bounds. Here, the bound is on tokens per measured second, evidence fades as in
+discounted UCB (Garivier and Moulines 2011), arms of one proposer share evidence (``estimates.py``), and
+exploration may lose at most a set share of the time.
 """
 
 from __future__ import annotations
@@ -13,9 +14,15 @@ import math
 from collections.abc import Mapping, Sequence
 
 from ..interface import PLAIN_PLAN, Plan
-from .control import CARRY, CHANGE, FIRST, HALF_LIFE, CycleFigures, Estimate, Ready, distinct
+from .control import CycleFigures, Estimate, Ready, distinct
 from .estimates import SECONDS, CostEstimates, TokenEstimates
 
+HALF_LIFE = 64.0  # cycles after which an accepted or rejected draft counts half
+CARRY = 0.5  # share at which the past counts when new requests begin
+CHANGE = 1.25  # the cost of the arm in use has changed if it rose or fell by this factor
+FIRST = (
+    3  # cycles to measure the largest plan of each proposer, and plain decoding, before any choice by cost
+)
 BLOCK = 4  # cycles between decisions
 # Cycles after which plain decoding is measured again: its seconds decide whether drafting pays off.
 RENEW = 128
@@ -74,7 +81,7 @@ class _Arms:
         return found
 
 
-class BanditControl:
+class AdaptiveControl:
     """Control that chooses the arm with the largest bound among those that have anything to draft.
 
     The plans depend only on the observations.
