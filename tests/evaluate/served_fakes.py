@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 DRAFTED = 3
@@ -278,8 +279,14 @@ if __name__ == "__main__":
     options.add_argument("--fails", action="store_true")
     options.add_argument("--slow", type=float, default=0.0)
     options.add_argument("--plain", action="store_true")
+    options.add_argument("--drafter", type=Path)
     given = options.parse_args()
     print(f"args: {vars(given)}", flush=True)
+    if given.drafter is not None:
+        print(
+            f"architectures {json.loads((given.drafter / 'config.json').read_text('utf-8'))['architectures']}"
+        )
+        sys.stdout.flush()
     if given.fails:
         sys.exit("CUDA error: no such device")
     with FakeInference(

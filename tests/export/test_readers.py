@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,36 @@ def test_the_layers_that_each_captures(
     body = json.loads((path / "config.json").read_text("utf-8"))
     assert read(tiny, "sglang", path).layers == sglang == sglang_captures(body, 8)
     assert read(tiny, "vllm", path).layers == vllm == vllm_captures(body, 8)
+
+
+def test_vllms_other_model_runner_takes_the_default(tiny: Tiny, good: Path, tmp_path: Path) -> None:
+    """Warned of if the list inside ``eagle_config``, which only one of its runners reads, is another."""
+    for inside, warned in (([4, 5, 6], True), ([2, 4, 5], False)):
+        fields = {LAYER_IDS: None, "eagle_config": {LAYER_IDS: inside}}
+        path = changed(good, tmp_path / str(inside), config=lambda body, fields=fields: body.update(fields))
+        problems = read(tiny, "vllm", path).problems
+        assert any("captures inputs [2, 4, 5]" in one.found for one in problems) == warned
+
+
+@pytest.mark.parametrize(
+    ("architecture", "listed", "captured"),
+    [
+        ("LlamaForCausalLM", [2, 4, 5], (2, 4, 5)),
+        ("DeepseekV3ForCausalLM", [1, 3, 4], (1, 3, 4)),  # it starts with 1
+        ("DeepseekV3ForCausalLM", [2, 4, 5], (1, 3, 4)),
+        ("Glm4MoeLiteForCausalLM", [3, 4, 5], (2, 3, 4)),
+        ("GptOssForCausalLM", [2, 4, 6], (2, 4, 6)),
+        ("GptOssForCausalLM", [2, 4, 8], (1, 3, 7)),  # it names the boundary behind the last layer
+    ],
+)
+def test_the_targets_in_which_sglang_adds_nothing(
+    tiny: Tiny, good: Path, tmp_path: Path, architecture: str, listed: list[int], captured: tuple[int, ...]
+) -> None:
+    path = changed(
+        good, tmp_path / "x", config=lambda body: body.update({"eagle_config": {LAYER_IDS: listed}})
+    )
+    side = dataclasses.replace(tiny.side, config={**tiny.side.config, "architectures": [architecture]})
+    assert reader_of("sglang").read(open_folder(path), side).layers == captured
 
 
 def test_what_each_shares_of_the_target(tiny: Tiny, tmp_path: Path) -> None:

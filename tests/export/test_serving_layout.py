@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from pathlib import Path
@@ -18,7 +19,7 @@ from vocabforge.core.errors import MismatchError
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.proposers.registry import tree_proposer
 from vocabforge.decode.tree import TreeSettings
-from vocabforge.layouts.eagle3 import SglangEagle3
+from vocabforge.layouts.eagle3 import SglangEagle3, serving_config
 from vocabforge.layouts.interface import Export
 from vocabforge.layouts.layer_ids import read_layers
 from vocabforge.layouts.registry import load_drafter
@@ -122,6 +123,18 @@ def test_layers_that_servers_do_not_capture_are_refused(
     with pytest.raises(MismatchError, match="cannot express these auxiliary layers"):
         write(tmp_path / "e", make(HFTarget.load(folder, aux_layers=layers), False), folder)
     assert not (tmp_path / "e").exists()
+
+
+def test_layers_that_sglang_numbers_otherwise_for_this_target_are_refused() -> None:
+    """Its DeepSeek class adds 1 only to a list that starts with 1."""
+    target = {
+        "model_type": "llama",
+        "num_hidden_layers": cases.LAYERS,
+        "architectures": ["DeepseekV3ForCausalLM"],
+    }
+    for layers, named in (((1, 4, 7), None), ((2, 4, 7), "SGLang would capture other layers")):
+        with contextlib.nullcontext() if named is None else pytest.raises(MismatchError, match=named):
+            serving_config(config_of(aux_layers=layers), target, torch.float32)
 
 
 @pytest.mark.parametrize("form", ["norm_before_residual", "qk_norm"])

@@ -20,6 +20,13 @@ class TrainRequest(StrictModel):
         "KEY.SUB=VALUE",
         positional=True,
     )
+    dry_run: str | None = option(
+        None,
+        "Do not train: export an untrained drafter, start this server with it, ask one question and check that it "
+        "drafts. `{port}` and an export format in braces, as `{sglang-eagle3}`, are replaced by the port and the "
+        "drafter's folder.",
+        "COMMAND",
+    )
 
 
 def train_drafter(
@@ -61,6 +68,13 @@ def train_drafter(
         facts = plan_training(settings)
         facts["served_by"] = served_forms(facts["drafter"], settings.drafter.vocab, settings.target)
         print_plan("train-drafter", facts, as_json=as_json)
+        return
+    if recipe.dry_run is not None:
+        from ..export.dry_run import dry_run
+
+        facts = dry_run(settings, recipe.dry_run)
+        if as_json:
+            print_json(facts)
         return
     path = run_training(settings, fresh=fresh)
     if path is None:

@@ -25,7 +25,7 @@ from .servers.registry import READERS, open_folder, read_as, reader_of
 from .servers.types import ServedTarget
 
 # Kind of drafter -> layouts that servers read.
-_SERVED = {
+SERVED = {
     "eagle3": ("sglang-eagle3", "speculators-eagle3", "gguf"),
     "eagle1": ("eagle", "fr-spec"),
     "medusa": ("medusa",),
@@ -81,7 +81,7 @@ def served_forms(drafter: Mapping[str, Any], vocab: Path | None, target: Path) -
         }
     forms = {}
     with tempfile.TemporaryDirectory() as folder:
-        for name in _SERVED.get(kind, ()):
+        for name in SERVED.get(kind, ()):
             try:
                 forms[name] = _servers_of(name, Path(folder) / name, export, layers)
             except (MismatchError, UsageError) as error:

@@ -38,7 +38,7 @@ from .eagle3_folder import (
 )
 from .fields import CONFIG, decoder_fields, flag, read_config, read_sizes, write_files
 from .interface import Export, layout_folder
-from .layer_ids import LAYER_IDS, as_inputs, as_outputs, check_expressible, read_layers
+from .layer_ids import LAYER_IDS, as_inputs, as_outputs, check_expressible, read_layers, sglang_inputs
 
 # VocabForge's classes for vLLM, by whether q and k are normalised; registered in serve/vllm/plugin.py.
 WITH_HEAD = {False: "VocabForgeLlamaEagle3", True: "VocabForgeQwen3Eagle3"}
@@ -91,12 +91,20 @@ class SglangEagle3:
 def serving_config(config: Eagle3Config, target: Mapping[str, Any], dtype: torch.dtype) -> dict[str, Any]:
     """Return the layout's ``config.json``: a Llama with the drafter's sizes."""
     _check_form(config)
+    layers = int(text_config(target).num_hidden_layers)
     check_expressible(
         config.aux_layers,
-        int(text_config(target).num_hidden_layers) - 2,  # SGLang captures layer inputs
+        layers - 2,  # SGLang captures layer inputs
         layout="the EAGLE-3 serving layout",
         remedy="train with other drafter.aux_layers; --format speculators-eagle3 (vLLM) takes the last layer too",
     )
+    if sglang_inputs(as_outputs(config.aux_layers), target, layers) != as_inputs(config.aux_layers):
+        raise MismatchError(
+            "SGLang would capture other layers of this target",
+            got=f"outputs of layers {list(config.aux_layers)} (0-based)",
+            expected="a list that starts with layer 1: SGLang reads any other list of this target differently",
+            remedy="train with drafter.aux_layers that start with 1; --format speculators-eagle3 serves it in vLLM",
+        )
     return config_body(config, target, dtype)
 
 

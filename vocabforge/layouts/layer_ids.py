@@ -3,10 +3,15 @@
 Ours are 0-based layer **outputs**. Servers capture layer inputs, so our output i is their input i + 1.
 A ``config.json`` may list layers in two places under the same key:
 
-- Inside ``eagle_config``: SGLang reads this list only, as outputs, and adds 1 to each (in its Llama, Qwen and
-  other models; its GLM-4 lite model adds 1 only if the list starts with 1).
-- At the top level: vLLM and speculators read this list first, as inputs, and add nothing. If it is missing,
-  vLLM reads the list inside ``eagle_config``, also as inputs.
+- Inside ``eagle_config``: SGLang reads this list only, as outputs, and adds 1 to each, except for some targets
+  (:func:`sglang_inputs`).
+- At the top level: vLLM, speculators and llama.cpp's converter read this list, as inputs, and add nothing. If
+  it is missing, vLLM's V1 model runner reads the list inside ``eagle_config``, also as inputs. Its V2 runner,
+  the default on GPUs, and the converter take the default.
+
+Read in the sources of SGLang 0.5.23 (``set_eagle3_layers_to_capture`` in ``srt/models/*.py``), vLLM 0.32 and
+0.33 (``v1/worker/gpu_model_runner.py``, ``v1/worker/gpu/spec_decode/eagle/eagle3_utils.py``) and llama.cpp
+0.5.0-dev (``conversion/llama.py``).
 
 A folder with both lists, each in its reader's numbering, means the same layers in every server.
 """
@@ -22,6 +27,9 @@ from ..core.errors import DataError, MismatchError
 
 LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
 _EAGLE = "eagle_config"
+# Targets whose class in SGLang adds 1 only to a list that starts with 1: deepseek_v2.py and what derives from
+# it, glm4_moe_lite.py.
+_FROM_ONE = ("DeepseekV2", "DeepseekV3", "GlmMoeDsa", "MistralLarge3", "KimiK25", "Glm4MoeLite")
 
 
 @dataclass(frozen=True)
@@ -44,6 +52,18 @@ def as_outputs(layers: Iterable[int]) -> list[int]:
 def as_inputs(layers: Iterable[int]) -> list[int]:
     """Convert our layers to the top-level list of vLLM and speculators."""
     return [layer + 1 for layer in layers]
+
+
+def sglang_inputs(listed: Sequence[int], target: Mapping[str, Any], num_layers: int) -> list[int]:
+    """Return the layer inputs that SGLang captures for a list inside ``eagle_config``.
+
+    Args:
+        target: the target's ``config.json``.
+    """
+    named = str((target.get("architectures") or [""])[0])
+    kept = named.startswith(_FROM_ONE) and listed[0] != 1
+    kept |= named.startswith("GptOss") and max(listed) == num_layers  # gpt_oss.py
+    return list(listed) if kept else as_inputs(listed)
 
 
 def default_layers(num_layers: int) -> tuple[int, ...]:

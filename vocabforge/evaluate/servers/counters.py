@@ -1,4 +1,4 @@
-"""Servers' counters of speculation: vLLM's ``/metrics`` and SGLang's ``spec_tokens_details``."""
+"""Servers' counters of speculation: vLLM's ``/metrics``, SGLang's ``spec_tokens_details``, llama.cpp's ``timings``."""
 
 from __future__ import annotations
 
@@ -131,6 +131,23 @@ def read_details(details: Mapping[str, Any]) -> Speculation:
         _count(details["spec_num_correct_drafts"]),
         by_depth,
     )
+
+
+def read_timings(timings: Mapping[str, Any]) -> Speculation | None:
+    """Parse llama.cpp's ``timings`` of one request; None if nothing was drafted.
+
+    Every pass of the target gives a token beside the accepted ones; the first token is the prompt's.
+
+    Raises:
+        LookupError, ValueError: the format is different.
+
+    Source: ``tools/server/server-common.cpp`` of llama.cpp 0.5.0-dev.
+    """
+    if "draft_n" not in timings:
+        return None
+    accepted = _count(timings["draft_n_accepted"])
+    verifications = max(0, _count(timings["predicted_n"]) - 1 - accepted)
+    return Speculation(verifications, _count(timings["draft_n"]), accepted, ())
 
 
 def _count(value: Any) -> int:

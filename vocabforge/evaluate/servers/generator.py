@@ -18,7 +18,7 @@ from ...corpus.regenerate.server import Refused, Server, TooSlow, TryAgain, Unus
 from ...decode.request import Generation, SamplingParams
 from ..results.schema import ServerFacts
 from ..run.request import MustStop
-from .counters import Reading, Speculation, read_details, read_metrics, total_of
+from .counters import Reading, Speculation, read_details, read_metrics, read_timings, total_of
 
 _ATTEMPTS = 5
 _LATE_S = 5.0  # counters may lag behind a finished answer
@@ -334,6 +334,8 @@ class ServerGenerator:
                         "ask the server itself, not a router of several models",
                     )
                 usage = dict(event.get("usage") or usage)
+                if (timings := event.get("timings")) is not None:
+                    made.speculation = read_timings(timings)
                 extra = event.get("sglext") or {}
                 if (details := extra.get("spec_tokens_details")) is not None:
                     made.speculation = read_details(details)

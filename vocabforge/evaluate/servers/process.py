@@ -26,7 +26,7 @@ _SAY_EVERY_S = 15.0
 _STOP_S = 20.0
 
 
-def split_command(text: str) -> list[str]:
+def split_command(text: str, source: str = "--start") -> list[str]:
     """Split a command into words like a shell, without running a shell.
 
     Raises:
@@ -35,30 +35,33 @@ def split_command(text: str) -> list[str]:
     try:
         words = shlex.split(text)
     except ValueError as error:
-        raise UsageError("the command cannot be read", got=error, source="--start") from error
+        raise UsageError("the command cannot be read", got=error, source=source) from error
     if not any("{port}" in word for word in words):
         raise UsageError(
             "the server's command has no place for its port",
             got=hide_secrets(text),
             expected="{port}, where the command takes its port: --port {port}",
-            source="--start",
+            source=source,
         )
     return words
 
 
 @contextlib.contextmanager
-def started(name: str, command: str, log: Path, *, key: str | None, health_s: float) -> Iterator[str]:
+def started(
+    name: str, command: str, log: Path, *, key: str | None, health_s: float, source: str = "--start"
+) -> Iterator[str]:
     """Start a server, wait until it is healthy, yield its address, and finally stop its process group.
 
     Args:
         log: receives the server's output, with keys replaced.
         health_s: maximum number of seconds to start.
+        source: option that has the command, for messages.
 
     Raises:
         VocabForgeError: the server cannot be started, exits, or does not become healthy.
     """
     port = _free_port()
-    words = [word.replace("{port}", str(port)) for word in split_command(command)]
+    words = [word.replace("{port}", str(port)) for word in split_command(command, source)]
     hidden = [*secrets_of(command), *([key] if key else [])]
     with disk_errors(log):
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -78,7 +81,7 @@ def started(name: str, command: str, log: Path, *, key: str | None, health_s: fl
         raise UsageError(
             f"the server of {name} cannot be started",
             got=f"{error.strerror}: {words[0]}",
-            source="--start",
+            source=source,
             remedy="no shell runs the command: give a program and its arguments",
         ) from error
     last: deque[str] = deque(maxlen=_SHOWN_LINES)
@@ -139,7 +142,7 @@ def _wait_until_healthy(
                     f"the server of {name} ended before it was ready (exit code {code})",
                     got="\n    ".join(["its last lines", *last]),
                     source=log,
-                    remedy="run the command of --start by hand, and fix it",
+                    remedy="run the server's command by hand, and fix it",
                 )
             with contextlib.suppress(TryAgain, Refused, Unusable):
                 server.exchange("GET", f"{url.removesuffix('/v1')}/health", None)

@@ -1,8 +1,9 @@
 """How SGLang reads folders of ``LlamaForCausalLMEagle3`` and ``LlamaForCausalLMEagle``.
 
 Behaviour of SGLang 0.5: the list of layers is ``eagle_config.eagle_aux_hidden_state_layer_ids`` only, and
-holds outputs. Unknown tensors are skipped and missing ones stay uninitialised, both without an error. The
-embedding is always the target's; the LM head is the target's if ``draft_vocab_size`` is null.
+holds outputs, with exceptions by target. Unknown tensors are skipped and missing ones stay uninitialised, both
+without an error. The embedding is always the target's; the LM head is the target's if ``draft_vocab_size`` is
+null.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from ...layouts.layer_ids import LAYER_IDS, as_inputs, default_layers
+from ...layouts.layer_ids import LAYER_IDS, as_inputs, default_layers, sglang_inputs
 from .settings import check_ids, check_layers, configuration, eagle3_sizes, map_rows, sizes_of
 from .types import LAYERS_FROM, Folder, Reader, Served, ServedTarget
 from .weights import EMBEDDING, HEAD, KeyPlace, conclude, load, slots_of
@@ -36,10 +37,13 @@ def _eagle3(served: Served, folder: Folder, config: Any, target: ServedTarget) -
     eagle = getattr(config, "eagle_config", None) or {}
     listed = eagle.get(LAYER_IDS)
     n_aux = getattr(config, "num_aux_hidden_states", None) or (len(listed) if listed else 3)
-    served.layers = check_layers(
-        served, as_inputs(listed or default_layers(target.layers)), target.layers, last=False
-    )
-    served.facts[LAYERS_FROM] = f"eagle_config.{LAYER_IDS} (outputs)" if listed else "the server's default"
+    inputs = as_inputs(default_layers(target.layers))
+    if listed:
+        inputs = sglang_inputs(listed, target.config, target.layers)
+    last = "GptOssForCausalLM" in (target.config.get("architectures") or ())
+    served.layers = check_layers(served, inputs, target.layers, last=last)
+    taken = "inputs, for this target" if inputs == listed else "outputs"
+    served.facts[LAYERS_FROM] = f"eagle_config.{LAYER_IDS} ({taken})" if listed else "the server's default"
     _check_aux(served, eagle, n_aux)
     if "draft_vocab_size" not in folder.body:
         served.fail(

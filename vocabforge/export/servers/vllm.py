@@ -1,9 +1,9 @@
 """How vLLM reads folders of EAGLE-3 (serving layout and speculators layout) and EAGLE-1/2.
 
-Behaviour of vLLM 0.33: the list of layers is the top-level ``eagle_aux_hidden_state_layer_ids``, or that of
-``eagle_config`` if the former is missing. Both hold layer inputs, and the layers are sorted. Unknown tensors
-are an error; missing ones stay uninitialised. A missing embedding or LM head is the target's; a stored one is
-kept.
+Behaviour of vLLM 0.32 and 0.33: the list of layers is the top-level ``eagle_aux_hidden_state_layer_ids``, or
+that of ``eagle_config`` if the former is missing (V1 model runner; V2 takes the default). Both hold layer
+inputs, and the layers are sorted. Unknown tensors are an error; missing ones stay uninitialised. A missing
+embedding or LM head is the target's; a stored one is kept.
 """
 
 from __future__ import annotations
@@ -110,7 +110,14 @@ def _eagle3(served: Served, folder: Folder, config: Any, target: ServedTarget) -
     eagle = getattr(config, "eagle_config", None) or {}
     top = getattr(config, LAYER_IDS, None)
     listed = top or eagle.get(LAYER_IDS)
-    inputs = list(listed) if listed else as_inputs(default_layers(target.layers))
+    default = as_inputs(default_layers(target.layers))
+    inputs = list(listed) if listed else default
+    if not top and inputs != default:
+        served.warn(
+            "layers",
+            f"no top-level {LAYER_IDS}: vLLM's V2 model runner, the default on GPUs, captures inputs {default}",
+            "export the drafter again: it writes both lists",
+        )
     served.layers = check_layers(served, inputs, target.layers, first=True, last=True)
     origin = f"the top-level {LAYER_IDS} (inputs)" if top else f"eagle_config.{LAYER_IDS} (taken as inputs)"
     served.facts[LAYERS_FROM] = origin if listed else "the server's default"
