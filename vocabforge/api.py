@@ -149,13 +149,13 @@ def count_freq(
 
 
 def select_vocab(
-    counts: PathLike, size: int, output: PathLike, *, overwrite: bool = False, **options: Any
+    counts: PathLike, size: int | str, output: PathLike, *, overwrite: bool = False, **options: Any
 ) -> VocabSubset:
     """Choose the most frequent tokens as a draft vocabulary, as ``vocabforge select-vocab`` does.
 
     Args:
         counts: folder of a frequency table.
-        size: number of ids in the draft vocabulary.
+        size: number of ids in the draft vocabulary; ``auto`` with the option ``evaluation``.
         output: folder for the subset.
         overwrite: replace an existing output folder.
         options: further options of the command, such as ``target``.
@@ -166,12 +166,13 @@ def select_vocab(
     Raises:
         VocabForgeError: the table does not exist, or too few ids occur in it.
     """
+    from .evaluate.acceptance.draft_size import auto_size
     from .vocab.subset.request import SelectRequest
     from .vocab.subset.run import run_select
     from .vocab.subset.subset import load_subset
 
     asked = _asked(SelectRequest, options, counts=(counts,), size=(str(size),), output=output)
-    run_select(asked, overwrite=overwrite)
+    run_select(asked, overwrite=overwrite, estimate=auto_size)
     return load_subset(asked.output)
 
 

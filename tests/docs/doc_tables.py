@@ -136,6 +136,10 @@ KEPT: dict[tuple[str, str], str] = {
         "vocabforge count-freq --tokenizer MODEL --input slimpajama",
     ): "a data set of the Hub",
     ("docs/commands.md", "vocabforge demo"): "tests/pipeline/test_demo.py",
+    (
+        "docs/guides/draft-vocabulary.md",
+        "vocabforge select-vocab --counts counts --target MODEL --size auto",
+    ): "a drafter that is accepted; tests/evaluate/test_draft_size.py",
     ("docs/commands.md", "vocabforge eval --server"): _SERVERS,
     ("docs/guides/serving.md", "vocabforge eval"): _SERVERS,
     ("docs/guides/capture.md", "vocabforge capture --config RECIPE.yaml --output states/ --server"): _STATES,

@@ -18,9 +18,10 @@ def select_vocab(asked: SelectRequest, ending: ResultOptions) -> None:
     Examples: `vocabforge select-vocab --counts counts/ --size 8192 --size 32768 --output subsets/`
     and `vocabforge select-vocab --counts counts/ --coverage 0.95 --export fr-spec --output subset/`
     """
+    from ..evaluate.acceptance.draft_size import auto_size
     from ..vocab.subset.run import run_select
 
-    facts = run_select(asked, overwrite=ending.overwrite)
+    facts = run_select(asked, overwrite=ending.overwrite, estimate=auto_size)
     if ending.as_json:
         print_json(facts)
     else:
@@ -29,6 +30,8 @@ def select_vocab(asked: SelectRequest, ending: ResultOptions) -> None:
 
 def _print(facts: dict[str, Any]) -> None:
     out, made = stdout_console(), facts["subsets"]
+    if "auto" in facts:
+        _print_sizes(facts["auto"])
     columns = ["size", "share", "coverage", "forced ids", "filled"]
     rows = []
     for one in made:
@@ -48,3 +51,26 @@ def _print(facts: dict[str, Any]) -> None:
         out.print(
             f"{facts['padded_rows']:,} padded rows: the target's head has {facts['target_rows']:,} rows."
         )
+
+
+def _print_sizes(found: dict[str, Any]) -> None:
+    """Print the table from which ``--size auto`` chose."""
+    columns = {
+        "size": ("size", ","),
+        "coverage": ("coverage", ".2%"),
+        "accepted_length": ("accepted length", ".3f"),
+        "head_ms": ("head, ms", ".2f"),
+        "cycle_ms": ("cycle, ms", ".2f"),
+        "tokens_per_s": ("tokens/s", ".1f"),
+    }
+    rows = [[format(one[key], form) for key, (_, form) in columns.items()] for one in found["sizes"]]
+    note = (
+        f"From {found['accepted_drafts']:,} accepted drafts in {found['verifications']:,} verifications of "
+        f"{found['method']}, without its prompts. A draft counts if the size holds it and all accepted before it; "
+        "the head's time is in proportion to the size."
+    )
+    strong = [one["size"] for one in found["sizes"]].index(found["size"])
+    names = [name for name, _ in columns.values()]
+    stdout_console().print(DataTable("Draft vocabulary sizes, estimated", names, rows, note, strong))
+    low, high = found["near"]
+    print_line(f"Chosen: {found['size']:,}. Sizes from {low:,} to {high:,} are within 1% of its tokens/s.")

@@ -29,7 +29,16 @@ class SelectRequest(StrictModel):
         (), "Count only this domain of the table. NAME=WEIGHT mixes domains by weight.", "NAME", many=True
     )
     size: tuple[str, ...] = option(
-        (), "Ids of the draft vocabulary: 16384, 16k or a list.", "N,...", many=True
+        (),
+        "Ids of the draft vocabulary: 16384, 16k or a list. `auto`: the size with the most tokens/s according to "
+        "--evaluation.",
+        "N,...",
+        many=True,
+    )
+    evaluation: Path | None = option(
+        None,
+        "For --size auto: an evaluation of the drafter over its full vocabulary, or over a larger one than wanted.",
+        "DIR",
     )
     coverage: tuple[float, ...] = option(
         (),

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from ...core.artifact import MANIFEST, check_output, open_artifact
 from ...core.console import say
 from ...core.errors import UsageError
 from ...core.files import sha256_file
-from ...core.values import sizes_in, split_weight
+from ...core.values import sizes_in, split_weight, words_in
 from ...corpus.sources.inputs import origin_of
 from ...corpus.tokenizer.tokenizer import TextTokenizer, check_fingerprint, load_tokenizer
 from ..counts.mixtures import choose_domains
 from ..counts.table import FrequencyTable, load_counts
-from .coverage import size_for_coverage
+from .coverage import rank_all, size_for_coverage
 from .forced import ForceOptions, forced_ids, target_rows
 from .maps import ExportInputs, exporters, read_counts_text, read_fr_spec, subset_from_list
 from .request import SelectRequest
@@ -24,9 +26,18 @@ from .schedule import schedule_sizes
 from .select import Ids
 from .subset import VocabSubset, make_subset, save_subset
 
+AUTO = "auto"
+# Evaluation, ranking (V,), counts (V,), smallest and largest size -> "size", and what else to report.
+Estimate = Callable[[Path, Ids, Ids, int, int], dict[str, Any]]
 
-def run_select(asked: SelectRequest, *, overwrite: bool = False) -> dict[str, Any]:
+
+def run_select(
+    asked: SelectRequest, *, overwrite: bool = False, estimate: Estimate | None = None
+) -> dict[str, Any]:
     """Create and write the draft vocabularies.
+
+    Args:
+        estimate: finds the size for ``--size auto``.
 
     Returns:
         Output of ``--json``.
@@ -45,7 +56,14 @@ def run_select(asked: SelectRequest, *, overwrite: bool = False) -> dict[str, An
         sizes = schedule_sizes(asked.schedule, asked.k_max, asked.k_min, asked.steps)
     table, given, parents = _table(asked, tokenizer)
     forced = forced_ids(table, options)
-    plan = _plan(asked, table.counts, forced)
+    estimated = None
+    if asked.evaluation is not None and estimate is not None:
+        available = np.union1d(forced, table.counts.nonzero()[0])
+        most = table.vocab_size if asked.fill == "lowest-id" else len(available)
+        ranked = rank_all(table.counts, forced)
+        parents["evaluation"] = open_artifact(asked.evaluation, "evaluation", verify=False).content_hash
+        estimated = estimate(asked.evaluation, ranked, table.counts, max(1, len(forced)), most)
+    plan = _plan(asked, table.counts, forced, estimated)
     places = {size: output if len(plan) == 1 else output / f"r{size}" for size in plan}
     if len(plan) > 1 and (output / MANIFEST).exists():
         raise UsageError(
@@ -70,7 +88,8 @@ def run_select(asked: SelectRequest, *, overwrite: bool = False) -> dict[str, An
         )
     exports = {place: ExportInputs(one, table.counts, rows) for place, one in made.items()}
     _save(exports, parents, asked, table.sources, overwrite=overwrite)
-    return _facts([given], made, list(plan.values()), rows)
+    facts = _facts([given], made, list(plan.values()), rows)
+    return facts if estimated is None else {**facts, AUTO: estimated}
 
 
 def _check_source(asked: SelectRequest) -> None:
@@ -103,9 +122,18 @@ def _check_source(asked: SelectRequest) -> None:
 
 def _check_sizes(asked: SelectRequest) -> None:
     """Check that there are sizes and coverages, or one schedule, or none of them for an imported list."""
-    sized = {"--size": sizes_in("--size", asked.size, least=1), "--coverage": asked.coverage}
+    sized = {"--size": words_in(asked.size), "--coverage": asked.coverage}
     scheduled = {"--schedule": asked.schedule, "--k-max": asked.k_max, "--k-min": asked.k_min}
     given = [name for name, value in (sized | scheduled).items() if value]
+    if (AUTO in words_in(asked.size)) != (asked.evaluation is not None):
+        raise UsageError(
+            "--size auto reads the record of an evaluation",
+            got="--evaluation without --size auto"
+            if asked.evaluation
+            else "--size auto without --evaluation",
+            expected="--size auto --evaluation DIR",
+            remedy="evaluate the drafter over its full vocabulary: vocabforge eval --drafter DIR",
+        )
     if asked.from_list is not None:
         if given:
             raise UsageError(
@@ -114,7 +142,7 @@ def _check_sizes(asked: SelectRequest) -> None:
     elif not given:
         raise UsageError(
             "the size of the draft vocabulary is missing",
-            expected="--size N, --coverage SHARE, or --schedule NAME --k-max N",
+            expected="--size N, --size auto, --coverage SHARE, or --schedule NAME --k-max N",
         )
     elif any(scheduled.values()) and (any(sized.values()) or not (asked.schedule and asked.k_max)):
         raise UsageError(
@@ -124,11 +152,16 @@ def _check_sizes(asked: SelectRequest) -> None:
         )
 
 
-def _plan(asked: SelectRequest, counts: Ids, forced: Sequence[int]) -> dict[int, str]:
+def _plan(
+    asked: SelectRequest, counts: Ids, forced: Sequence[int], estimated: Mapping[str, Any] | None
+) -> dict[int, str]:
     """Return size -> the option that requested it, in order."""
     if asked.k_max is not None:
         return {asked.k_max: f"schedule {asked.schedule}"}
-    plan = {size: f"size {size}" for size in sizes_in("--size", asked.size, least=1)}
+    words = [word for word in words_in(asked.size) if word != AUTO]
+    plan = {size: f"size {size}" for size in sizes_in("--size", words, least=1)}
+    if estimated is not None:
+        plan[estimated["size"]] = ", ".join(filter(None, (plan.get(estimated["size"]), "size auto")))
     for share in dict.fromkeys(asked.coverage):
         size = size_for_coverage(counts, share, forced)
         plan[size] = ", ".join(filter(None, (plan.get(size), f"coverage {share:g}")))
