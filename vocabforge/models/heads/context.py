@@ -1,4 +1,4 @@
-"""Heads that use the tokens of the request's text: the context head (NanoSpec) and the hybrid head."""
+"""Heads that use the tokens of the request's text: the context head (after NanoSpec) and the hybrid head."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class HybridHead(CoreAndTail):
 
 
 class ContextHead(CoreAndTail):
-    """NanoSpec's draft head: a text is likely to reuse its own tokens; see docs/methods.md, Draft heads.
+    """A hot core and the text's tokens: a text is likely to reuse its own (NanoSpec; docs/methods.md, Draft heads).
 
     Args:
         ranked: target ids of the hot core, in rank order; ids without a head row are dropped.
