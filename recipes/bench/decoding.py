@@ -35,11 +35,11 @@ from vocabforge.decode.proposers.registry import FOREIGN
 from vocabforge.decode.request import Generation, Request
 from vocabforge.decode.spec import MethodSpec
 from vocabforge.evaluate.benchmarks import load_benchmark
-from vocabforge.evaluate.identity.compare import first_difference
-from vocabforge.evaluate.identity.rounding import next_logits
+from vocabforge.evaluate.identity import first_difference
 from vocabforge.evaluate.run.environment import describe_environment
 from vocabforge.evaluate.run.prompts import PromptBuilder, system_of
 from vocabforge.models.device import threads_set
+from vocabforge.models.target.interface import next_logits
 from vocabforge.models.target.load import DTYPES
 
 Prompts = Sequence[Sequence[int]]

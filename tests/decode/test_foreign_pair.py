@@ -29,10 +29,10 @@ from vocabforge.decode.sampling import SeededChance, TokenHistory
 from vocabforge.decode.spec import MethodSpec
 from vocabforge.decode.tree import DraftTree
 from vocabforge.decode.verify.registry import RowVerification, verify
-from vocabforge.evaluate.identity.rounding import next_logits
 from vocabforge.models.hf.model import load_transformers
 from vocabforge.models.kv_cache import KVCache
 from vocabforge.models.lean.model import LeanModel, load_target
+from vocabforge.models.target.interface import next_logits
 from vocabforge.vocab.overlap.bridge import Bridge, make_bridge
 
 pytestmark = [needs_data, pytest.mark.shared]

@@ -8,7 +8,7 @@ import pytest
 from tests.vocab.table_factory import make_table
 from vocabforge.core.errors import DataError, MismatchError, UsageError
 from vocabforge.evaluate.reports import coverage
-from vocabforge.evaluate.reports.coverage import ceiling_table, render_coverage, summary_lines
+from vocabforge.evaluate.reports.coverage import render_coverage, summary_lines
 from vocabforge.evaluate.reports.coverage_data import measure_coverage
 from vocabforge.vocab.counts.mixtures import TablePart
 from vocabforge.vocab.subset.coverage import knee
@@ -78,23 +78,6 @@ def test_knee_and_chosen_sizes_are_marked_on_the_held_out_curve(monkeypatch):
     del results["chosen_sizes"]
     render_coverage(results)
     assert panels[1].marks == [(4, "r4 (4): 60.00%")], "a file of an earlier version"
-
-
-def test_ceilings():
-    results = study()
-    curve = [0.5] * len(results["sizes"])
-    domain = {
-        "positions": 7,
-        "static": curve,
-        "oracle": curve,
-        "greedy": curve,
-        "vocabularies": {"r4": {"size": 4, "static": 0.25, "oracle": 0.5, "greedy": 0.125}},
-    }
-    results["ceilings"] = {
-        "target": "toy", "rows": 12, "padded_rows": 2, "sizes": results["sizes"], "domains": {"en": domain},
-    }  # fmt: skip
-    assert ceiling_table(results).rows[-1] == ["r4 (4)", "25.00 / 50.00 / 12.50"]
-    assert any("2 padded rows" in line for line in summary_lines(results))
 
 
 def test_refusals():

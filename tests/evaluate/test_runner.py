@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -25,8 +26,9 @@ from vocabforge.core.errors import DataError, UsageError, VocabForgeError
 from vocabforge.core.journal import read_jsonl_log
 from vocabforge.decode.request import SamplingParams
 from vocabforge.evaluate.benchmarks import Question
-from vocabforge.evaluate.results.settings import Run, RunSettings
+from vocabforge.evaluate.results.settings import EvaluationRun, RunSettings
 from vocabforge.evaluate.run import request as asking
+from vocabforge.evaluate.run import side_by_side
 from vocabforge.evaluate.run.request import Asking, TurnFailed, turn_seed, until_stop
 
 SAMPLED = SamplingParams(0.8)
@@ -235,7 +237,9 @@ def test_a_failed_turn_keeps_nothing_of_its_error_alive(tmp_path: Path) -> None:
     """An error holds its frames, and these the tensors of a device that has no memory left."""
     ask = Asking(make_tokenizer(tmp_path), RunSettings(8), lambda: None).ask
     with pytest.raises(TurnFailed, match="does not fit") as caught:
-        ask(Question(1, "qa", ("w1",)), FakeMethod("plain", FakeGenerator(too_long=1)), Run(1, 0, 1))
+        ask(
+            Question(1, "qa", ("w1",)), FakeMethod("plain", FakeGenerator(too_long=1)), EvaluationRun(1, 0, 1)
+        )
     assert (caught.value.__cause__, caught.value.__context__) == (None, None)
 
 
@@ -250,3 +254,26 @@ def test_seeds_and_repeats_that_mean_nothing_are_refused() -> None:
         (3, 4, 2),
         (4, 5, 2),
     ]
+
+
+def test_seconds_in_which_passes_were_captured_do_not_count_in_a_load(tmp_path: Path, monkeypatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(side_by_side.time, "perf_counter", lambda: clock[0])
+
+    class Capturing:
+        context, recording_s = 256, 0.0
+        target = SimpleNamespace(config=SimpleNamespace(vocab_size=99))
+
+        def stream_batch(self, requests, results):
+            for number, result in enumerate(results):
+                clock[0] += 5.0
+                self.recording_s += 4.0 * (number == 0)
+                result.token_ids, result.done = [9, 9], True
+                yield number, [9, 9]
+
+    load = side_by_side.Load(2)
+    settings = RunSettings(8, prompt_format="raw")
+    questions = [Question(number, "qa", ("w1 w2",)) for number in (1, 2)]
+    given = Capturing(), Asking(make_tokenizer(tmp_path), settings, lambda: None), settings.runs[0], load
+    assert len(list(side_by_side.answer_together(questions, *given))) == 2
+    assert (load.new_tokens, load.seconds) == (4, 6.0)

@@ -5,7 +5,7 @@ import pytest
 from vocabforge.core.errors import DataError
 from vocabforge.evaluate.results.answers import MethodRows
 from vocabforge.evaluate.results.schema import GroupFigures, Summary
-from vocabforge.evaluate.results.settings import Run
+from vocabforge.evaluate.results.settings import EvaluationRun
 from vocabforge.evaluate.results.summary import (
     acceptance_by_depth,
     acceptance_by_position,
@@ -70,7 +70,7 @@ def count_with_bos(text: str) -> int:
     return len(text.split()) + 1
 
 
-RUNS = (Run(1, 7, 1), Run(2, 9, 1))
+RUNS = (EvaluationRun(1, 7, 1), EvaluationRun(2, 9, 1))
 
 
 def one_run(method: MethodRows, baseline: MethodRows) -> Summary:

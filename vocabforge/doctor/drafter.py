@@ -14,7 +14,7 @@ from ..decode.engine import Decoder
 from ..decode.proposers.registry import Proposer, ProposerParts, make_proposer, tree_proposer
 from ..decode.spec import MethodSpec
 from ..decode.tree import TreeSettings
-from ..evaluate.identity.compare import first_difference
+from ..evaluate.identity import first_difference
 from ..layouts.registry import load_drafter, restrict
 from ..models.drafters.interface import Drafter
 from ..models.drafters.io import check_target

@@ -14,13 +14,12 @@ import torch
 from torch import Tensor
 
 from ..decode.engine import Decoder
-from ..evaluate.identity.rounding import whole_pass
 from ..export.servers.forward import Past, ServedDrafter
 from ..export.servers.types import Folder, Served, ServedTarget
 from ..export.servers.weights import HEAD
 from ..models.drafters.interface import CachedDrafter, Drafter
 from ..models.kv_cache import CacheView, causal_mask
-from ..models.target.interface import Target
+from ..models.target.interface import Target, whole_pass
 from .checks import Finding
 
 STEPS = 4

@@ -16,12 +16,11 @@ from ..core.files import read_json
 from ..corpus.chat.render import render_with_mask
 from ..corpus.tokenizer.files import eos_ids_in
 from ..corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
-from ..evaluate.identity.rounding import whole_pass
 from ..models.backends import lean_problem, load_decoding_target
 from ..models.checkpoint import checkpoint_files, read_headers
 from ..models.drafters.registry import drafter_sizes
 from ..models.target.hf import HFTarget, check_tokenizer_fits
-from ..models.target.interface import Target
+from ..models.target.interface import Target, whole_pass
 from ..models.target.load import read_target_config
 from ..models.target.text_config import text_config
 from .checks import Finding, Report

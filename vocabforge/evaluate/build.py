@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING, Any
 from .. import __version__
 from ..core.progress import ProgressBar
 from .benchmarks import asked_sha256
-from .identity.compare import compare_outputs, outputs_of
-from .identity.divergence import Verdicts, judge
+from .identity import compare_outputs
 from .results.answers import MethodRows, read_method
 from .results.schema import (
     BenchmarkFacts,
     EvaluatedTarget,
     FailureRow,
     MethodResults,
-    Outputs,
     Results,
     Settings,
     VocabularyFacts,
@@ -111,7 +109,9 @@ def _methods(
             evaluation.settings.runs,
             compared=evaluation.baseline,
         )
-        outputs = _outputs(evaluation, baseline, rows[method.name])
+        # Sampled outputs may differ.
+        compared = evaluation.settings.temperature == 0 and evaluation.baseline
+        outputs = compare_outputs(evaluation, baseline, rows[method.name]) if compared else None
         entries.append(
             MethodResults(
                 name=method.name,
@@ -128,34 +128,6 @@ def _methods(
             )
         )
     return entries
-
-
-def _outputs(
-    evaluation: Evaluation, baseline: Sequence[MethodRows], rows: Sequence[MethodRows]
-) -> Outputs | None:
-    """Compare the method's outputs with plain decoding's; None for sampled outputs, which may differ."""
-    if evaluation.settings.temperature != 0 or not evaluation.baseline:
-        return None
-    target = getattr(evaluation.methods[0].generator, "target", None)
-    comparisons: list[Outputs] = []
-    known: Verdicts = {}
-    for run, plain, method in zip(evaluation.settings.runs, baseline, rows, strict=True):
-        found = compare_outputs(
-            plain.details, method.details, run.number, texts=(plain.answers, method.answers)
-        )
-        if target is not None and evaluation.tokenizer is not None and found.divergences:
-            judged = judge(
-                found.divergences,
-                evaluation.benchmark.questions,
-                plain,
-                evaluation.tokenizer,
-                evaluation.settings,
-                target,
-                known=known,
-            )
-            found = found.model_copy(update={"divergences": judged})
-        comparisons.append(found)
-    return outputs_of(comparisons)
 
 
 def _run_facts(evaluation: Evaluation) -> dict[str, str]:

@@ -13,7 +13,7 @@ from ...decode.engine import Decoder
 from ...decode.proposers.registry import Proposer
 from ...decode.request import Generation
 from ...models.target.interface import Target
-from ..identity.compare import first_difference
+from ..identity import first_difference
 
 
 @dataclass(frozen=True)

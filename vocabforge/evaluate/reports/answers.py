@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ...core.console import spelled_out
 from ...core.journal import read_jsonl_log
-from ..identity.compare import first_difference
+from ..identity import first_difference
 from ..results.answers import Row
 from ..results.schema import Results
 from .page import AnswerPair, AnswerToken, Block, Folded, StepLegend

@@ -10,7 +10,6 @@ from .coverage_data import HELD_OUT
 from .plots import Panel, Trace, render_png
 
 CoverageResults = Mapping[str, Any]
-_CEILINGS = ("static", "oracle", "greedy")
 
 
 def render_coverage(results: CoverageResults) -> bytes:
@@ -77,36 +76,13 @@ def vocabulary_table(results: CoverageResults) -> DataTable:
     return DataTable("Draft vocabularies: tokens inside, %", columns, rows, note)
 
 
-def ceiling_table(results: CoverageResults) -> DataTable:
-    """Return a table of static, oracle and greedy ceilings by size and domain."""
-    ceilings = results["ceilings"]
-    domains = ceilings["domains"].values()
-
-    def cells(row: int) -> list[str]:
-        return [" / ".join(_inside(one[kind][row]) for kind in _CEILINGS) for one in domains]
-
-    rows = [[f"{size:,}", *cells(row)] for row, size in enumerate(ceilings["sizes"])]
-    for vocab in results["vocabularies"]:
-        own = [one["vocabularies"][vocab["name"]] for one in domains]
-        rows.append(
-            [
-                f"{vocab['name']} ({vocab['size']:,})",
-                *(" / ".join(_inside(one[kind]) for kind in _CEILINGS) for one in own),
-            ]
-        )
-    title = f"Ceilings of acceptance with {ceilings['target']}, %: static / oracle / greedy"
-    return DataTable(title, ["size<", *ceilings["domains"]], rows)
-
-
 def coverage_tables(results: CoverageResults) -> list[DataTable]:
-    """Return the tables of coverage by size and text, draft vocabularies, and ceilings with a target."""
-    tables = [coverage_table(results)]
-    tables += [vocabulary_table(results)] if results["vocabularies"] else []
-    return [*tables, ceiling_table(results)] if results["ceilings"] else tables
+    """Return the tables of coverage by size and text, and of draft vocabularies if there are any."""
+    return [coverage_table(results), *([vocabulary_table(results)] if results["vocabularies"] else [])]
 
 
 def summary_lines(results: CoverageResults) -> list[str]:
-    """Return sentences on the counted table, the held-out tables, and padded rows."""
+    """Return sentences on the counted table and the held-out tables."""
     counted = results["texts"][0]
     carrying = ", ".join(
         f"{row['share']:.0%} of them by {row['size']:,} ids ({row['of_vocabulary']:.1%})"
@@ -121,9 +97,6 @@ def summary_lines(results: CoverageResults) -> list[str]:
         for text in results["texts"]
         if text["role"] == HELD_OUT and not text["domain"]
     ]
-    ceilings = results["ceilings"]
-    if ceilings and ceilings["padded_rows"]:
-        lines.append(f"{ceilings['padded_rows']:,} padded rows in the target's head of {ceilings['rows']:,}.")
     return lines
 
 

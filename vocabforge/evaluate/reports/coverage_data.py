@@ -54,7 +54,7 @@ def measure_coverage(
     *,
     sizes: Sequence[int] = (),
 ) -> dict[str, Any]:
-    """Compute ``coverage.json`` without ceilings and provenance.
+    """Compute ``coverage.json`` without provenance.
 
     Args:
         counts: table from which the ranking is made, with end and control tokens first, as in
@@ -104,7 +104,6 @@ def measure_coverage(
         "curve_sizes": curve_sizes(table.vocab_size),
         "texts": [_text_facts(text, table.counts, ranked, ladder) for text in texts],
         "vocabularies": [_vocab_facts(name, subset, texts) for name, subset in vocabs.items()],
-        "ceilings": None,
     }
 
 

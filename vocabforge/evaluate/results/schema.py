@@ -118,11 +118,11 @@ class DivergenceRow(Strict):
         turn: turn, from 0.
         position: position in tokens from 0; in characters if a server does not return tokens.
         expected, got: token ids of plain decoding and of the method; None: the output had ended.
-        judgement: ``near-tied``: both tokens are within the target's rounding noise of its largest logit;
-            ``fault``: one is not, or an output ended or continued wrongly; ``not judged``: the target was not
-            asked (see ``reason``).
+        judgement: ``near-tied``: both tokens are within ``tolerance`` of the target's largest logit; ``fault``:
+            one is not, or only one output ends; ``not judged``: the target was not asked (see ``reason``).
         gap: difference of the two logits.
-        noise: effect of rounding on the logits at this position.
+        tolerance: difference that the rounding of the target's dtype explains.
+        noise: rounding as measured by earlier versions; ignored.
     """
 
     run: int
@@ -135,7 +135,8 @@ class DivergenceRow(Strict):
     got_text: str | None = None
     judgement: Judgement = "not judged"
     gap: float | None = None
-    noise: float | None = None
+    tolerance: float | None = None
+    noise: float | None = Field(default=None, exclude=True)
     expected_logit: float | None = None
     got_logit: float | None = None
     reason: str = ""
@@ -268,9 +269,9 @@ class LoadFigures(Strict):
     """A method, or a server, at a number of requests at once, all runs.
 
     Attributes:
-        turns, new_tokens: totals answered in ``seconds``.
+        turns, new_tokens: totals of all answers.
         seconds: time during which at least one request was in progress.
-        tokens_per_s: throughput of all requests together.
+        tokens_per_s: throughput of all requests together, with those that an interruption lost.
         speedup: ratio to plain decoding's throughput under the same load.
         first_token_s: time from sending a request to its first token; without the wait for a free row of the decoder.
         token_s: time between later tokens, by turn.

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
+from ..kv_cache import causal_mask, near_rule
 from .logits import LogitTransform
 
 
@@ -92,3 +93,30 @@ class Target(Protocol):
     ) -> TargetOutput:
         """Run T tokens of B rows against the cache, writing their keys and values to it."""
         ...
+
+
+def whole_pass(model: Target, ids: Tensor, aux_layers: tuple[int, ...] = ()) -> TargetOutput:
+    """Run texts in one causal pass and return every position. Call it under ``torch.inference_mode()``.
+
+    Args:
+        ids: (B, T) int64, right-padded.
+        aux_layers: 0-based layers whose outputs are also returned.
+    """
+    rows, length = ids.shape
+    places = torch.arange(length, device=model.device)
+    mask = causal_mask(places, places)
+    near = near_rule(model.config.sliding_window, model.config.chunk)
+    return model.forward(
+        ids.to(model.device),
+        places.expand(rows, -1),
+        cache=model.new_cache(length, rows),
+        slots=places,
+        mask=mask,
+        window_mask=None if near is None else mask & near(places[:, None], places[None]),
+        aux_layers=aux_layers,
+    )
+
+
+def next_logits(model: Target, ids: Sequence[int]) -> Tensor:
+    """Return the (V,) logits after some tokens, in the model's dtype."""
+    return model.logits(whole_pass(model, torch.tensor([list(ids)])).hidden[0, -1])

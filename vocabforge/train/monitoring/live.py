@@ -27,18 +27,16 @@ from ...decode.request import Generation
 from ...decode.tree import TreeSettings
 from ...evaluate.acceptance.meter import AcceptanceMeter, LivePrompts, pooled, share_of
 from ...evaluate.benchmarks import read_questions, spread
-from ...evaluate.identity.rounding import next_logits
+from ...evaluate.identity import rounding
 from ...evaluate.run.prompts import PromptBuilder
 from ...models.backends import decoder_over, load_decoding_target
 from ...models.drafters.interface import Drafter
 from ...models.heads.registry import DraftHead, HeadOptions, base_of, build_head, exact_head
 from ...models.target.head import TargetHead
 from ...models.target.hf import HFTarget
-from ...models.target.interface import Target
+from ...models.target.interface import Target, next_logits
 from ..config import LiveConfig
 from ..heads.draft_heads import KINDS
-
-_NEAR_TIE = 1e-3  # relative to the largest logit
 
 
 def live_acceptance(
@@ -258,7 +256,7 @@ class LiveAcceptance:
             return
         logits = next_logits(self.model, [*self.prompts.prompts[index], *plain[:place]]).float()
         gap = float((logits[plain[place]] - logits[got[place]]).abs())
-        if gap <= _NEAR_TIE * float(logits.abs().max()):
+        if gap <= rounding(self.model.dtype) * float(logits.abs().max()):
             self._tell(
                 "tie", f"{text}. Two logits differ by only {gap:.2g} there: rounding decides between them."
             )

@@ -1,1 +1,0 @@
-"""Compare outputs with plain decoding, and judge whether rounding explains a difference."""
