@@ -49,7 +49,7 @@ def test_it_recommends_and_eval_runs_the_recipe(place: Path, tmp_path: Path) -> 
     [
         (["--budget", "600"], "the time for measuring is --seconds"),
         (["--depth", "x"], "--depth"),
-        (["--batch", "1,x"], "is not a size"),
+        (["--topk", "2,x"], "--topk"),
         (["--shortlist", "8"], "has no effect here"),
         (["--tree", "dynamic", "--total-nodes", "3", "--depth", "8"], "no draft tree"),
     ],

@@ -148,8 +148,9 @@ def digest_of(path: Path) -> str:
         rows = _rows(path, VOLATILE["metrics.jsonl"])
         return _digest([row for row in rows if row["kind"] not in ("start", "end")])
     if path.name == "tune.json":  # not the times, nor what they decide
-        keys = ("name", "accepted", "groups", "different")
-        return _digest([[row[key] for key in keys] for row in json.loads(path.read_bytes())["candidates"]])
+        keys = ("accepted", "groups", "different")
+        rows = json.loads(path.read_bytes())["candidates"]
+        return _digest([[row["name"], *(row["measured"][key] for key in keys)] for row in rows])
     if path.is_file():
         return hashlib.sha256(path.read_bytes()).hexdigest()
     if path.name == "sent":  # states that nobody read

@@ -32,7 +32,6 @@ from vocabforge.layouts.registry import layout_of, load_drafter
 from vocabforge.models.drafters.io import save_drafter
 from vocabforge.models.target.head import load_target_tensors
 from vocabforge.models.target.hf import HFTarget, read_target_config
-from vocabforge.tune.measure import TurnRow, TurnStore
 
 FIND = {"name": "find", "arguments": '{"a": 1}'}
 ROWS: dict[str, list[dict[str, Any]]] = {
@@ -178,8 +177,6 @@ def _runs(folder: Path) -> None:
     journal.close()
     with AnswerLog(folder / "answers-log", {"a": 1}) as answers:
         answers.add(KEY, ChatCompletion({"role": "assistant", "content": "x"}, "stop", 3, 1, 2, (1, 2)))
-    row = TurnRow(new_tokens=4, seconds=0.5, cycles=2, committed=4, plain_tokens=4, plain_seconds=0.7)
-    TurnStore(folder / "speeds").write(KEY, {"a": 1}, {"q": row})
     (folder / "t").symlink_to(folder / "model")
     (folder / "d").symlink_to(folder / "drafter")
 

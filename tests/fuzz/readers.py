@@ -52,7 +52,6 @@ from vocabforge.train.capture.online import to_tensors
 from vocabforge.train.checkpoint import load_latest
 from vocabforge.train.config import RouterTrainConfig, TrainConfig
 from vocabforge.train.parallel.deepspeed import deepspeed_config
-from vocabforge.tune.measure import TurnStore
 from vocabforge.vocab.subset.maps import read_counts_text, read_fr_spec, subset_from_list
 
 Read = Callable[[Path, Path], Any]
@@ -324,7 +323,6 @@ READERS: dict[str, Reader] = {
     "training run": Reader("training", lambda path, goods: command("report-training", path), _ALL),
     "journal": Reader("journal", _journal, _ALL),
     "answers of regenerate": Reader("answers-log", _answers_log, _ALL),
-    "measured speeds": Reader("speeds", lambda path, goods: TurnStore(path).read(KEY), _ALL),
     "reply of a server": Reader("reply.json", _reply),
     "evaluation of vLLM": Reader("server-vllm", evaluated(), _ALL),
     "evaluation of vLLM, completions": Reader("server-raw", evaluated("--prompt-format", "raw"), _ALL),

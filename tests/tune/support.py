@@ -11,13 +11,15 @@ import torch
 
 from tests.worlds import byte_tokenizer, tiny_drafter, tiny_target
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
+from vocabforge.decode.spec import MethodSpec
 from vocabforge.models.drafters.io import save_drafter
 from vocabforge.models.heads.io import HeadOwner, drafter_digest, save_head
 from vocabforge.models.heads.scorer import LowRankScorer
 from vocabforge.models.target.fingerprint import target_fingerprint
 from vocabforge.models.target.hf import HFTarget
-from vocabforge.tune.measure import Measured, TurnRow, measured
-from vocabforge.tune.space import HeadChoice, TreeSetting, TuneCandidate
+from vocabforge.tune.measure import TurnRow, measured
+from vocabforge.tune.search import Candidate
+from vocabforge.tune.space import chain_of
 from vocabforge.vocab.subset.subset import VocabSubset, save_subset
 
 ROWS = 261
@@ -44,72 +46,64 @@ def make_place(place: Path, questions: int = 10) -> Path:
     return place
 
 
-def row(
-    speedup: float, *, accepted: float = 2.0, new: int = 60, seconds: float = 1.0, batch: int = 1
-) -> TurnRow:
+def row(speedup: float, *, accepted: float = 2.0, new: int = 60, seconds: float = 1.0) -> TurnRow:
     """A group that was decoded so many times as fast as plainly."""
-    cycles = max(1, round(new / accepted))
     return TurnRow(
-        new_tokens=new * batch,
+        new_tokens=new,
         seconds=seconds / speedup,
-        cycles=cycles * batch,
-        committed=new * batch,
-        plain_tokens=new * batch,
+        cycles=max(1, round(new / accepted)),
+        committed=new,
+        plain_tokens=new,
         plain_seconds=seconds,
     )
 
 
 class Worlds:
-    """Candidates with known speed-ups; counts what is decoded.
+    """Candidates with known speed-ups; counts the groups that are decoded.
 
     Args:
         speedups: by candidate name.
         noise: factor of a group's speed-up, by group.
-        batches: speed-up by batch size, from that for one request.
     """
 
-    def __init__(
-        self,
-        speedups: Mapping[str, float],
-        *,
-        noise: Sequence[float] = (1.0,),
-        batches: Mapping[int, Callable[[TuneCandidate, float], float]] | None = None,
-    ) -> None:
+    def __init__(self, speedups: Mapping[str, float], *, noise: Sequence[float] = (1.0,)) -> None:
         self.speedups, self.noise = speedups, noise
-        self.batches = batches or {1: lambda one, speedup: speedup}
         self.decoded: dict[str, int] = {}
 
-    def figures(self, candidate: TuneCandidate, prompts: int) -> dict[int, Measured]:
-        found = {}
-        for batch, change in self.batches.items():
-            speedup = change(candidate, self.speedups[candidate.name])
-            rows = [row(speedup * self.noise[group % len(self.noise)]) for group in range(prompts)]
-            found[batch] = measured(rows, 1)
-        return found
+    def give(self, candidate: Candidate, groups: int) -> None:
+        speedup = self.speedups[candidate.name]
+        rows = [row(speedup * self.noise[group % len(self.noise)]) for group in range(groups)]
+        candidate.measured = measured(rows)
 
-    def groups(self, prompts: int) -> int:
-        return prompts * len(self.batches)
+    def decode(self, candidate: Candidate, groups: int) -> None:
+        self.decoded[candidate.name] = groups
 
-    def measure(
-        self, some: Sequence[TuneCandidate], prompts: int, left: Callable[[], float] | None
-    ) -> list[Mapping[int, Measured]]:
-        found: list[Mapping[int, Measured]] = []
+    def measure(self, some: Sequence[Candidate], groups: int, left: Callable[[], float] | None) -> None:
+        reached = False
         for candidate in some:
-            if left is not None and not (any(found) and left() <= 0):
-                self.decoded[candidate.name] = prompts
-            done = min(prompts, self.decoded.get(candidate.name, 0))
-            found.append(self.figures(candidate, done) if done else {})
-        return found
+            if left is not None and not (reached and left() <= 0):
+                self.decode(candidate, groups)
+            if done := min(groups, self.decoded.get(candidate.name, 0)):
+                self.give(candidate, done)
+                reached = True
 
 
-def chains(count: int, head: str = "full") -> list[TuneCandidate]:
+def chains(count: int, head: str = "full") -> list[Candidate]:
     """Chains of 1 to ``count`` tokens."""
-    return [TuneCandidate(HeadChoice(head), TreeSetting.chain(depth)) for depth in range(count)]
+    return [
+        Candidate(name=f"{head}+chain{depth + 1}", head=head, scores=head, method=chain_of(depth))
+        for depth in range(count)
+    ]
+
+
+def levels_of(method: MethodSpec) -> int:
+    return (method.depth or 0) + 1
 
 
 def speedups_of(acceptance: float, count: int, head: str = "full", node: float = 0.1) -> dict[str, float]:
     """Of chains whose every draft token is accepted with one probability and costs so much of a plain step."""
     return {
-        one.name: sum(acceptance**j for j in range(one.tree.levels + 1)) / (1 + node * one.tree.levels)
+        one.name: sum(acceptance**j for j in range(levels + 1)) / (1 + node * levels)
         for one in chains(count, head)
+        for levels in [levels_of(one.method)]
     }

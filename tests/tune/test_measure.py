@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.tune.support import make_place, row
-from vocabforge.core.errors import ArtifactError
+from vocabforge.core.errors import UsageError
 from vocabforge.decode.build.methods import build_method
 from vocabforge.decode.build.models import Models
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.spec import MethodSpec
 from vocabforge.evaluate.acceptance.meter import AcceptanceMeter, LivePrompts, pooled
-from vocabforge.tune.measure import SpeedMeter, TurnStore, measured
-from vocabforge.tune.space import HeadChoice, TreeSetting, TuneCandidate
+from vocabforge.tune.measure import SpeedMeter, measured
 
 PROMPTS = LivePrompts([list(range(70 + n, 90 + 2 * n)) for n in range(4)], (2,))
-CHAIN = TuneCandidate(HeadChoice(), TreeSetting.chain(2))
-ABOUT = {"tree": "chain 3"}
 
 
 @pytest.fixture(scope="module")
@@ -32,92 +28,78 @@ def always() -> float:
     return 1.0
 
 
-def meter_of(models: Models, folder: Path, **identity: Any) -> SpeedMeter:
-    def decoder(candidate: TuneCandidate | None, batch: int) -> Decoder:
-        spec = MethodSpec() if candidate is None else candidate.recipe(models.target.parent / "d")
-        made = build_method(models, spec, "one", rows=batch).generator
+def chain_for(models: Models) -> MethodSpec:
+    return MethodSpec(drafter=models.target.parent / "d", tree="chain", depth=2, control="fixed")
+
+
+def meter_of(models: Models, folder: Path, batch: int = 1, **identity: Any) -> SpeedMeter:
+    def decoder(spec: MethodSpec | None) -> Decoder:
+        made = build_method(models, spec or MethodSpec(), "one", rows=batch).generator
         assert isinstance(made, Decoder)
         return made
 
-    return SpeedMeter(PROMPTS, 24, decoder, TurnStore(folder), {"target": "t", **identity})
+    return SpeedMeter(folder, {"target": "t", **identity}, PROMPTS, 24, batch, decoder)
 
 
 def test_rows_are_what_the_engine_does(models: Models, tmp_path: Path) -> None:
-    meter, answers = meter_of(models, tmp_path), []
-    meter.on_answers = answers.append
-    meter.measure([(CHAIN, ABOUT)], 4, 1, always)
-    rows = meter.rows(ABOUT, 4, 1)
+    answers: list[int] = []
+    with meter_of(models, tmp_path / "speeds") as meter:
+        meter.on_answers = answers.append
+        meter.measure({"chain": chain_for(models)}, 4, always)
+    rows = meter.rows("chain")
     acceptance = AcceptanceMeter(models.model, PROMPTS, 24)
-    proposer = build_method(models, CHAIN.recipe(models.target.parent / "d"), "one").generator.proposer
-    decoder = acceptance.decoder(proposer)
+    decoder = acceptance.decoder(build_method(models, chain_for(models), "one").generator.proposer)
     made = [acceptance.decode(decoder, number) for number in range(len(PROMPTS.prompts))]
     assert [one.cycles for one in rows] == [len(one.accept_lengths) for one in made]
     assert [one.committed for one in rows] == [sum(one.accept_lengths) for one in made]
     assert [one.new_tokens for one in rows] == [len(one.token_ids) for one in made]
     assert all(one.identical and one.plain_tokens == one.new_tokens for one in rows)
-    assert measured(rows, 1).accepted.value == pytest.approx(pooled(made)["accepted_length"])
+    assert measured(rows).accepted.value == pytest.approx(pooled(made)["accepted_length"])
     assert answers == [1, 1, 1, 1]
 
 
 def test_groups_of_several_requests_cover_the_prompts(models: Models, tmp_path: Path) -> None:
-    meter = meter_of(models, tmp_path)
-    alone, pairs = ABOUT | {"batch": 1}, ABOUT | {"batch": 3}
-    meter.measure([(CHAIN, alone)], 4, 1, always)
-    meter.measure([(CHAIN, pairs)], 4, 3, always)
-    one, three = meter.rows(alone, 4, 1), meter.rows(pairs, 4, 3)
-    assert [len(one), len(three)] == [4, 2]
-    assert three[0].new_tokens == sum(row.new_tokens for row in one[:3])
-    assert three[1].new_tokens == one[3].new_tokens + sum(row.new_tokens for row in one[:2])
+    alone, three = meter_of(models, tmp_path / "one"), meter_of(models, tmp_path / "three", 3)
+    with alone, three:
+        alone.measure({"chain": chain_for(models)}, alone.groups, always)
+        three.measure({"chain": chain_for(models)}, three.groups, always)
+    one, several = alone.rows("chain"), three.rows("chain")
+    assert [len(one), len(several)] == [4, 2]
+    assert several[0].new_tokens == sum(row.new_tokens for row in one[:3])
+    assert several[1].new_tokens == one[3].new_tokens + sum(row.new_tokens for row in one[:2])
 
 
 def test_nothing_is_measured_twice(models: Models, tmp_path: Path) -> None:
-    first = meter_of(models, tmp_path)
-    first.measure([(CHAIN, ABOUT)], 2, 1, always)
-    again, answers = meter_of(models, tmp_path), []
-    again.on_answers = answers.append
-    again.measure([(CHAIN, ABOUT)], 2, 1, always)
-    assert answers == []
-    again.measure([(CHAIN, ABOUT)], 4, 1, always)
-    assert answers == [1, 1]
-    assert again.rows(ABOUT, 4, 1)[:2] == first.rows(ABOUT, 2, 1)
-    assert meter_of(models, tmp_path, environment="another machine").rows(ABOUT, 4, 1) == []
+    methods, answers = {"chain": chain_for(models)}, []
+    with meter_of(models, tmp_path / "speeds") as first:
+        first.measure(methods, 2, always)
+    with meter_of(models, tmp_path / "speeds") as again:
+        again.on_answers = answers.append
+        again.measure(methods, 2, always)
+        assert answers == []
+        again.measure(methods, 4, always)
+        assert answers == [1, 1]
+        assert again.rows("chain", 2) == first.rows("chain")
+    with pytest.raises(UsageError, match='environment: none, now "another machine"'):
+        meter_of(models, tmp_path / "speeds", environment="another machine")
 
 
-def test_when_the_time_is_up_one_candidate_is_measured(models: Models, tmp_path: Path) -> None:
-    meter = meter_of(models, tmp_path)
-    other = ABOUT | {"other": True}
-    meter.measure([(CHAIN, ABOUT), (CHAIN, other)], 4, 1, lambda: 0.0)
-    assert [len(meter.rows(one, 4, 1)) for one in (ABOUT, other)] == [1, 0]
-
-
-def test_a_group_that_was_begun_is_finished(models: Models, tmp_path: Path) -> None:
-    meter, other, answers = meter_of(models, tmp_path), ABOUT | {"other": True}, []
-    meter.on_answers = answers.append
-    meter.measure([(CHAIN, ABOUT), (CHAIN, other)], 4, 1, lambda: 3 - len(answers))
-    assert [len(meter.rows(one, 4, 1)) for one in (ABOUT, other)] == [2, 2]
+def test_time_that_is_up_ends_the_first_group_and_finishes_later_ones(models: Models, tmp_path: Path) -> None:
+    methods, answers = {"one": chain_for(models), "two": chain_for(models)}, []
+    with meter_of(models, tmp_path / "up") as meter:
+        meter.measure(methods, 4, lambda: 0.0)
+        assert [len(meter.rows(one)) for one in methods] == [1, 0]
+    with meter_of(models, tmp_path / "begun") as meter:
+        meter.on_answers = answers.append
+        meter.measure(methods, 4, lambda: 3 - len(answers))
+        assert [len(meter.rows(one)) for one in methods] == [2, 2]
 
 
 def test_the_speed_up_is_that_of_the_turns() -> None:
     """A machine that becomes twice as slow half-way changes nothing."""
     rows = [row(1.5), row(1.5, seconds=2.0), row(1.5, seconds=2.0)]
-    found = measured(rows, 1)
+    found = measured(rows)
     assert found.speedup.value == pytest.approx(1.5)
     assert found.tokens_per_s.value == pytest.approx(1.5 * 180 / 5)
     assert found.accepted.value == pytest.approx(2.0)
     assert found.cycle == pytest.approx(5 / 1.5 / 90)
-
-
-@pytest.mark.parametrize("damage", ["cut", "row", "list"])
-def test_a_damaged_file_is_told(tmp_path: Path, damage: str) -> None:
-    store = TurnStore(tmp_path)
-    store.write("a" * 64, ABOUT, {"1:0": row(1.2)})
-    (file,) = tmp_path.glob("*.json")
-    body = json.loads(file.read_text("utf-8"))
-    if damage == "row":
-        body["rows"]["1:0"]["cycles"] = -1
-    if damage == "list":
-        body = [body]
-    text = json.dumps(body)
-    file.write_text(text[:40] if damage == "cut" else text, "utf-8")
-    with pytest.raises(ArtifactError, match="cannot be read"):
-        store.read("a" * 64)

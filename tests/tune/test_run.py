@@ -13,8 +13,7 @@ from vocabforge.core.errors import UsageError
 from vocabforge.decode.build.methods import recipe_methods
 from vocabforge.decode.build.recipe import PLAIN, read_recipe
 from vocabforge.tune.measure import SpeedMeter
-from vocabforge.tune.report import methods_table
-from vocabforge.tune.results import TUNE, TuneResults
+from vocabforge.tune.results import TUNE, TuneResults, methods_table
 from vocabforge.tune.run import tune
 from vocabforge.tune.settings import MethodSpace, TuneSettings
 
@@ -37,48 +36,45 @@ def space_of(*vocabs: Path, **more: Any) -> MethodSpace:
 
 def test_a_search_recommends_and_writes_everything(place: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    results = tune(out, settings_for(place, batch=(1, 3)), space_of(place / "v"))
+    results = tune(out, settings_for(place, batch=3), space_of(place / "v"))
     assert TuneResults.model_validate_json((out / TUNE).read_text("utf-8"), strict=True) == results
     assert len(results.candidates) == 2 * 3
     assert {row.state for row in results.candidates} == {"measured"}
-    assert {row.groups for row in results.candidates} == {4 + 2}
-    assert {row.different for row in results.candidates} == {0}
-    assert [one.batch for one in results.recommendations] == [1, 3]
+    assert {(row.measured.groups, row.measured.different) for row in results.candidates} == {(2, 0)}
     assert results.prompts == {"measured": 4, "left_out": 0}
     recipe = read_recipe(out / "recipe.yaml")
-    named = {one.method for one in results.recommendations} - {PLAIN}
-    assert named <= set(recipe.methods)
+    assert {results.recommendation.method} - {PLAIN} <= set(recipe.methods)
     assert [one.name for one in recipe_methods(recipe, device="cpu")] == [PLAIN, *recipe.methods]
-    assert [str(row[0]) for row in methods_table(results, 3).rows][-1] == PLAIN
+    assert [str(row[0]) for row in methods_table(results).rows][-1] == PLAIN
     assert {"target", "drafter", "tokenizer", "vocabulary v"} <= set(results.inputs)
 
 
 def test_it_goes_on_where_it_was_stopped(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    saved: list[tuple[str, str]] = []
-    save = SpeedMeter._save
+    saved: list[tuple[str, int]] = []
+    keep = SpeedMeter._keep
 
     def counting(stop: int) -> Any:
-        def run(self: SpeedMeter, about: Any, name: str, *turn: Any) -> None:
+        def run(self: SpeedMeter, method: str, group: int, *turn: Any) -> None:
             if len(saved) == stop:
                 raise KeyboardInterrupt
-            saved.append((json.dumps(about, sort_keys=True), name))
-            save(self, about, name, *turn)
+            saved.append((method, group))
+            keep(self, method, group, *turn)
 
         return run
 
-    monkeypatch.setattr(SpeedMeter, "_save", counting(8))
+    monkeypatch.setattr(SpeedMeter, "_keep", counting(8))
     with pytest.raises(KeyboardInterrupt):
         tune(tmp_path / "out", settings_for(place), space_of(place / "v"))
     assert len(saved) == 8
     assert not (tmp_path / "out" / "tune.json").exists()
-    monkeypatch.setattr(SpeedMeter, "_save", counting(-1))
+    monkeypatch.setattr(SpeedMeter, "_keep", counting(-1))
     results = tune(tmp_path / "out", settings_for(place), space_of(place / "v"))
     assert len(set(saved)) == len(saved) == 6 * 4, "nothing twice"
     saved.clear()
     again = tune(tmp_path / "out", settings_for(place), space_of(place / "v"))
-    assert (again.candidates, again.recommendations) == (results.candidates, results.recommendations)
+    assert (again.candidates, again.recommendation) == (results.candidates, results.recommendation)
     assert saved == []
     tune(tmp_path / "out", settings_for(place), space_of(), fresh=True)
     assert len(saved) == 3 * 4
@@ -107,9 +103,3 @@ def test_questions_that_do_not_fit_are_left_out(place: Path, tmp_path: Path) -> 
     (tmp_path / "q.jsonl").write_text(json.dumps(rows[1]) + "\n", "utf-8")
     with pytest.raises(UsageError, match="too few questions"):
         tune(tmp_path / "few", settings, space_of())
-
-
-@pytest.mark.parametrize("wrong", [{"batch": ()}, {"batch": (0,)}, {"batch": (2, 2)}])
-def test_options_that_mean_nothing_are_refused(wrong: dict) -> None:
-    with pytest.raises(UsageError):
-        settings_for(Path(), **wrong)

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Union
 
 import typer
-from pydantic import BeforeValidator, ValidationError
 
 from ..core.errors import UsageError
 
@@ -32,9 +31,8 @@ class _Text:
 class FromModel:
     """Options generated from the fields of a pydantic model.
 
-    The owner of the values may have these attributes: ``MANY``, the fields whose option may be repeated;
-    ``LABELLED``, those of ``MANY`` that are given as ``DIR`` or ``LABEL=DIR``; and ``LISTS``, the fields given
-    as comma-separated values, each with a description of its default.
+    The owner of the values may have these attributes: ``MANY``, the fields whose option may be repeated, and
+    ``LABELLED``, those of them that are given as ``DIR`` or ``LABEL=DIR``.
 
     Attributes:
         model: model whose fields have descriptions.
@@ -101,13 +99,10 @@ def _options(member: Parameter) -> list[Parameter]:
 def _option(name: str, field: Any, owner: Any, panel: str | None) -> Parameter:
     """Return the command parameter of a field."""
     extra, text = field.json_schema_extra or {}, field.description or ""
-    many, lists = name in getattr(owner, "MANY", ()), getattr(owner, "LISTS", {})
+    many = name in getattr(owner, "MANY", ())
     kind, optional, bounds = _kind_of(field.annotation, field.metadata)
     if extra.get("many") or (extra.get("positional") and typing.get_origin(kind) is tuple):
         many, (kind, _, bounds) = True, _kind_of(typing.get_args(kind)[0])
-    if name in lists:
-        kind, bounds = _Text, {}
-        text = f"{text.partition(' [default:')[0].rstrip('.')}. Several: A,B [default: {lists[name]}]."
     flag, metavar = extra.get("flag") or "--" + name.replace("_", "-"), extra.get("metavar")
     default = Parameter.empty if field.is_required() else field.default
     if typing.get_origin(kind) is Literal:
@@ -137,6 +132,8 @@ def _option(name: str, field: Any, owner: Any, panel: str | None) -> Parameter:
 
 def _kind_of(annotation: Any, metadata: Iterable[Any] = ()) -> tuple[Any, bool, dict[str, Any]]:
     """Return a field's type without wrappers, whether it may be None, and click's (inclusive) bounds."""
+    from pydantic import BeforeValidator
+
     constraints = [part for outer in metadata for part in (outer, *getattr(outer, "metadata", ()))]
     least = [part.ge for part in constraints if getattr(part, "ge", None) is not None]
     bounds = {"min": least[-1]} if least else {}
@@ -154,6 +151,8 @@ def _kind_of(annotation: Any, metadata: Iterable[Any] = ()) -> tuple[Any, bool, 
 
 def _assembled(owner: Any, source: FromModel, given: Mapping[str, Any]) -> Any:
     """Build the model, or the object it represents, from the options' values."""
+    from pydantic import ValidationError
+
     values = {name: given[name] for name in source.fields}
     values = {name: value.value if isinstance(value, Enum) else value for name, value in values.items()}
     if owner is source.model:

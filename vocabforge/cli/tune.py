@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from ..core.config import StrictModel, option
-from ..decode.spec import MethodSpec
 from ..tune.settings import MethodSpace, TuneSettings
 from .app import JsonOption, print_json, print_line, stdout_console
 from .option_groups import FromModel
@@ -14,7 +13,7 @@ from .option_groups import FromModel
 if TYPE_CHECKING:
     from ..tune.results import TuneResults
 
-Space = Annotated[MethodSpace, FromModel(MethodSpec, only=MethodSpace.FIELDS, panel="What is searched")]
+Space = Annotated[MethodSpace, FromModel(MethodSpace, panel="What is searched")]
 
 
 class TuneRequest(StrictModel):
@@ -25,7 +24,7 @@ class TuneRequest(StrictModel):
 
 
 def tune(settings: TuneSettings, space: Space, wanted: TuneRequest, as_json: JsonOption = False) -> None:
-    """Choose draft head, draft tree and batch size by measuring tokens/s on this machine.
+    """Choose draft head and draft tree by measuring tokens/s on this machine.
 
     Decodes with every configuration and with plain decoding in turns, the better half on more prompts, and
     recommends the fastest. Writes `recipe.yaml` (for `eval --recipe`) and `tune.json` with every figure. The
@@ -46,16 +45,12 @@ def tune(settings: TuneSettings, space: Space, wanted: TuneRequest, as_json: Jso
 
 
 def _print(results: TuneResults, output: Path) -> None:
-    from ..tune.report import headline, methods_table
-    from ..tune.results import RECIPE, TUNE
+    from ..tune.results import RECIPE, TUNE, headline, methods_table
 
-    out = stdout_console()
-    for one in results.recommendations:
-        out.print(methods_table(results, one.batch))
+    stdout_console().print(methods_table(results))
     for remark in results.remarks:
         print_line(remark, style="yellow")
-    for one in results.recommendations:
-        print_line(headline(results, one), style="bold")
+    print_line(headline(results.recommendation), style="bold")
     target = output / RECIPE
     print_line(f"Recipe: {target} (vocabforge eval --recipe {target} ...)")
     print_line(f"Figures: {output / TUNE}")

@@ -1,28 +1,28 @@
 """Tokens/s of candidates and of plain decoding, measured alternately on the same prompts.
 
 The speed of a machine drifts by more than methods differ. Candidates and plain decoding therefore alternate
-on each prompt, in rotating order, and a candidate is judged by its speed-up over plain decoding in the same
-turns.
+on each group of prompts, in rotating order, and a candidate is judged by its speed-up over plain decoding in
+the same turns.
 """
 
 from __future__ import annotations
 
 import gc
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from ..core.config import StrictModel
-from ..core.errors import ArtifactError, DataError
-from ..core.files import atomic_write_json, read_json
+from ..core.journal import LinePosition, RunJournal
 from ..corpus.regenerate.rows import content_digest
 from ..decode.engine import Decoder
-from ..decode.request import Request
+from ..decode.request import Generation, Request
+from ..decode.spec import MethodSpec
 from ..evaluate.acceptance.meter import LivePrompts
 from ..evaluate.results.intervals import Array, estimate, ratio, ratio_of_ratios
 from ..evaluate.results.schema import Figure
@@ -31,12 +31,12 @@ WARM_UP = 8  # tokens decoded before timing starts
 TOGETHER = 8  # maximum number of alternating candidates, each with its own caches
 _MOST_TRIES = 4  # attempts to decode without passes being captured meanwhile
 
-
 Count = Annotated[int, Field(ge=0)]
+Turn = tuple[list[Generation], float]  # answers of a group, and their seconds
 
 
 class TurnRow(StrictModel):
-    """A group of prompts decoded in a batch, and plain decoding of the same group in the same turn.
+    """A group of prompts decoded side by side, and plain decoding of the same group in the same turn.
 
     Attributes:
         new_tokens, seconds: totals of all answers, including the prompts' passes.
@@ -54,94 +54,55 @@ class TurnRow(StrictModel):
     identical: bool = True
 
 
-@dataclass(frozen=True)
-class Measured:
-    """Summary of the rows of a candidate and batch size.
+class Measured(StrictModel):
+    """Summary of a candidate's rows; intervals are over groups.
 
     Attributes:
-        rows: number of groups.
-        different: number of groups whose output differs from plain decoding's.
-        tokens_per_s: throughput of all requests together.
-        speedup: ratio to plain decoding in the same turns, with its interval over groups.
+        groups: number of groups; the output of ``different`` of them differs from plain decoding's.
+        tokens_per_s: throughput of all requests together, including the prompts' passes.
+        speedup: ratio to plain decoding in the same turns.
         accepted: tokens per cycle of one request.
-        cycle: seconds per cycle of one request, including the prompts' passes; None for several requests.
+        cycle: seconds per cycle of one request, including the prompts' passes.
         plain: tokens/s of plain decoding in these turns.
     """
 
-    rows: int
+    groups: int
     different: int
     tokens_per_s: Figure
     speedup: Figure
     accepted: Figure
-    cycle: float | None
+    cycle: float
     plain: Figure
 
-    @property
-    def value(self) -> float:
-        """The speed-up; 0 if nothing was decoded."""
-        return self.speedup.value or 0.0
 
-
-def measured(rows: Sequence[TurnRow], batch: int) -> Measured:
-    """Summarise rows of one batch size."""
+def measured(rows: Sequence[TurnRow]) -> Measured:
+    """Summarise rows."""
 
     def columns(*names: str) -> Array:
         return np.array([[getattr(row, name) for name in names] for row in rows], np.float64)[:, None]
 
     own, plain = ("new_tokens", "seconds"), ("plain_tokens", "plain_seconds")
-    cycles = sum(row.cycles for row in rows)
     return Measured(
-        len(rows),
-        sum(not row.identical for row in rows),
-        estimate(columns(*own), ratio, pooled=True),
-        estimate(columns(*own, *plain), ratio_of_ratios, pooled=True),
-        estimate(columns("committed", "cycles"), ratio, pooled=True),
-        sum(row.seconds for row in rows) / max(cycles, 1) if batch == 1 else None,
-        estimate(columns(*plain), ratio, pooled=True),
+        groups=len(rows),
+        different=sum(not row.identical for row in rows),
+        tokens_per_s=estimate(columns(*own), ratio, pooled=True),
+        speedup=estimate(columns(*own, *plain), ratio_of_ratios, pooled=True),
+        accepted=estimate(columns("committed", "cycles"), ratio, pooled=True),
+        cycle=sum(row.seconds for row in rows) / max(sum(row.cycles for row in rows), 1),
+        plain=estimate(columns(*plain), ratio, pooled=True),
     )
 
 
-class TurnStore:
-    """A folder with one file per candidate: rows by batch size and group."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def read(self, key: str) -> dict[str, TurnRow]:
-        """Return the rows of a candidate so far.
-
-        Raises:
-            ArtifactError: the file is damaged.
-        """
-        path = self.folder / f"{key[:32]}.json"
-        if not path.is_file():
-            return {}
-        try:
-            body = read_json(path, "measured speeds")
-            return {name: TurnRow.model_validate(row) for name, row in body["rows"].items()}
-        except (DataError, ValidationError, KeyError, TypeError, AttributeError) as error:
-            raise ArtifactError(
-                "measured speeds cannot be read",
-                got=error.got if isinstance(error, DataError) else error,
-                source=path,
-                remedy="delete the file; its method is measured again",
-            ) from error
-
-    def write(self, key: str, about: Mapping[str, Any], rows: Mapping[str, TurnRow]) -> None:
-        """Save all rows of a candidate."""
-        saved = {name: row.model_dump() for name, row in rows.items()}
-        atomic_write_json(self.folder / f"{key[:32]}.json", {"key": key, "about": dict(about), "rows": saved})
-
-
-class SpeedMeter:
-    """Times candidates alternating with plain decoding and saves each row immediately.
+class SpeedMeter(RunJournal):
+    """Times candidates alternating with plain decoding, and keeps each row in its journal at once.
 
     Args:
-        prompts: all available prompts, in order.
+        folder, fresh: see :class:`~vocabforge.core.journal.RunJournal`.
+        identity: everything besides the candidate, prompts and settings below that determines a row,
+            including the machine.
+        prompts: all prompts, in order; ``batch`` of them are a group.
         new: maximum tokens per answer.
-        decoder: builds the decoder of a candidate (None: plain decoding) for a batch size.
-        store: storage of the rows.
-        identity: everything besides the candidate that determines a row, including the machine.
+        decoder: builds the decoder of a method (None: plain decoding) for a batch.
 
     Attributes:
         on_answers: called with the number of answers that a candidate decoded.
@@ -149,100 +110,80 @@ class SpeedMeter:
 
     def __init__(
         self,
+        folder: Path,
+        identity: Mapping[str, Any],
         prompts: LivePrompts,
         new: int,
-        decoder: Callable[[Any, int], Decoder],
-        store: TurnStore,
-        identity: Mapping[str, Any],
-    ) -> None:
-        self.prompts, self.new, self.store, self._decoder = prompts, new, store, decoder
-        asked = content_digest([list(prompt) for prompt in prompts.prompts])
-        stops = sorted(prompts.stop_ids)
-        self.identity = {**identity, "new_tokens": new, "stop_ids": stops, "prompts": asked}
-        self._rows: dict[str, dict[str, TurnRow]] = {}
-        self.on_answers: Callable[[int], object] = lambda count: None
-
-    def __len__(self) -> int:
-        return len(self.prompts.prompts)
-
-    def groups(self, prompts: int, batch: int) -> int:
-        """Return the number of groups that cover this many prompts."""
-        return -(-prompts // batch)
-
-    def known(self, about: Mapping[str, Any]) -> dict[str, TurnRow]:
-        """Return a candidate's rows so far, by batch size and group."""
-        key = self._key(about)
-        if key not in self._rows:
-            self._rows[key] = self.store.read(key)
-        return self._rows[key]
-
-    def rows(self, about: Mapping[str, Any], prompts: int, batch: int) -> list[TurnRow]:
-        """Return the known rows of the groups that cover the first prompts."""
-        known = self.known(about)
-        names = (f"{batch}:{group}" for group in range(self.groups(prompts, batch)))
-        return [known[name] for name in names if name in known]
-
-    def measure(
-        self,
-        candidates: Sequence[tuple[Any, Mapping[str, Any]]],
-        prompts: int,
         batch: int,
-        left: Callable[[], float],
+        decoder: Callable[[MethodSpec | None], Decoder],
+        *,
+        fresh: bool = False,
     ) -> None:
-        """Time up to ``TOGETHER`` candidates on the first prompts; existing rows are kept.
+        self.prompts, self.new, self.batch, self._decoder = prompts, new, batch, decoder
+        self.groups = -(-len(prompts.prompts) // batch)
+        self.on_answers: Callable[[int], object] = lambda count: None
+        self._turns: dict[str, dict[int, TurnRow]] = {}
+        asked = content_digest([list(prompt) for prompt in prompts.prompts])
+        own = {"new_tokens": new, "batch": batch, "stop_ids": sorted(prompts.stop_ids), "prompts": asked}
+        super().__init__(folder, {**identity, **own}, fresh=fresh)
+
+    def take(self, row: Any, place: LinePosition) -> None:
+        self._turns.setdefault(row["method"], {})[int(row["group"])] = TurnRow.model_validate(row["turn"])
+        self.places[row["method"], row["group"]] = place
+
+    def rows(self, method: str, groups: int | None = None) -> list[TurnRow]:
+        """Return a method's known rows among the first groups, or all of them."""
+        known = self._turns.get(method, {})
+        return [known[group] for group in range(self.groups if groups is None else groups) if group in known]
+
+    def measure(self, methods: Mapping[str, MethodSpec], groups: int, left: Callable[[], float]) -> None:
+        """Time up to ``TOGETHER`` methods on the first groups; existing rows are kept.
 
         Args:
-            candidates: JSON values that determine each candidate's drafts.
-            left: remaining seconds. At 0 no further group is timed, and of the first group only one
-                candidate.
+            methods: hash of everything that determines a method's drafts -> method.
+            left: remaining seconds. At 0 no further group is timed, and of the first group only one method.
         """
         missing = {
-            group: [
-                one
-                for one, (_, about) in enumerate(candidates)
-                if f"{batch}:{group}" not in self.known(about)
-            ]
-            for group in range(self.groups(prompts, batch))
+            group: [key for key in methods if group not in self._turns.get(key, {})]
+            for group in range(groups)
         }
-        used = sorted({one for some in missing.values() for one in some})
+        used = [key for key in methods if any(key in some for some in missing.values())]
         if not used:
             return
-        decoders = {one: self._decoder(None if one < 0 else candidates[one][0], batch) for one in (-1, *used)}
+        decoders: dict[str | None, Decoder] = {None: self._decoder(None)}
+        decoders |= {key: self._decoder(methods[key]) for key in used}
         try:
             for decoder in decoders.values():
                 decoder.reserve(max(map(len, self.prompts.prompts)) + self.new)
-            warm: set[int] = set()
+            warm = set()
             for group, some in missing.items():
                 if not some:
                     continue
-                turn: dict[int, Any] = {}
-                for one in self._order([-1, *some], group):
-                    if group == 0 and turn.keys() - {-1} and left() <= 0:
+                turns: dict[str | None, Turn] = {}
+                order = [None, *some]
+                first = group % len(order)
+                for key in order[first:] + order[:first]:
+                    if group == 0 and turns.keys() - {None} and left() <= 0:
                         break  # later groups are finished so that all candidates have the same groups
-                    if one not in warm:
-                        self._decode(decoders[one], group, batch, min(self.new, WARM_UP))
-                        warm.add(one)
-                    turn[one] = self._decode(decoders[one], group, batch, self.new)
-                    if one >= 0:
-                        self.on_answers(batch)
-                if -1 not in turn:
-                    turn[-1] = self._decode(decoders[-1], group, batch, self.new)
-                for one in turn.keys() - {-1}:
-                    self._save(candidates[one][1], f"{batch}:{group}", turn[one], turn[-1])
+                    if key not in warm:
+                        self._decode(decoders[key], group, min(self.new, WARM_UP))
+                        warm.add(key)
+                    turns[key] = self._decode(decoders[key], group, self.new)
+                    if key is not None:
+                        self.on_answers(self.batch)
+                plain = turns.pop(None, None) or self._decode(decoders[None], group, self.new)
+                for key, turn in turns.items():
+                    assert key is not None
+                    self._keep(key, group, turn, plain)
                 if left() <= 0:
                     return
         finally:
             decoders.clear()
             gc.collect()  # decoders and captured passes form reference cycles
 
-    @staticmethod
-    def _order(places: list[int], group: int) -> list[int]:
-        first = group % len(places)
-        return places[first:] + places[:first]
-
-    def _decode(self, decoder: Decoder, group: int, batch: int, new: int) -> tuple[list[Any], float]:
-        prompts, stops = self.prompts.prompts, self.prompts.stop_ids
-        asked = [Request(prompts[(group * batch + row) % len(prompts)], new, stops) for row in range(batch)]
+    def _decode(self, decoder: Decoder, group: int, new: int) -> Turn:
+        prompts, stops, first = self.prompts.prompts, self.prompts.stop_ids, group * self.batch
+        asked = [Request(prompts[(first + row) % len(prompts)], new, stops) for row in range(self.batch)]
         for _ in range(_MOST_TRIES):
             before, began = decoder.recordings, time.perf_counter()
             made = decoder.generate_batch(asked)
@@ -251,16 +192,9 @@ class SpeedMeter:
                 break
         return made, seconds
 
-    def _save(
-        self,
-        about: Mapping[str, Any],
-        name: str,
-        own: tuple[list[Any], float],
-        plain: tuple[list[Any], float],
-    ) -> None:
-        known = self.known(about)
+    def _keep(self, method: str, group: int, own: Turn, plain: Turn) -> None:
         lengths = [length for one in own[0] for length in one.accept_lengths]
-        known[name] = TurnRow(
+        row = TurnRow(
             new_tokens=sum(len(one.token_ids) for one in own[0]),
             seconds=own[1],
             cycles=len(lengths),
@@ -269,7 +203,6 @@ class SpeedMeter:
             plain_seconds=plain[1],
             identical=[one.token_ids for one in own[0]] == [one.token_ids for one in plain[0]],
         )
-        self.store.write(self._key(about), about, known)
-
-    def _key(self, about: Mapping[str, Any]) -> str:
-        return content_digest({**self.identity, "candidate": dict(about)})
+        line = json.dumps({"method": method, "group": group, "turn": row.model_dump()}) + "\n"
+        self.put((method, group), line.encode())
+        self._turns.setdefault(method, {})[group] = row

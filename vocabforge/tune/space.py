@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
 
 from ..core.artifact import open_artifact
 from ..core.errors import UsageError
+from ..core.values import labelled
 from ..decode.build.heads import parse_dynamic
 from ..decode.spec import MethodSpec
 from .settings import MethodSpace
@@ -15,81 +15,19 @@ from .settings import MethodSpace
 FULL = "full"
 
 
-@dataclass(frozen=True)
-class HeadChoice:
-    """A draft head: its name, and the fields of a method that select it."""
-
-    name: str = FULL
-    spec: MethodSpec = field(default_factory=MethodSpec)
-
-
-@dataclass(frozen=True)
-class TreeSetting:
-    """A draft tree; with one child per node a chain.
-
-    Attributes:
-        topk: children per node.
-        depth: rounds after the root's expansion; the tree has depth + 1 levels.
-        total: number of verified nodes, including the root.
-    """
-
-    topk: int
-    depth: int
-    total: int
-
-    @classmethod
-    def chain(cls, depth: int) -> TreeSetting:
-        """Return a chain of depth + 1 draft tokens."""
-        return cls(topk=1, depth=depth, total=depth + 2)
-
-    @property
-    def levels(self) -> int:
-        """Number of levels below the root."""
-        return self.depth + 1
-
-    @property
-    def options(self) -> MethodSpec:
-        """Return the fields of a method that select this tree."""
-        if self.topk == 1:
-            return MethodSpec(tree="chain", depth=self.depth)
-        return MethodSpec(tree="dynamic", depth=self.depth, topk=self.topk, total_nodes=self.total)
-
-    @property
-    def label(self) -> str:
-        """Label that is valid in file names: ``chain4``, ``tree6x10x60`` (levels, width, nodes)."""
-        return f"chain{self.levels}" if self.topk == 1 else f"tree{self.levels}x{self.topk}x{self.total}"
-
-
-@dataclass(frozen=True)
-class TuneCandidate:
-    """A draft head with a draft tree."""
-
-    head: HeadChoice
-    tree: TreeSetting
-
-    @property
-    def name(self) -> str:
-        """Name that is unique in a space and valid in file names: ``full+chain4``, ``r128+tree6x10x60``."""
-        return f"{self.head.name}+{self.tree.label}"
-
-    def recipe(self, drafter: Path) -> MethodSpec:
-        """Return the method for ``eval --recipe``, with this size in every cycle, as measured."""
-        own = {**self.tree.options.given(), "drafter": drafter, "control": "fixed"}
-        return self.head.spec.model_copy(update=own)
-
-
-def head_choices(space: MethodSpace, own: str = FULL) -> list[HeadChoice]:
-    """Return every draft head of a search, the drafter's own (``own``) first.
+def head_choices(space: MethodSpace, own: str = FULL) -> dict[str, MethodSpec]:
+    """Return every draft head of a search by name, the drafter's own (``own``) first.
 
     Raises:
         ArtifactError: a folder has no draft head.
-        UsageError: an option does not apply to any of the heads.
+        UsageError: an option does not apply to any of the heads, or two heads have the same name.
     """
-    kinds = {path: str(open_artifact(path, verify=False).meta.get("head")) for _, path in space.heads}
+    vocabs, heads = list(map(labelled, space.vocab)), list(map(labelled, space.head))
+    kinds = {path: str(open_artifact(path, verify=False).meta.get("head")) for _, path in heads}
     rankers = [one for one in space.dynamic if one.startswith("ranker")]
     for name, given, kind in (
-        ("--shortlist", space.shortlists, "ranker"),
-        ("--budget", space.budgets, "router"),
+        ("--shortlist", space.shortlist, "ranker"),
+        ("--budget", space.budget, "router"),
         ("--dynamic ranker", rankers, "ranker"),
     ):
         if given and kind not in kinds.values():
@@ -97,78 +35,113 @@ def head_choices(space: MethodSpace, own: str = FULL) -> list[HeadChoice]:
             raise UsageError(
                 f"{name} has no effect here", got=list(given), expected=f"--head with a {kind}", remedy=remedy
             )
-    if space.dynamic and not space.vocabs:
+    if space.dynamic and not vocabs:
         raise UsageError("--dynamic adds tokens to a draft vocabulary", expected="--vocab DIR")
-    found = [HeadChoice(own), *(HeadChoice(label, MethodSpec(vocab=path)) for label, path in space.vocabs)]
-    for label, path in space.heads:
-        if kinds[path] == "ranker" and space.shortlists:
-            sizes = {f"{label}-k{k}": MethodSpec(head=path, shortlist=k) for k in space.shortlists}
-        elif kinds[path] == "router" and space.budgets:
-            words = [(text, text.replace(":", "-")) for text in space.budgets]
-            sizes = {f"{label}-b{word}": MethodSpec(head=path, budget=text) for text, word in words}
+    found = [(own, MethodSpec()), *((label, MethodSpec(vocab=path)) for label, path in vocabs)]
+    for label, path in heads:
+        if kinds[path] == "ranker" and space.shortlist:
+            found += [(f"{label}-k{k}", MethodSpec(head=path, shortlist=k)) for k in space.shortlist]
+        elif kinds[path] == "router" and space.budget:
+            found += [
+                (f"{label}-b{text.replace(':', '-')}", MethodSpec(head=path, budget=text))
+                for text in space.budget
+            ]
         else:
-            sizes = {label: MethodSpec(head=path)}
-        found += [HeadChoice(name, spec) for name, spec in sizes.items()]
+            found.append((label, MethodSpec(head=path)))
     for text in space.dynamic:
         what, tail = parse_dynamic(text), text.replace(":", "")
-        for label, vocab in space.vocabs:
+        for label, vocab in vocabs:
             if what.source == "context":
-                found.append(HeadChoice(f"{label}+{tail}", MethodSpec(vocab=vocab, dynamic=text)))
+                found.append((f"{label}+{tail}", MethodSpec(vocab=vocab, dynamic=text)))
                 continue
-            for name, path in space.heads:
+            for name, path in heads:
                 if kinds[path] == "ranker":
                     spec = MethodSpec(vocab=vocab, head=path, dynamic=text)
-                    found.append(HeadChoice(f"{label}+{name}{what.size or ''}", spec))
-    return found
+                    found.append((f"{label}+{name}{what.size or ''}", spec))
+    names = [name for name, _ in found]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise UsageError(
+            "two draft heads have one name", got=", ".join(twice), remedy="name them: --vocab LABEL=DIR"
+        )
+    return dict(found)
 
 
-def trees_of(space: MethodSpace, most_levels: int | None = None) -> list[TreeSetting]:
-    """Return every tree of a space, chains first; trees with one child per node are chains and omitted.
+def chain_of(depth: int) -> MethodSpec:
+    """Return a chain of depth + 1 draft tokens."""
+    return MethodSpec(tree="chain", depth=depth)
+
+
+def nodes_of(tree: MethodSpec) -> int:
+    """Return the number of verified nodes, including the root."""
+    return tree.total_nodes or (tree.depth or 0) + 2
+
+
+def trees_of(
+    space: MethodSpace, most_levels: int | None = None, *, chains_only: bool = False
+) -> dict[str, MethodSpec]:
+    """Return every tree of a space by its label, chains first.
+
+    Labels are valid in file names: ``chain4``, ``tree6x10x60`` (levels, width, nodes). Dynamic trees with one
+    child per node are chains and are left out.
 
     Args:
         most_levels: maximum number of levels that the drafter supports; None if unbounded.
+        chains_only: the target verifies chains only.
 
     Raises:
         UsageError: no tree is left.
     """
     deep = most_levels or 1 << 30
-    found = [TreeSetting.chain(depth) for depth in sorted(space.chains) if depth < deep]
-    for levels in sorted(depth + 1 for depth in space.depths):
-        for topk in sorted(space.topk):
-            if levels <= deep and topk > 1:
-                most = topk + (levels - 1) * topk**2 + 1
-                fitting = [nodes for nodes in sorted(space.nodes) if levels < nodes <= most]
-                found += [TreeSetting(topk=topk, depth=levels - 1, total=nodes) for nodes in fitting]
+    found = {}
+    if "chain" in space.tree:
+        depths = [depth for depth in sorted(space.depth or (0, 1, 2, 3, 5)) if depth < deep]
+        found = {f"chain{depth + 1}": chain_of(depth) for depth in depths}
+    if "dynamic" in space.tree and not chains_only:
+        for depth in sorted(space.depth or (1, 3, 5)):
+            for topk in sorted(space.topk):
+                most = topk + depth * topk**2 + 1
+                for nodes in sorted(space.total_nodes):
+                    if depth < deep and topk > 1 and depth + 1 < nodes <= most:
+                        tree = MethodSpec(tree="dynamic", depth=depth, topk=topk, total_nodes=nodes)
+                        found[f"tree{depth + 1}x{topk}x{nodes}"] = tree
     if not found:
         raise UsageError(
             "no draft tree can be made of these sizes",
-            got=f"depths {(*space.chains, *space.depths)}, topk {space.topk}, nodes {space.nodes}",
+            got=f"depths {space.depth}, topk {space.topk}, nodes {space.total_nodes}",
             expected="depths at least 2 below the nodes, and nodes that depth and topk can fill"
             + (f", at most {most_levels} levels" if most_levels else ""),
         )
     return found
 
 
-def candidates(heads: Mapping[HeadChoice, int], trees: Sequence[TreeSetting]) -> list[TuneCandidate]:
-    """Return all pairs of a head and a tree that is at most as wide as the head.
+def methods_of(
+    drafter: Path,
+    heads: Mapping[str, MethodSpec],
+    sizes: Mapping[str, int],
+    trees: Mapping[str, MethodSpec],
+) -> dict[tuple[str, str], MethodSpec]:
+    """Return (name of the head, label of the tree) -> method, for trees at most as wide as the head.
+
+    Methods draft the full size in every cycle, as measured.
 
     Args:
-        heads: head -> number of tokens that it scores.
+        sizes: number of tokens that each head scores.
 
     Raises:
-        UsageError: two heads have the same name, or no tree fits.
+        UsageError: no tree fits.
     """
-    names = [head.name for head in heads]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise UsageError(
-            "two draft heads have one name", got=", ".join(twice), remedy="name them: --vocab LABEL=DIR"
-        )
-    found = [TuneCandidate(head, tree) for head, size in heads.items() for tree in trees if tree.topk <= size]
+    fixed = {"drafter": drafter, "control": "fixed"}
+    found = {
+        (name, label): head.model_copy(update={**tree.given(), **fixed})
+        for name, head in heads.items()
+        for label, tree in trees.items()
+        if (tree.topk or 1) <= sizes[name]
+    }
     if not found:
         raise UsageError(
             "every draft tree is wider than every draft head",
-            got=f"topk of {min(tree.topk for tree in trees)} and more",
-            expected=f"at most {max(heads.values())}",
+            got=f"topk of {min(tree.topk or 1 for tree in trees.values())} and more",
+            expected=f"at most {max(sizes.values())}",
             remedy="give a smaller --topk",
         )
     return found
