@@ -57,6 +57,8 @@ def test_everything_that_belongs_together_is_well(pristine: World) -> None:
     assert "64 of 261 tokens" in ours["draft vocabulary: artefact"]["found"]
     assert "--format sglang-eagle3" in ours["servers: layout"]["found"]
     assert "by the lean decoder; drafts trees" in ours["what it can do: decodes"]["found"]
+    assert "speculators-eagle3" in ours["what it can do: exports to"]["found"]
+    assert "mtp" not in ours["what it can do: exports to"]["found"], "the target has no MTP module"
     assert len(ours) == 25
 
 

@@ -218,13 +218,11 @@ def test_requests_side_by_side(place: Path, tmp_path: Path, monkeypatch: pytest.
     turns = sum(len(row["turns"]) for row in rows)
     for one in results.load:
         assert one.identical == len(rows)
-        if (one.method, one.concurrency) != (
-            "plain",
-            2,
-        ):  # the interrupted one counts turns of both processes
-            assert one.turns == turns
-            assert one.new_tokens == results.load[0].new_tokens
-        assert one.tokens_per_s == pytest.approx(one.new_tokens / one.seconds)
+        assert (one.turns, one.new_tokens) == (turns, results.load[0].new_tokens)
+        if (one.method, one.concurrency) == ("plain", 2):  # was interrupted: lost answers took time as well
+            assert one.tokens_per_s > one.new_tokens / one.seconds
+        else:
+            assert one.tokens_per_s == pytest.approx(one.new_tokens / one.seconds)
     drafts = [one for one in results.load if one.method == "d"]
     assert len({(one.verifications, one.accepted_length) for one in drafts}) == 1, "fixed control"
     assert "requests at once" in (tmp_path / "out" / "report.html").read_text("utf-8")

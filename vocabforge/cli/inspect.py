@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
@@ -94,10 +94,9 @@ def _print(header: dict[str, Any], tables: Sequence[RenderableType]) -> None:
     facts["files"] = listed + (f" and {len(files) - _FILES:,} more" if len(files) > _FILES else "")
     facts["verified"] = f"{len(files)} file{'s' if len(files) != 1 else ''}, every hash as recorded"
     out = stdout_console(highlight=True)
-    out.print(FactList(facts))
-    for item in tables:
+    for table in (FactList(facts), *tables):
+        out.print(table)
         out.print()
-        out.print(item)
 
 
 # The content of each kind
@@ -108,41 +107,33 @@ def _weights(artifact: Artifact, asked: InspectRequest) -> Content:
     from ..core.files import read_json
     from ..models.checkpoint import read_headers
 
-    names = artifact.manifest["files"]
+    names = [name for name in artifact.manifest["files"] if name != "optimizer.safetensors"]
     config: Any = next(
         (read_json(artifact.file(name), "configuration") for name in _CONFIGS if name in names), {}
     )
-    stored = read_headers([artifact.file(name) for name in names if _holds_weights(name)])
-    tensors: dict[str, Any] = {
-        name: {"dtype": one.dtype, "shape": list(one.shape)} for name, one in sorted(stored.items())
-    }
-    if any(name.endswith(".gguf") for name in names):
-        config, tensors = _gguf(next(artifact.file(name) for name in names if name.endswith(".gguf")))
+    stored = read_headers([artifact.file(name) for name in names if name.endswith(".safetensors")])
+    tensors = {name: {"dtype": one.dtype, "shape": list(one.shape)} for name, one in sorted(stored.items())}
+    for name in names:
+        if name.endswith(".gguf"):
+            config, tensors = _gguf(artifact.file(name))
     # F32, BF16 or float32; integers are token ids.
-    floats = [one for one in tensors.values() if "f" in one["dtype"].lower()]
+    floats = [one for one in tensors.values() if "f" in str(one["dtype"]).lower()]
     sizes = {
         "parameters": sum(math.prod(one["shape"]) for one in floats),
-        "dtype": ", ".join(sorted({one["dtype"] for one in floats})),
+        "dtype": ", ".join(sorted({str(one["dtype"]) for one in floats})),
     }
     return {**(sizes if floats else {}), **artifact.meta, "config": config, "tensors": tensors}, None
 
 
-def _holds_weights(name: str) -> bool:
-    return name.endswith(".safetensors") and name != "optimizer.safetensors"
-
-
-def _gguf(file: Path) -> tuple[Mapping[str, Any], dict[str, Any]]:
+def _gguf(file: Path) -> tuple[Mapping[str, Any], dict[str, dict[str, Any]]]:
     from ..layouts.gguf.file import read_file
     from ..models.target.load import dtype_name
 
     config, stored = read_file(file)
-    return config, {
+    shapes = {
         name: {"dtype": dtype_name(one.dtype), "shape": list(one.shape)} for name, one in stored.items()
     }
-
-
-def _meta(artifact: Artifact, asked: InspectRequest) -> Content:
-    return artifact.meta, None
+    return config, shapes
 
 
 def _counts(artifact: Artifact, asked: InspectRequest) -> Content:
@@ -151,26 +142,26 @@ def _counts(artifact: Artifact, asked: InspectRequest) -> Content:
 
     from ..vocab.counts.table import load_counts
 
-    table, named = load_counts(artifact.path), _namer(artifact, asked.tokenizer)
+    table, text = load_counts(artifact.path), _texts(artifact, asked.tokenizer)
     order = np.argsort(-table.counts, kind="stable")[: table.seen].tolist()  # ties: lower id first
-    others = tuple(token for token in table.special.others if table.counts[token])
+    special = table.special
     purposes = {
-        "end": table.special.eos,
-        "control": table.special.control,
-        "tools": table.special.tools,
-        "other": others,
+        "end": special.eos,
+        "control": special.control,
+        "tools": special.tools,
+        "other": special.others,
     }
 
-    def rows(ids: Iterable[int]) -> list[dict[str, Any]]:
-        counts = [(token, int(table.counts[token])) for token in ids]
-        return [
-            {**named(token), "count": count, "share": count / table.tokens if table.tokens else None}
-            for token, count in counts
-        ]
+    def row(token: int) -> dict[str, Any]:
+        count = int(table.counts[token])
+        share = count / table.tokens if table.tokens else None
+        return {"id": token, "text": text(token), "count": count, "share": share}
 
-    special = rows(sorted({token for ids in purposes.values() for token in ids}))
-    for row in special:
-        row["purpose"] = ", ".join(name for name, ids in purposes.items() if row["id"] in ids)
+    named: dict[int, list[str]] = {}
+    for purpose, ids in purposes.items():
+        for token in ids:
+            if purpose != "other" or table.counts[token]:
+                named.setdefault(token, []).append(purpose)
     content = {
         **table.totals(),
         "bytes_per_token": round(table.bytes / table.tokens, 3) if table.tokens else None,
@@ -179,9 +170,9 @@ def _counts(artifact: Artifact, asked: InspectRequest) -> Content:
             name: {"tokens": part.tokens, "documents": part.documents, "bytes": part.bytes}
             for name, part in table.domains.items()
         },
-        "top": rows(order[: asked.top]),
-        "rare": rows(order[::-1][: asked.top]),
-        "special": special,
+        "top": [row(token) for token in order[: asked.top]],
+        "rare": [row(token) for token in order[::-1][: asked.top]],
+        "special": [{**row(token), "purpose": ", ".join(named[token])} for token in sorted(named)],
         "origin": dict(table.origin),
     }
     return content, None
@@ -191,11 +182,9 @@ def _subset(artifact: Artifact, asked: InspectRequest) -> Content:
     """Return size, coverage, forced ids, and the first and the last tokens by rank."""
     from ..vocab.subset.subset import load_subset
 
-    named = _namer(artifact, asked.tokenizer)
-    ranks = [
-        {"rank": rank, **named(token)}
-        for rank, token in enumerate(load_subset(artifact.path).ranked.tolist(), start=1)
-    ]
+    text = _texts(artifact, asked.tokenizer)
+    ranked = enumerate(load_subset(artifact.path).ranked.tolist(), start=1)
+    ranks = [{"rank": rank, "id": token, "text": text(token)} for rank, token in ranked]
     last = [] if 2 * asked.top >= len(ranks) else ranks[-asked.top :]
     return {**artifact.meta, "first": ranks[: asked.top] if last else ranks, "last": last}, None
 
@@ -203,7 +192,9 @@ def _subset(artifact: Artifact, asked: InspectRequest) -> Content:
 def _clusters(artifact: Artifact, asked: InspectRequest) -> Content:
     from ..vocab.clusters.clusters import cluster_figures, load_clusters
 
-    return {**artifact.meta, **cluster_figures(load_clusters(artifact.path))}, None
+    # The figures include the quality that ``origin`` records.
+    origin = {name: value for name, value in artifact.meta["origin"].items() if name != "quality"}
+    return {**artifact.meta, "origin": origin, **cluster_figures(load_clusters(artifact.path))}, None
 
 
 def _overlap(artifact: Artifact, asked: InspectRequest) -> Content:
@@ -220,37 +211,19 @@ def _prepared(artifact: Artifact, asked: InspectRequest) -> Content:
     from .prepare_data import data_tables
 
     prepared = load_prepared(artifact.path, verify=False)
-    return artifact.meta, [
-        *_tables({"key": prepared.key, **artifact.meta["options"]}),
-        *data_tables(prepared),
-    ]
+    facts = _tables({"key": prepared.key, **artifact.meta["options"]})
+    return artifact.meta, [*facts, *data_tables(prepared)]
 
 
 def _evaluation(artifact: Artifact, asked: InspectRequest) -> Content:
     from rich.text import Text
 
-    from ..evaluate.reports.tables import (
-        category_table,
-        divergence_lines,
-        headline,
-        load_table,
-        overview_table,
-        position_table,
-    )
+    from ..evaluate.reports.tables import divergence_lines, headline, main_tables
     from ..evaluate.results.schema import read_results
 
     results = read_results(artifact.file("results.json"))
-    lines = map(Text, divergence_lines(results))
-    more = [position_table(results), load_table(results) if results.load else None]
-    tables: list[RenderableType] = [
-        FactList(results.run_facts),
-        overview_table(results),
-        category_table(results),
-        *(table for table in more if table is not None),
-        *lines,
-        Text(headline(results)),
-    ]
-    return results.model_dump(mode="json"), tables
+    lines = map(Text, [*divergence_lines(results), headline(results)])
+    return results.model_dump(mode="json"), [FactList(results.run_facts), *main_tables(results), *lines]
 
 
 def _coverage(artifact: Artifact, asked: InspectRequest) -> Content:
@@ -271,15 +244,15 @@ VIEWS: Mapping[str, Callable[[Artifact, InspectRequest], Content]] = {
     "clusters": _clusters,
     "overlap": _overlap,
     "coverage": _coverage,
-    "responses": _meta,
+    "responses": lambda artifact, _: (artifact.meta, None),
     "prepared-data": _prepared,
-    "capture": _meta,
+    "capture": lambda artifact, _: (artifact.meta, None),
     "evaluation": _evaluation,
 }
 
 
-def _namer(artifact: Artifact, tokenizer: Path | None) -> Callable[[int], dict[str, Any]]:
-    """Return a function that gives a token's id and its printable text (empty without a tokenizer).
+def _texts(artifact: Artifact, tokenizer: Path | None) -> Callable[[int], str]:
+    """Return a function that gives a token's printable text (empty without a tokenizer).
 
     Raises:
         MismatchError: the tokenizer does not match the artefact.
@@ -289,7 +262,7 @@ def _namer(artifact: Artifact, tokenizer: Path | None) -> Callable[[int], dict[s
     from ..corpus.tokenizer.tokenizer import check_fingerprint, load_tokenizer
 
     if tokenizer is None:
-        return lambda token: {"id": token, "text": ""}
+        return lambda token: ""
     loaded = load_tokenizer(tokenizer)
     check_fingerprint(
         str(artifact.meta["fingerprint"]),
@@ -303,12 +276,11 @@ def _namer(artifact: Artifact, tokenizer: Path | None) -> Callable[[int], dict[s
     except DataError:  # fall back to the tokens as written in the vocabulary
         forms = ()
 
-    def named(token: int) -> dict[str, Any]:
+    def text(token: int) -> str:
         form = forms[token] if token < len(forms) else None
-        text = form if form is not None else loaded.backend.id_to_token(token) or "(no token)"
-        return {"id": token, "text": readable(text)}
+        return readable(form if form is not None else loaded.backend.id_to_token(token) or "(no token)")
 
-    return named
+    return text
 
 
 # JSON values as tables

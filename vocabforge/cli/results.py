@@ -18,24 +18,15 @@ def print_results(results: Results, output: Path, *, as_json: bool = False) -> N
         return
     from ..core.console import console
     from ..evaluate.reports.tables import (
-        category_table,
         count_lines,
         distribution_line,
         divergence_line,
         headline,
-        load_table,
-        overview_table,
-        position_table,
+        main_tables,
     )
 
-    out = stdout_console()
-    out.print(overview_table(results))
-    if results.baseline and len(results.methods) > 1 and len(results.methods[0].summary.categories) > 1:
-        out.print(category_table(results))
-    if (positions := position_table(results)) is not None:
-        out.print(positions)
-    if results.load:
-        out.print(load_table(results))
+    for table in main_tables(results):
+        stdout_console().print(table)
     for line in count_lines(results):
         print_line(line)
     if results.failures:

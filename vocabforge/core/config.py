@@ -79,6 +79,13 @@ def option(
     return Field(default, description=text, json_schema_extra=facts, **bounds)
 
 
+class ResultOptions(StrictModel):
+    """Options of commands that write an artefact."""
+
+    as_json: bool = option(False, "Print the result as JSON on stdout.", flag="--json")
+    overwrite: bool = option(False, "Replace an existing output.")
+
+
 class _UniqueKeyLoader(yaml.SafeLoader):
     """Safe loader that rejects duplicate keys in a mapping (YAML forbids them, PyYAML keeps the last)."""
 

@@ -140,6 +140,11 @@ class Decoder:
         """Number of passes captured so far, each of which takes seconds; 0 without capture."""
         return 0 if self._capture is None else len(self._capture.done)
 
+    @property
+    def recording_s(self) -> float:
+        """Seconds spent on capturing passes so far."""
+        return 0.0 if self._capture is None else self._capture.seconds
+
     def generate(
         self,
         prompt_ids: Sequence[int],

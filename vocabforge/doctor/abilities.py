@@ -7,7 +7,7 @@ import torch
 from ..decode.proposers.registry import ProposerParts, make_proposer
 from ..decode.spec import MethodSpec
 from ..export.servers.vllm import knows_target
-from ..layouts.registry import FORMATS
+from ..layouts.registry import FORMATS, layout_of
 from ..models.drafters.registry import DRAFTERS, drafter_class, drafter_sizes
 from ..models.lean.model import LeanModel
 from ..models.target.hf import HFTarget, read_target_config
@@ -71,8 +71,9 @@ def check_evaluates(target: TargetFacts) -> Finding[None]:
 
 def check_exports(target: TargetFacts) -> Finding[None]:
     """List the export layouts, and check that vLLM supports EAGLE-3 drafters for this target."""
-    layouts = ", ".join(name for name in FORMATS if name != "native")
-    kind = str(read_target_config(target.path).get("model_type"))
+    config = read_target_config(target.path)
+    kind, module = str(config.get("model_type")), layout_of("mtp").matches(config)
+    layouts = ", ".join(name for name in FORMATS if name != "native" and (name != "mtp" or module))
     if not knows_target(kind):
         return Finding(
             f"{layouts}; vLLM's list of targets for EAGLE-3 does not name {kind}",

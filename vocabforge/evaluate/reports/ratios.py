@@ -16,7 +16,7 @@ from ...core.errors import ArtifactError
 from ..results.answers import read_method
 from ..results.intervals import Verdict, estimate, ratio_of_ratios, verdict_of
 from ..results.schema import ARTIFACT_KIND, RESULTS, Figure, Results, read_results
-from ..results.summary import FORMULAS, OVERALL, QuestionTable, task_groups
+from ..results.summary import FORMULAS, OVERALL, question_columns, task_groups
 from .tables import figure_cell, interval, number
 
 # method -> group of questions (overall, then tasks) -> figure -> ratio to the reference
@@ -70,7 +70,7 @@ def ratios_to(reference: str, results: Results, folder: Path) -> Ratios:
     groups |= {task: np.isin(names, members) for task, members in task_groups(names.tolist()).items()}
     # The speed-up over the reference is the ratio of tokens/s.
     columns = {
-        name: QuestionTable.read([row["question_id"] for row in answers], own, rows[reference]).columns()
+        name: question_columns([row["question_id"] for row in answers], own, rows[reference])
         for name, own in rows.items()
     }
     base = columns[reference]["accepted_length"]

@@ -287,6 +287,16 @@ def category_table(results: Results) -> DataTable:
     return DataTable("accepted length and speed-up by task", ["task<", "questions", *names], rows, strong=0)
 
 
+def main_tables(results: Results) -> list[DataTable]:
+    """Return the tables for a terminal: figures, tasks, lengths of texts and loads, as far as there are any."""
+    tables = [overview_table(results)]
+    if results.baseline and len(results.methods) > 1 and len(results.methods[0].summary.categories) > 1:
+        tables.append(category_table(results))
+    if (positions := position_table(results)) is not None:
+        tables.append(positions)
+    return [*tables, load_table(results)] if results.load else tables
+
+
 def count_lines(results: Results) -> list[str]:
     """Return a sentence for each method whose proposer reports the cost of drafting."""
     counted = [(method.name, phrase_of(method.summary.counts)) for method in results.methods]

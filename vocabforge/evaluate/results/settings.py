@@ -14,7 +14,7 @@ WARMUP_RUNS = 3
 
 
 @dataclass(frozen=True)
-class Run:
+class EvaluationRun:
     """A pass over all questions: number from 1, seed, repeat of the seed, number of requests at once."""
 
     number: int
@@ -77,20 +77,21 @@ class RunSettings:
         return self.sampling.temperature
 
     @property
-    def runs(self) -> tuple[Run, ...]:
+    def runs(self) -> tuple[EvaluationRun, ...]:
         """The main passes over the questions: all seeds, then all seeds again for each repeat."""
         return self.runs_at(self.concurrency[0])
 
-    def runs_at(self, concurrency: int) -> tuple[Run, ...]:
+    def runs_at(self, concurrency: int) -> tuple[EvaluationRun, ...]:
         """Return the same passes under another load."""
         pairs = [(repeat, seed) for repeat in range(1, self.repeats + 1) for seed in self.seeds]
         first = 1 + self.concurrency.index(concurrency) * len(pairs)
         return tuple(
-            Run(number, seed, repeat, concurrency) for number, (repeat, seed) in enumerate(pairs, start=first)
+            EvaluationRun(number, seed, repeat, concurrency)
+            for number, (repeat, seed) in enumerate(pairs, start=first)
         )
 
     @property
-    def all_runs(self) -> tuple[Run, ...]:
+    def all_runs(self) -> tuple[EvaluationRun, ...]:
         """Return the passes under every load."""
         return tuple(run for level in self.concurrency for run in self.runs_at(level))
 
@@ -98,7 +99,7 @@ class RunSettings:
         """Return ``kind`` for the main load, and a subfolder ``concurrency_N`` for others."""
         return kind if concurrency == self.concurrency[0] else f"{kind}/concurrency_{concurrency}"
 
-    def sampling_of(self, run: Run) -> SamplingParams:
+    def sampling_of(self, run: EvaluationRun) -> SamplingParams:
         """Return the sampling settings with the run's seed."""
         return replace(self.sampling, seed=run.seed)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +22,7 @@ from ..benchmarks import MT_BENCH
 from .answers import MethodRows, Row
 from .intervals import Array, Formula, columns_of_mean, estimate, ratio, ratio_of_ratios, run_values
 from .schema import DepthFigures, Figure, GroupFigures, PositionFigures, RunFigures, Summary
-from .settings import Run
+from .settings import EvaluationRun
 
 if TYPE_CHECKING:
     from ..servers.counters import Speculation
@@ -65,7 +64,7 @@ def summarise_runs(
     runs: Sequence[MethodRows],
     baseline: Sequence[MethodRows],
     retokenised: Sequence[Mapping[int, float]],
-    settings_runs: Sequence[Run],
+    settings_runs: Sequence[EvaluationRun],
     *,
     compared: bool = True,
 ) -> Summary:
@@ -85,10 +84,13 @@ def summarise_runs(
     for rows in (runs, baseline):
         for number, run in enumerate(rows, start=1):
             _check_questions(run, order, number)
-    table = QuestionTable.read(order, runs, baseline)
-    columns = table.columns()
+    columns = question_columns(order, runs, baseline)
+    new_tokens, wall = (
+        table_of(order, [run.answers for run in runs], key) for key in ("new_tokens", "wall_time")
+    )
+    base_wall = table_of(order, [run.answers for run in baseline], "wall_time")
     recounted = np.array([[counts[one] for counts in retokenised] for one in order], dtype=np.float64)
-    base = columns_of_mean(quotient(recounted.reshape(table.base_wall.shape), table.base_wall))
+    base = columns_of_mean(_quotient(recounted.reshape(base_wall.shape), base_wall))
     columns["speedup_retokenised"] = np.concatenate([columns["tokens_per_s"], base], axis=-1)
     if not compared:
         columns |= {name: np.zeros_like(columns[name]) for name in ("speedup", "speedup_retokenised")}
@@ -99,8 +101,8 @@ def summarise_runs(
         }
         return GroupFigures(
             questions=int(chosen.sum()),
-            new_tokens=int(table.new_tokens[chosen].sum()),
-            wall_time_s=float(table.wall[chosen].sum()),
+            new_tokens=int(new_tokens[chosen].sum()),
+            wall_time_s=float(wall[chosen].sum()),
             **figures,
         )
 
@@ -125,8 +127,8 @@ def summarise_runs(
                 run=run.number,
                 seed=run.seed,
                 repeat=run.repeat,
-                new_tokens=int(table.new_tokens[:, index].sum()),
-                wall_time_s=float(table.wall[:, index].sum()),
+                new_tokens=int(new_tokens[:, index].sum()),
+                wall_time_s=float(wall[:, index].sum()),
                 **{name: values[index] for name, values in each.items()},
             )
             for index, run in zip(range(len(runs)), settings_runs, strict=True)
@@ -247,7 +249,7 @@ def acceptance_by_position(choices: Sequence[Choice]) -> list[PositionFigures]:
 
 def _time_split(runs: Sequence[MethodRows]) -> dict[str, float]:
     """Return seconds by part; time outside of all parts is ``other``, so that they sum to the wall time."""
-    wall = sum(_wall(row["choices"][0]) for run in runs for row in run.answers)
+    wall = sum(sum(row["choices"][0]["wall_time"]) for run in runs for row in run.answers)
     seconds: dict[str, float] = {}
     for timings in (one for run in runs for row in run.details for one in row["choices"][0]["timings"]):
         for part, value in timings.items():
@@ -256,68 +258,48 @@ def _time_split(runs: Sequence[MethodRows]) -> dict[str, float]:
     return seconds | ({"other": seconds.get("other", 0.0) + rest} if rest > 0 else {})
 
 
-@dataclass(frozen=True)
-class QuestionTable:
-    """Sums of a method over the turns of each question in each run, all (Q, R).
+def question_columns(
+    ids: Sequence[int], runs: Sequence[MethodRows], baseline: Sequence[MethodRows]
+) -> dict[str, Array]:
+    """Return figure -> (Q, R, C) columns for its statistic, except ``speedup_retokenised``.
 
-    ``lengths`` and ``steps`` are sum and number of accepted lengths, ``base_speed`` and ``base_wall`` the
-    baseline's tokens/s (NaN if no time passed) and seconds.
+    Args:
+        ids: the questions, in the order of the columns.
     """
-
-    new_tokens: Array
-    wall: Array
-    lengths: Array
-    steps: Array
-    decoding_steps: Array
-    forwards: Array
-    base_speed: Array
-    base_wall: Array
-
-    @classmethod
-    def read(
-        cls, ids: Sequence[int], runs: Sequence[MethodRows], baseline: Sequence[MethodRows]
-    ) -> QuestionTable:
-        """Read the questions ``ids``, in this order, from rows of a method and its baseline."""
-        details = [run.details for run in runs]
-
-        def answers(of: Sequence[MethodRows], number: Callable[[Choice], float]) -> Array:
-            return _table(ids, [run.answers for run in of], number)
-
-        base_wall = answers(baseline, _wall)
-        return cls(
-            new_tokens=answers(runs, _new_tokens),
-            wall=answers(runs, _wall),
-            lengths=_table(ids, details, _lengths),
-            steps=_table(ids, details, _steps),
-            decoding_steps=answers(runs, lambda choice: _sum(choice["decoding_steps"])),
-            forwards=_table(ids, details, lambda choice: _sum(choice["target_forwards"])),
-            base_speed=quotient(answers(baseline, _new_tokens), base_wall),
-            base_wall=base_wall,
-        )
-
-    def columns(self) -> dict[str, Array]:
-        """Return figure -> (Q, R, C) columns for its statistic, except ``speedup_retokenised``."""
-        speed = columns_of_mean(quotient(self.new_tokens, self.wall))
-        return {
-            "accepted_length": np.stack([self.lengths, self.steps], axis=-1),
-            "tokens_per_s": speed,
-            "speedup": np.concatenate([speed, columns_of_mean(self.base_speed)], axis=-1),
-            "seconds_per_step": columns_of_mean(quotient(self.wall, self.decoding_steps)),
-            "forwards_per_token": np.stack([self.forwards, self.new_tokens], axis=-1),
-        }
+    answers, details = [run.answers for run in runs], [run.details for run in runs]
+    base = [run.answers for run in baseline]
+    new_tokens, wall = (table_of(ids, answers, key) for key in ("new_tokens", "wall_time"))
+    speed = columns_of_mean(_quotient(new_tokens, wall))
+    base_speed = _quotient(table_of(ids, base, "new_tokens"), table_of(ids, base, "wall_time"))
+    decoding_steps, forwards = (
+        table_of(ids, answers, "decoding_steps"),
+        table_of(ids, details, "target_forwards"),
+    )
+    return {
+        "accepted_length": np.stack(
+            [table_of(ids, details, _lengths), table_of(ids, details, _steps)], axis=-1
+        ),
+        "tokens_per_s": speed,
+        "speedup": np.concatenate([speed, columns_of_mean(base_speed)], axis=-1),
+        "seconds_per_step": columns_of_mean(_quotient(wall, decoding_steps)),
+        "forwards_per_token": np.stack([forwards, new_tokens], axis=-1),
+    }
 
 
-def quotient(numerator: Array, denominator: Array) -> Array:
-    """Return (Q, R) quotients, NaN if undefined."""
-    return ratio(np.stack([numerator, denominator], axis=-1))
-
-
-def _table(
-    ids: Sequence[int], runs: Sequence[Sequence[Mapping[str, Any]]], number: Callable[[Choice], float]
+def table_of(
+    ids: Sequence[int], runs: Sequence[Sequence[Row]], number: str | Callable[[Choice], float]
 ) -> Array:
+    """Return a (Q, R) table of a number of each question in each run; a key of the choice is summed over turns."""
     by_id = [{row["question_id"]: row["choices"][0] for row in rows} for rows in runs]
-    values = np.array([[number(run[one]) for run in by_id] for one in ids], dtype=np.float64)
-    return values.reshape(len(ids), len(runs))
+    values = [
+        [_sum(run[one][number]) if isinstance(number, str) else number(run[one]) for run in by_id]
+        for one in ids
+    ]
+    return np.array(values, dtype=np.float64).reshape(len(ids), len(runs))
+
+
+def _quotient(numerator: Array, denominator: Array) -> Array:
+    return ratio(np.stack([numerator, denominator], axis=-1))
 
 
 def _sum(values: Sequence[float | None]) -> float:
@@ -336,11 +318,3 @@ def _lengths(choice: Choice) -> float:
     if (told := choice.get("verifications")) is None:
         return float(sum(map(sum, choice["accept_lengths"])))
     return _sum(told) + _sum(choice["accepted"])
-
-
-def _new_tokens(choice: Choice) -> float:
-    return float(sum(choice["new_tokens"]))
-
-
-def _wall(choice: Choice) -> float:
-    return float(sum(choice["wall_time"]))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ...core.errors import VocabForgeError
 from ..benchmarks import Question
 from ..results.answers import AnsweredTurn
-from ..results.settings import Run, RunSettings
+from ..results.settings import EvaluationRun, RunSettings
 from .prompts import PromptBuilder, check_system, system_of
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Asking:
             "chat_template_sha256": short_digest(tokenizer.chat_template),
         }
 
-    def ask(self, question: Question, method: Method, run: Run) -> list[AnsweredTurn]:
+    def ask(self, question: Question, method: Method, run: EvaluationRun) -> list[AnsweredTurn]:
         """Answer all turns of a question with a method, feeding back its own earlier answers.
 
         Raises:

@@ -25,7 +25,7 @@ from ...core.progress import ProgressBar
 from ..benchmarks import Question
 from ..results.answers import AnsweredTurn, answer_row, detail_row, write_rows
 from ..results.schema import FailureRow
-from ..results.settings import Run, run_files
+from ..results.settings import EvaluationRun, run_files
 from .journal import EvaluationJournal, Kept, Key
 from .prompts import longest_conversation, system_of
 from .request import Asking, TurnFailed, short_digest
@@ -149,7 +149,7 @@ class _Loop:
         self.runs = asking.settings.all_runs
         self.share = len(self.runs) * len(methods)  # rows per question
 
-    def left(self, questions: Sequence[Question]) -> list[tuple[Question, Method, Run]]:
+    def left(self, questions: Sequence[Question]) -> list[tuple[Question, Method, EvaluationRun]]:
         """Return the rows that are still missing."""
         return [
             (question, method, run)
@@ -158,7 +158,7 @@ class _Loop:
             for question in self._todo(questions, method, run)
         ]
 
-    def _todo(self, questions: Sequence[Question], method: Method, run: Run) -> list[Question]:
+    def _todo(self, questions: Sequence[Question], method: Method, run: EvaluationRun) -> list[Question]:
         return [
             one
             for one in questions
@@ -166,7 +166,7 @@ class _Loop:
         ]
 
     @staticmethod
-    def _key(question: Question, method: Method, run: Run) -> Key:
+    def _key(question: Question, method: Method, run: EvaluationRun) -> Key:
         return Key(run.number, question.question_id, method.name)
 
     def reserve(self, generators: Sequence[Any]) -> None:
@@ -243,7 +243,9 @@ class _Loop:
                 if todo := self._todo(self.questions, method, run):
                     self._answer_load(method, run, todo, bar)
 
-    def _answer_load(self, method: Method, run: Run, todo: Sequence[Question], bar: ProgressBar) -> None:
+    def _answer_load(
+        self, method: Method, run: EvaluationRun, todo: Sequence[Question], bar: ProgressBar
+    ) -> None:
         assert method.beside is not None
         decoder, load = method.beside(run.concurrency), Load(run.concurrency)
         with bar.aside("warm-up"):
@@ -259,11 +261,11 @@ class _Loop:
                 else:
                     self._record(question, outcome, method, run, bar)
         finally:
-            if load.turns:
+            if load.new_tokens:
                 self.kept.add_window({"method": method.name, "run": run.number, **load.row()})
 
     def _answer_window(
-        self, method: Method, run: Run, questions: Sequence[Question], bar: ProgressBar
+        self, method: Method, run: EvaluationRun, questions: Sequence[Question], bar: ProgressBar
     ) -> None:
         generator: Any = method.generator
         window = None
@@ -277,14 +279,14 @@ class _Loop:
                 found = {"method": method.name, "run": run.number, **window.row(generator.facts)}
                 self.kept.add_window(found)
 
-    def _ask(self, question: Question, method: Method, run: Run) -> list[AnsweredTurn] | FailureRow:
+    def _ask(self, question: Question, method: Method, run: EvaluationRun) -> list[AnsweredTurn] | FailureRow:
         try:
             return self.asking.ask(question, method, run)
         except TurnFailed as failed:
             return self._failure(question, failed, method, run)
 
     @staticmethod
-    def _failure(question: Question, failed: TurnFailed, method: Method, run: Run) -> FailureRow:
+    def _failure(question: Question, failed: TurnFailed, method: Method, run: EvaluationRun) -> FailureRow:
         return FailureRow(
             question_id=question.question_id,
             category=question.category,
@@ -300,7 +302,7 @@ class _Loop:
         question: Question,
         outcome: list[AnsweredTurn] | FailureRow,
         method: Method,
-        run: Run,
+        run: EvaluationRun,
         bar: ProgressBar,
     ) -> None:
         """Record the answers or the failure."""
@@ -340,7 +342,7 @@ def in_turns(questions: Sequence[Question]) -> list[Question]:
     return [questions[at] for at in sorted(range(len(questions)), key=places.__getitem__)]
 
 
-def turns_of(rows: Sequence[tuple[Question, Method, Run]]) -> Counter[tuple[str, int]]:
+def turns_of(rows: Sequence[tuple[Question, Method, EvaluationRun]]) -> Counter[tuple[str, int]]:
     """Count turns by the properties that determine their duration."""
     found = Counter[tuple[str, int]]()
     for question, method, run in rows:
@@ -348,7 +350,7 @@ def turns_of(rows: Sequence[tuple[Question, Method, Run]]) -> Counter[tuple[str,
     return found
 
 
-def _kind(method: Method, run: Run) -> tuple[str, int]:
+def _kind(method: Method, run: EvaluationRun) -> tuple[str, int]:
     return method.name, run.concurrency
 
 

@@ -12,7 +12,7 @@ from ...decode.request import Generation, Request
 from ...decode.work import check_request
 from ..benchmarks import Question
 from ..results.answers import AnsweredTurn
-from ..results.settings import Run
+from ..results.settings import EvaluationRun
 from .prompts import system_of
 from .request import Asking, TurnFailed, turn_failed, turn_seed
 
@@ -21,10 +21,13 @@ _WARMUP_TOKENS = 8
 
 @dataclass
 class Load:
-    """Turns answered at a number of requests, their tokens, and the seconds in which any was in progress."""
+    """Tokens generated at a number of requests, and the seconds in which any was in progress.
+
+    Includes turns of questions that were not finished before an interruption. Seconds in which passes were captured
+    are left out.
+    """
 
     concurrency: int
-    turns: int = 0
     new_tokens: int = 0
     seconds: float = 0.0
 
@@ -42,7 +45,7 @@ class _Conversation:
 
 
 def answer_together(
-    questions: Sequence[Question], decoder: Decoder, asking: Asking, run: Run, load: Load
+    questions: Sequence[Question], decoder: Decoder, asking: Asking, run: EvaluationRun, load: Load
 ) -> Iterator[tuple[Question, list[AnsweredTurn] | TurnFailed]]:
     """Yield each question with its turns, or its failure, as it ends; add times and tokens to ``load``.
 
@@ -67,7 +70,7 @@ def answer_together(
             result = results[number]
             turn = asking.turn(one.prompt, result, result.prefill_s + result.decode_s)
             one.turns.append(turn)
-            load.turns, load.new_tokens = load.turns + 1, load.new_tokens + turn.new_tokens
+            load.new_tokens += turn.new_tokens
             if len(one.turns) == len(one.question.turns):
                 yield one.question, one.turns
             else:
@@ -75,7 +78,7 @@ def answer_together(
                 open_ones.append(one)
 
 
-def _request(one: _Conversation, decoder: Decoder, asking: Asking, run: Run) -> Request:
+def _request(one: _Conversation, decoder: Decoder, asking: Asking, run: EvaluationRun) -> Request:
     index, settings = len(one.turns), asking.settings
     one.prompt = one.builder.ask(one.question.turns[index])
     seed = turn_seed(run.seed, one.question.question_id, index)
@@ -92,17 +95,17 @@ def _ended(
     stream = decoder.stream_batch(requests, results)
     while True:
         asking.synchronise()
-        began = time.perf_counter()
+        began, captured = time.perf_counter(), decoder.recording_s
         number, _ = next(stream, (None, None))
         asking.synchronise()
-        load.seconds += time.perf_counter() - began
+        load.seconds += time.perf_counter() - began - (decoder.recording_s - captured)
         if number is None:
             return
         if results[number].done:
             yield number
 
 
-def warm_up(questions: Sequence[Question], decoder: Decoder, asking: Asking, run: Run) -> None:
+def warm_up(questions: Sequence[Question], decoder: Decoder, asking: Asking, run: EvaluationRun) -> None:
     """Answer the first questions with a few tokens, unmeasured."""
     short = replace(asking, settings=replace(asking.settings, max_new_tokens=_WARMUP_TOKENS))
     for _ in answer_together(questions[: run.concurrency], decoder, short, run, Load(run.concurrency)):

@@ -76,7 +76,6 @@ class LoadWindow:
         """Return the window as JSON values."""
         return {
             "concurrency": self.concurrency,
-            "turns": len(self.spans),
             "new_tokens": self.new_tokens,
             "seconds": self.seconds(),
             "speculation": None if self.speculation is None else asdict(self.speculation),

@@ -61,18 +61,22 @@ def describe_load(
             own = [one for one in windows if one["method"] == name and one["concurrency"] == level]
             known = [_speculation(one["speculation"]) for one in own if one["speculation"] is not None]
             total = totals[name, level] = total_of(known)
-            own = own or (
-                [_alone(rows)] if level == 1 else []
-            )  # a process may be killed before its window is kept
-            seconds, tokens = sum(one["seconds"] for one in own), sum(one["new_tokens"] for one in own)
-            speeds[name] = tokens / seconds if seconds else None
+            choices = [row["choices"][0] for run in rows for row in run.answers]
+            turns = [turn for choice in choices for turn in zip(choice["new_tokens"], choice["wall_time"])]
+            answered = sum(tokens for tokens, _ in turns)
+            # The decoder keeps no window of questions one by one; a process may be killed before its window is kept.
+            alone = {"new_tokens": answered, "seconds": sum(seconds for _, seconds in turns)}
+            own = own or ([alone] if level == 1 else [])
+            seconds = sum(one["seconds"] for one in own)
+            # The tokens of questions that an interruption lost were generated in these seconds as well.
+            speeds[name] = sum(one["new_tokens"] for one in own) / seconds if seconds else None
             base = speeds[evaluation.names[0]] if evaluation.baseline else None
             load.append(
                 LoadFigures(
                     method=name,
                     concurrency=level,
-                    turns=sum(one["turns"] for one in own),
-                    new_tokens=tokens,
+                    turns=len(turns),
+                    new_tokens=answered,
                     seconds=seconds,
                     tokens_per_s=speeds[name],
                     speedup=_ratio(speeds[name], base),
@@ -122,16 +126,6 @@ def _identical(rows: Sequence[MethodRows], reference: Sequence[MethodRows]) -> i
                 return None
             same += tokens == expected[row["question_id"]]
     return same
-
-
-def _alone(rows: Sequence[MethodRows]) -> dict[str, Any]:
-    """Return the window of questions that were answered one by one."""
-    choices = [row["choices"][0] for run in rows for row in run.answers]
-    sums = {
-        key: sum(sum(choice[name]) for choice in choices)
-        for key, name in (("new_tokens", "new_tokens"), ("seconds", "wall_time"))
-    }
-    return {"turns": sum(len(choice["new_tokens"]) for choice in choices), **sums}
 
 
 def _counted(total: Speculation) -> dict[str, Any]:
