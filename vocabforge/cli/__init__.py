@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from ..core.registry import load_attribute
@@ -61,11 +63,27 @@ def main() -> None:
     if wanted in MOVED:
         sys.stderr.write(f"Error: `vocabforge {wanted}` has moved\n  remedy:   run {MOVED[wanted]}\n")
         sys.exit(2)
-    names = [wanted] if wanted in COMMANDS else list(COMMANDS)
     try:
         from .app import build_app
 
-        commands = {name: load_attribute(COMMANDS[name]) for name in names}
+        if wanted in COMMANDS:
+            commands = {wanted: load_attribute(COMMANDS[wanted])}
+        else:
+            commands = {name: _described(place) for name, place in COMMANDS.items()}
         build_app(commands, all_names=list(COMMANDS), headings=HEADINGS)()
     except KeyboardInterrupt:  # outside the command, which prints its own message
         sys.exit(130)
+
+
+def _described(place: str) -> Callable[..., None]:
+    """Return a command's name and docstring for the help page, read without importing its module and options."""
+    module, _, name = place.partition(":")
+    file = Path(__file__).parent / f"{module.rpartition('.')[2]}.py"
+    defined = (node for node in ast.parse(file.read_bytes()).body if isinstance(node, ast.FunctionDef))
+    found = next(node for node in defined if node.name == name)
+
+    def command() -> None:
+        raise NotImplementedError(f"{place} is only described")
+
+    command.__doc__ = ast.get_docstring(found)
+    return command

@@ -16,7 +16,6 @@ import typer
 import typer.core
 
 from .. import __version__
-from ..core.config import StrictModel, option
 from ..core.console import console, open_console, spelled_in_json, spelled_out
 from ..core.errors import VocabForgeError, closest
 from ..core.progress import ProgressBar, hide
@@ -37,13 +36,6 @@ PlanOption = Annotated[
 FreshOption = Annotated[
     bool, typer.Option("--fresh", help="Discard a run in the output folder and start over.")
 ]
-
-
-class ResultOptions(StrictModel):
-    """Options of commands that write an artefact."""
-
-    as_json: bool = option(False, "Print the result as JSON on stdout.", flag="--json")
-    overwrite: bool = option(False, "Replace an existing output.")
 
 
 def help_style() -> Literal["markdown", None]:

@@ -6,9 +6,10 @@ import sys
 
 import typer
 
+from ..core.config import ResultOptions
 from ..core.errors import UsageError
 from ..train.capture.config import CaptureRequest
-from .app import PlanOption, ResultOptions, print_json
+from .app import PlanOption, print_json
 from .plan_tables import print_plan
 
 

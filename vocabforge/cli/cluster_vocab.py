@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from ..core.config import ModelPath, Positive, Size, StrictModel, TokenizerPath, option
+from ..core.config import ModelPath, Positive, ResultOptions, Size, StrictModel, TokenizerPath, option
 from ..core.console import say
-from .app import ResultOptions, print_json, print_line
+from .app import print_json, print_line
 
 if TYPE_CHECKING:
     from ..corpus.tokenizer.tokenizer import TextTokenizer

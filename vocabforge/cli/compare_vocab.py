@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..core.config import Positive, StrictModel, option
+from ..core.config import Positive, ResultOptions, StrictModel, option
 from ..core.console import DataTable, percent
 from ..core.errors import UsageError
 from ..core.hub import hub_name, model_folder
 from ..core.progress import ProgressBar
 from ..core.values import TextUnit
-from .app import ResultOptions, echo, print_json, stdout_console
+from .app import echo, print_json, stdout_console
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

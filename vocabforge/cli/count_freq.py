@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..core.config import ResultOptions
 from ..core.console import DataTable
 from ..vocab.counts.request import CountRequest
-from .app import ResultOptions, echo, print_json, stdout_console
+from .app import echo, print_json, stdout_console
 
 if TYPE_CHECKING:
     from ..vocab.counts.run import CountRun

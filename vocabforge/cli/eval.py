@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from ..core.config import ModelPath, Positive, StrictModel, TokenizerPath, option
+from ..core.config import ModelPath, Positive, ResultOptions, StrictModel, TokenizerPath, option
 from ..core.console import say
 from ..core.errors import UsageError
 from ..decode.spec import MethodGrid, MethodSpec
-from .app import ResultOptions
 from .decoding_options import ManyMethods, PassOptions, SamplingOptions, wrap_for
 from .results import print_results
 

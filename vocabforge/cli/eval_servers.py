@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..core.artifact import check_output
+from ..core.config import ResultOptions
 from ..core.errors import UsageError
 from ..core.provenance import hide_secrets
 from ..corpus.regenerate.server import api_key, base_url
@@ -20,7 +21,6 @@ from ..evaluate.evaluation import Evaluation, Provenance, evaluate_methods
 from ..evaluate.servers.asking import ServerAsking, served_format
 from ..evaluate.servers.generator import ServerGenerator
 from ..evaluate.servers.process import split_command, started
-from .app import ResultOptions
 from .results import print_results
 
 if TYPE_CHECKING:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from ..core.config import ResultOptions
 from ..decode.spec import MethodSpec
 from ..export.request import ExportRequest
-from .app import ResultOptions, print_json
+from .app import print_json
 from .option_groups import FromModel
 
 _HEAD = Annotated[

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..core.config import StrictModel, option
+from ..core.config import ResultOptions, StrictModel, option
 from ..core.console import DataTable
 from ..core.errors import UsageError
 from ..core.values import labelled, split_weight
-from .app import ResultOptions, print_json, print_line, stdout_console
+from .app import print_json, print_line, stdout_console
 
 
 class MergeRequest(StrictModel):

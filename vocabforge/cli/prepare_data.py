@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from ..core.config import StrictModel, TokenizerPath, option
+from ..core.config import ResultOptions, StrictModel, TokenizerPath, option
 from ..core.console import DataTable, FactList, percent, say
 from ..core.errors import UsageError
 from ..core.values import yaml_pairs
 from ..train.config import DataConfig
-from .app import ResultOptions, echo, print_json, stdout_console
+from .app import echo, print_json, stdout_console
 from .option_groups import FromModel
 
 if TYPE_CHECKING:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..core.config import ResultOptions
 from ..core.console import say
 from ..corpus.regenerate.request import RegenerateRequest
-from .app import ResultOptions, print_json
+from .app import print_json
 
 
 def regenerate(asked: RegenerateRequest, result: ResultOptions) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ..core.config import ResultOptions
 from ..core.console import say
 from ..export.request import RevocabRequest
-from .app import ResultOptions, print_json
+from .app import print_json
 
 
 def revocab(request: RevocabRequest, ending: ResultOptions) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..core.config import ResultOptions
 from ..core.console import DataTable
 from ..vocab.subset.request import SelectRequest
-from .app import ResultOptions, print_json, print_line, stdout_console
+from .app import print_json, print_line, stdout_console
 
 
 def select_vocab(asked: SelectRequest, ending: ResultOptions) -> None:
