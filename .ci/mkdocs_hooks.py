@@ -159,8 +159,8 @@ def _prose(text: str) -> str:
 
 def settings_markdown() -> str:
     """A table for each command that reads a recipe, a part for each section."""
-    from vocabforge.cli.recipes import READERS
-    from vocabforge.cli.settings import settings_of
+    from vocabforge.cli.training.recipes import READERS
+    from vocabforge.cli.training.settings import settings_of
     from vocabforge.core.registry import load_attribute
 
     lines: list[str] = []

@@ -11,7 +11,7 @@ from tests.cli.cli_support import assert_user_error, invoke
 from tests.decode.build_support import grid_methods
 from tests.decode.drafting import make_drafter as random_drafter
 from tests.worlds import World
-from vocabforge.cli.generate import drafted_part
+from vocabforge.cli.drafting.generate import drafted_part
 from vocabforge.core.artifact import open_artifact
 from vocabforge.models.drafters.io import save_drafter
 from vocabforge.models.target.hf import HFTarget

@@ -14,8 +14,8 @@ from tests.models.architectures import make_architecture
 from tests.tune.support import make_place
 from tests.worlds import byte_tokenizer
 from vocabforge.cli.app import build_app
-from vocabforge.cli.eval import evaluate
-from vocabforge.cli.generate import generate
+from vocabforge.cli.drafting.eval import evaluate
+from vocabforge.cli.drafting.generate import generate
 from vocabforge.cli.option_groups import signature
 from vocabforge.core.artifact import open_artifact
 from vocabforge.decode import caches

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from tests.contracts.guide_code import checks_of, fresh, read_guide, run
 from tests.worlds import ROOT, byte_tokenizer, tiny_target
 from vocabforge.cli.app import build_app
-from vocabforge.cli.generate import generate
+from vocabforge.cli.drafting.generate import generate
 from vocabforge.core import registry
 from vocabforge.core.errors import UsageError, VocabForgeError
 from vocabforge.core.registry import ExtensionTable, resolve

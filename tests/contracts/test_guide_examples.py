@@ -23,7 +23,7 @@ from tests.ops.kernels_build import KERNELS, load_build
 from tests.train.run_support import make_place, settings
 from tests.worlds import ROOT, tiny_drafter
 from vocabforge.cli.app import build_app
-from vocabforge.cli.generate import generate
+from vocabforge.cli.drafting.generate import generate
 from vocabforge.core.config import parse_config
 from vocabforge.core.journal import read_jsonl_log
 from vocabforge.decode.proposers.registry import FITTING

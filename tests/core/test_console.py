@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from vocabforge.cli.app import echo, print_json
-from vocabforge.cli.generate import show
+from vocabforge.cli.drafting.generate import show
 from vocabforge.core.console import (
     DataCell,
     DataTable,

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from tests.worlds import byte_tokenizer
 from vocabforge.cli.app import build_app
-from vocabforge.cli.count_freq import count_freq
+from vocabforge.cli.vocab.count_freq import count_freq
 from vocabforge.core.errors import DataError
 from vocabforge.corpus.prepared.options import source_digests
 from vocabforge.corpus.sources import hub, inputs

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 from tests.decode.build_support import grid_methods, methods_of, outputs_of
 from tests.worlds import byte_tokenizer, tiny_target
 from vocabforge.cli.app import build_app
-from vocabforge.cli.export import export
-from vocabforge.cli.generate import generate
+from vocabforge.cli.drafting.export import export
+from vocabforge.cli.drafting.generate import generate
 from vocabforge.core.errors import MismatchError, UsageError
 from vocabforge.decode.build.recipe import DecodingRecipe
 from vocabforge.decode.interface import Plan

@@ -21,7 +21,7 @@ from tests.folders import edit_folder
 from tests.models.lean_support import build as build_family
 from tests.shares import by_default
 from tests.worlds import tiny_target
-from vocabforge.cli.decoding_options import wrap_for
+from vocabforge.cli.drafting.decoding_options import wrap_for
 from vocabforge.core.errors import UsageError
 from vocabforge.core.registry import resolve
 from vocabforge.decode.accelerate.graphs import GraphCapture

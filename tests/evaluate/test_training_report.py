@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from tests.docs.doc_formats import keys, keys_by_kind, written
 from tests.train.run_support import make_place, settings
 from vocabforge.cli.app import build_app
-from vocabforge.cli.report_training import report_training
+from vocabforge.cli.training.report_training import report_training
 from vocabforge.core.errors import DataError
 from vocabforge.core.journal import read_jsonl_log
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer

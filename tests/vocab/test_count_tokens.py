@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from tests.worlds import byte_tokenizer
 from vocabforge import count_freq as api_count_freq
 from vocabforge.cli.app import build_app
-from vocabforge.cli.count_freq import count_freq
+from vocabforge.cli.vocab.count_freq import count_freq
 from vocabforge.core.errors import DataError, UsageError
 from vocabforge.corpus.sources import sources as reading
 from vocabforge.corpus.sources.sources import SourceOptions, iter_documents

@@ -12,26 +12,26 @@ from ..core.registry import load_attribute
 
 # name -> "module:attr". To add a command, add a module and a row.
 COMMANDS: dict[str, str] = {
-    "count-freq": "vocabforge.cli.count_freq:count_freq",
-    "merge-freq": "vocabforge.cli.merge_freq:merge_freq",
-    "select-vocab": "vocabforge.cli.select_vocab:select_vocab",
-    "coverage": "vocabforge.cli.coverage:coverage",
-    "cluster-vocab": "vocabforge.cli.cluster_vocab:cluster_vocab",
-    "compare-vocab": "vocabforge.cli.compare_vocab:compare_vocab",
+    "count-freq": "vocabforge.cli.vocab.count_freq:count_freq",
+    "merge-freq": "vocabforge.cli.vocab.merge_freq:merge_freq",
+    "select-vocab": "vocabforge.cli.vocab.select_vocab:select_vocab",
+    "coverage": "vocabforge.cli.vocab.coverage:coverage",
+    "cluster-vocab": "vocabforge.cli.vocab.cluster_vocab:cluster_vocab",
+    "compare-vocab": "vocabforge.cli.vocab.compare_vocab:compare_vocab",
     "inspect": "vocabforge.cli.inspect:inspect",
-    "regenerate": "vocabforge.cli.regenerate:regenerate",
-    "capture": "vocabforge.cli.capture:capture",
-    "prepare-data": "vocabforge.cli.prepare_data:prepare_data",
-    "recipes": "vocabforge.cli.recipes:recipes",
-    "train-drafter": "vocabforge.cli.train_drafter:train_drafter",
-    "train-router": "vocabforge.cli.train_router:train_router",
-    "report-training": "vocabforge.cli.report_training:report_training",
-    "export": "vocabforge.cli.export:export",
-    "revocab": "vocabforge.cli.revocab:revocab",
-    "tune": "vocabforge.cli.tune:tune",
-    "eval": "vocabforge.cli.eval:evaluate",
-    "report": "vocabforge.cli.report:report",
-    "generate": "vocabforge.cli.generate:generate",
+    "regenerate": "vocabforge.cli.training.regenerate:regenerate",
+    "capture": "vocabforge.cli.training.capture:capture",
+    "prepare-data": "vocabforge.cli.training.prepare_data:prepare_data",
+    "recipes": "vocabforge.cli.training.recipes:recipes",
+    "train-drafter": "vocabforge.cli.training.train_drafter:train_drafter",
+    "train-router": "vocabforge.cli.training.train_router:train_router",
+    "report-training": "vocabforge.cli.training.report_training:report_training",
+    "export": "vocabforge.cli.drafting.export:export",
+    "revocab": "vocabforge.cli.drafting.revocab:revocab",
+    "tune": "vocabforge.cli.drafting.tune:tune",
+    "eval": "vocabforge.cli.drafting.eval:evaluate",
+    "report": "vocabforge.cli.drafting.report:report",
+    "generate": "vocabforge.cli.drafting.generate:generate",
     "kernels": "vocabforge.cli.kernels:kernels",
     "doctor": "vocabforge.cli.doctor:doctor",
     "demo": "vocabforge.cli.demo:demo",
@@ -78,7 +78,7 @@ def main() -> None:
 def _described(place: str) -> Callable[..., None]:
     """Return a command's name and docstring for the help page, read without importing its module and options."""
     module, _, name = place.partition(":")
-    file = Path(__file__).parent / f"{module.rpartition('.')[2]}.py"
+    file = Path(__file__).parent.joinpath(*module.split(".")[2:]).with_suffix(".py")
     defined = (node for node in ast.parse(file.read_bytes()).body if isinstance(node, ast.FunctionDef))
     found = next(node for node in defined if node.name == name)
 

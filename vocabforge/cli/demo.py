@@ -161,7 +161,7 @@ def demo(asked: DemoRequest, as_json: JsonOption = False) -> None:
     """
     from ..core.files import check_run_folder, read_json
     from ..evaluate.results.schema import read_results
-    from .results import print_results
+    from .drafting.results import print_results
 
     output = asked.output
     check_run_folder(output)

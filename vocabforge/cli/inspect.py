@@ -112,7 +112,9 @@ def _weights(artifact: Artifact, asked: InspectRequest) -> Content:
         (read_json(artifact.file(name), "configuration") for name in _CONFIGS if name in names), {}
     )
     stored = read_headers([artifact.file(name) for name in names if name.endswith(".safetensors")])
-    tensors = {name: {"dtype": one.dtype, "shape": list(one.shape)} for name, one in sorted(stored.items())}
+    tensors: dict[str, dict[str, Any]] = {
+        name: {"dtype": one.dtype, "shape": list(one.shape)} for name, one in sorted(stored.items())
+    }
     for name in names:
         if name.endswith(".gguf"):
             config, tensors = _gguf(artifact.file(name))
@@ -199,7 +201,7 @@ def _clusters(artifact: Artifact, asked: InspectRequest) -> Content:
 
 def _overlap(artifact: Artifact, asked: InspectRequest) -> Content:
     from ..vocab.overlap.overlap import load_overlap
-    from .compare_vocab import overlap_tables
+    from .vocab.compare_vocab import overlap_tables
 
     overlap = load_overlap(artifact.path)
     compared = dict(artifact.manifest.get("config") or {})
@@ -208,7 +210,7 @@ def _overlap(artifact: Artifact, asked: InspectRequest) -> Content:
 
 def _prepared(artifact: Artifact, asked: InspectRequest) -> Content:
     from ..corpus.prepared.artifact import load_prepared
-    from .prepare_data import data_tables
+    from .training.prepare_data import data_tables
 
     prepared = load_prepared(artifact.path, verify=False)
     facts = _tables({"key": prepared.key, **artifact.meta["options"]})

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from ..core.config import ResultOptions, StrictModel, TokenizerPath, option
-from ..core.console import DataTable, FactList, percent, say
-from ..core.errors import UsageError
-from ..core.values import yaml_pairs
-from ..train.config import DataConfig
-from .app import echo, print_json, stdout_console
-from .option_groups import FromModel
+from ...core.config import ResultOptions, StrictModel, TokenizerPath, option
+from ...core.console import DataTable, FactList, percent, say
+from ...core.errors import UsageError
+from ...core.values import yaml_pairs
+from ...train.config import DataConfig
+from ..app import echo, print_json, stdout_console
+from ..option_groups import FromModel
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from ..corpus.prepared.artifact import PreparedData
-    from ..corpus.tokenizer.tokenizer import TextTokenizer
+    from ...corpus.prepared.artifact import PreparedData
+    from ...corpus.tokenizer.tokenizer import TextTokenizer
 
 _CONTENTS = {
     "texts": "plain texts",
@@ -81,8 +81,8 @@ def prepare_data(asked: PrepareRequest, documents: Documents, ending: ResultOpti
 
     Example: `vocabforge prepare-data --target model/ --input chats.jsonl --length 4096 --output data/`
     """
-    from ..corpus.tokenizer.tokenizer import load_tokenizer
-    from ..train.data import prepare_options
+    from ...corpus.tokenizer.tokenizer import load_tokenizer
+    from ...train.data import prepare_options
 
     source = asked.tokenizer or asked.target
     if source is None or (asked.tokenizer is not None and asked.target is not None):
@@ -118,9 +118,9 @@ def _prepared(
     output: Path, tokenizer: TextTokenizer, config: Any, options: Any, *, overwrite: bool
 ) -> PreparedData:
     """Return the prepared data at ``output`` if it is up to date; otherwise prepare it."""
-    from ..core.artifact import MANIFEST, check_output
-    from ..corpus.prepared.artifact import find_prepared, write_prepared
-    from ..corpus.prepared.options import content_key
+    from ...core.artifact import MANIFEST, check_output
+    from ...corpus.prepared.artifact import find_prepared, write_prepared
+    from ...corpus.prepared.options import content_key
 
     exists = (output / MANIFEST).is_file()
     if not exists:

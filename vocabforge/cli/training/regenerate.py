@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..core.config import ResultOptions
-from ..core.console import say
-from ..corpus.regenerate.request import RegenerateRequest
-from .app import print_json
+from ...core.config import ResultOptions
+from ...core.console import say
+from ...corpus.regenerate.request import RegenerateRequest
+from ..app import print_json
 
 
 def regenerate(asked: RegenerateRequest, result: ResultOptions) -> None:
@@ -20,8 +20,8 @@ def regenerate(asked: RegenerateRequest, result: ResultOptions) -> None:
     --temperature 0.7 --output responses/` and `vocabforge regenerate --input chat.jsonl --target
     Qwen/Qwen3-0.6B --output responses/`
     """
-    from ..corpus.regenerate.log import RESPONSES
-    from ..decode.regenerate import run_regenerate
+    from ...corpus.regenerate.log import RESPONSES
+    from ...decode.regenerate import run_regenerate
 
     output = asked.output
     meta = run_regenerate(asked, overwrite=result.overwrite)

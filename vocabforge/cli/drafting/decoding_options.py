@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from ..core.config import StrictModel, option
-from ..core.errors import UsageError
-from ..core.values import Backend
-from ..decode.spec import MethodGrid, MethodSpec
-from .option_groups import FromModel
+from ...core.config import StrictModel, option
+from ...core.errors import UsageError
+from ...core.values import Backend
+from ...decode.spec import MethodGrid, MethodSpec
+from ..option_groups import FromModel
 
 if TYPE_CHECKING:
-    from ..decode.interface import Wrap
-    from ..decode.request import SamplingParams
+    from ...decode.interface import Wrap
+    from ...decode.request import SamplingParams
 
 _DRAFTING = "Drafting"  # help heading of the options that define a method
 OneMethod = Annotated[MethodSpec, FromModel(MethodSpec, panel=_DRAFTING)]
@@ -50,7 +50,7 @@ def wrap_for(compiled: bool, graphs: bool | None, device: str | None) -> Wrap | 
     Args:
         graphs: None enables CUDA graphs on CUDA devices only.
     """
-    from ..models.device import choose_device
+    from ...models.device import choose_device
 
     if compiled and graphs:
         raise UsageError(
@@ -60,11 +60,11 @@ def wrap_for(compiled: bool, graphs: bool | None, device: str | None) -> Wrap | 
         )
     chosen = choose_device(device)
     if compiled:
-        from ..decode.accelerate.compiled import compile_passes
+        from ...decode.accelerate.compiled import compile_passes
 
         return compile_passes(chosen)
     if graphs or (graphs is None and chosen.type == "cuda"):
-        from ..decode.accelerate.graphs import capture_passes
+        from ...decode.accelerate.graphs import capture_passes
 
         return capture_passes(chosen)
     return None
@@ -85,7 +85,7 @@ class SamplingOptions(StrictModel):
 
     def with_seed(self, seed: int) -> SamplingParams:
         """Return the decoder's sampling parameters with this seed."""
-        from ..decode.request import SamplingParams
+        from ...decode.request import SamplingParams
 
         values = self.model_dump()
         return SamplingParams(top_k=values.pop("sampling_top_k"), seed=seed, **values)

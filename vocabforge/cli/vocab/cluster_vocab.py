@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from ..core.config import ModelPath, Positive, ResultOptions, Size, StrictModel, TokenizerPath, option
-from ..core.console import say
-from .app import print_json, print_line
+from ...core.config import ModelPath, Positive, ResultOptions, Size, StrictModel, TokenizerPath, option
+from ...core.console import say
+from ..app import print_json, print_line
 
 if TYPE_CHECKING:
-    from ..corpus.tokenizer.tokenizer import TextTokenizer
-    from ..models.target.head_rows import HeadRows
-    from ..vocab.clusters.clusters import Clusters
-    from ..vocab.clusters.kmeans import KMeansOptions
+    from ...corpus.tokenizer.tokenizer import TextTokenizer
+    from ...models.target.head_rows import HeadRows
+    from ...vocab.clusters.clusters import Clusters
+    from ...vocab.clusters.kmeans import KMeansOptions
 
 _LARGE = 0.25  # warn if a cluster has this share of the vocabulary: a router can save little
 
@@ -43,11 +43,11 @@ def cluster_vocab(asked: ClusterRequest, ending: ResultOptions) -> None:
 
     Example: `vocabforge cluster-vocab --target model/ --output clusters/`
     """
-    from ..core.artifact import check_output
-    from ..corpus.tokenizer.tokenizer import load_tokenizer
-    from ..models.target.head_rows import check_head_fits, open_head
-    from ..vocab.clusters.clusters import check_count, cluster_figures, default_clusters, save_clusters
-    from ..vocab.clusters.kmeans import KMeansOptions
+    from ...core.artifact import check_output
+    from ...corpus.tokenizer.tokenizer import load_tokenizer
+    from ...models.target.head_rows import check_head_fits, open_head
+    from ...vocab.clusters.clusters import check_count, cluster_figures, default_clusters, save_clusters
+    from ...vocab.clusters.kmeans import KMeansOptions
 
     check_output(asked.output, overwrite=ending.overwrite)
     head = open_head(asked.target)
@@ -78,9 +78,9 @@ def _cluster(
 ) -> tuple[Clusters, dict[str, Any]]:
     import time
 
-    from ..core.provenance import peak_memory
-    from ..vocab.clusters.clusters import make_clusters
-    from ..vocab.clusters.rows import unit_rows
+    from ...core.provenance import peak_memory
+    from ...vocab.clusters.clusters import make_clusters
+    from ...vocab.clusters.rows import unit_rows
 
     begun = time.monotonic()
     rows = unit_rows(head.rows(0, tokenizer.vocab_size), name=head.source)

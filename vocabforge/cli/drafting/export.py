@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from ..core.config import ResultOptions
-from ..decode.spec import MethodSpec
-from ..export.request import ExportRequest
-from .app import print_json
-from .option_groups import FromModel
+from ...core.config import ResultOptions
+from ...decode.spec import MethodSpec
+from ...export.request import ExportRequest
+from ..app import print_json
+from ..option_groups import FromModel
 
 _HEAD = Annotated[
     MethodSpec,
@@ -24,7 +24,7 @@ def export(request: ExportRequest, drafting: _HEAD, ending: ResultOptions) -> No
 
     Example: `vocabforge export --drafter run/drafter --vocab subset/ --format sglang-eagle3 --output served/`
     """
-    from ..export.run import run_export
+    from ...export.run import run_export
 
     facts = run_export(request, drafting, quiet=ending.as_json, overwrite=ending.overwrite)
     if ending.as_json:

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..core.config import StrictModel, option, read_yaml, recipe_names, recipe_path
-from ..core.console import DataTable
-from ..core.errors import UsageError, did_you_mean
-from ..core.registry import load_attribute
-from .app import JsonOption, echo, print_json, stdout_console
+from ...core.config import StrictModel, option, read_yaml, recipe_names, recipe_path
+from ...core.console import DataTable
+from ...core.errors import UsageError, did_you_mean
+from ...core.registry import load_attribute
+from ..app import JsonOption, echo, print_json, stdout_console
 
 if TYPE_CHECKING:
     from .settings import Setting

@@ -10,21 +10,21 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..core.artifact import check_output
-from ..core.config import ResultOptions
-from ..core.errors import UsageError
-from ..core.provenance import hide_secrets
-from ..corpus.regenerate.server import api_key, base_url
-from ..decode.build.methods import Method
-from ..evaluate.benchmarks import Benchmark
-from ..evaluate.evaluation import Evaluation, Provenance, evaluate_methods
-from ..evaluate.servers.asking import ServerAsking, served_format
-from ..evaluate.servers.generator import ServerGenerator
-from ..evaluate.servers.process import split_command, started
+from ...core.artifact import check_output
+from ...core.config import ResultOptions
+from ...core.errors import UsageError
+from ...core.provenance import hide_secrets
+from ...corpus.regenerate.server import api_key, base_url
+from ...decode.build.methods import Method
+from ...evaluate.benchmarks import Benchmark
+from ...evaluate.evaluation import Evaluation, Provenance, evaluate_methods
+from ...evaluate.servers.asking import ServerAsking, served_format
+from ...evaluate.servers.generator import ServerGenerator
+from ...evaluate.servers.process import split_command, started
 from .results import print_results
 
 if TYPE_CHECKING:
-    from ..corpus.tokenizer.tokenizer import TextTokenizer
+    from ...corpus.tokenizer.tokenizer import TextTokenizer
     from .decoding_options import SamplingOptions
     from .eval import OutcomeOptions, RunOptions, ServerOptions
 
@@ -121,8 +121,8 @@ def _labelled(text: str) -> tuple[str, str]:
 
 
 def _tokenizer(target: Path | None, tokenizer: Path | None) -> tuple[TextTokenizer | None, str | None]:
-    from ..corpus.tokenizer.tokenizer import load_tokenizer
-    from ..models.target.fingerprint import target_fingerprint
+    from ...corpus.tokenizer.tokenizer import load_tokenizer
+    from ...models.target.fingerprint import target_fingerprint
 
     place = tokenizer or target
     return (

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..core.config import StrictModel, option
-from ..core.errors import DataError, UsageError
-from .app import JsonOption, print_json, print_line, stdout_console
+from ...core.config import StrictModel, option
+from ...core.errors import DataError, UsageError
+from ..app import JsonOption, print_json, print_line, stdout_console
 
 
 class ReportRequest(StrictModel):
@@ -29,12 +29,12 @@ def report(asked: ReportRequest, as_json: JsonOption = False) -> None:
     """
     from pydantic_core import to_jsonable_python
 
-    from ..core.console import console
-    from ..core.files import atomic_write, form_errors
-    from ..core.registry import check_known
-    from ..evaluate.reports.evaluation import render_report
-    from ..evaluate.reports.ratios import open_evaluation, ratio_line, ratio_table, ratios_to
-    from ..evaluate.reports.tables import alarms, best_method
+    from ...core.console import console
+    from ...core.files import atomic_write, form_errors
+    from ...core.registry import check_known
+    from ...evaluate.reports.evaluation import render_report
+    from ...evaluate.reports.ratios import open_evaluation, ratio_line, ratio_table, ratios_to
+    from ...evaluate.reports.tables import alarms, best_method
 
     if asked.output is not None:
         _check_page(asked.output)
@@ -72,7 +72,7 @@ def report(asked: ReportRequest, as_json: JsonOption = False) -> None:
 
 def _check_page(output: Path) -> None:
     """Raise early if the page could not be written or would replace another kind of file."""
-    from ..core.files import check_output_file
+    from ...core.files import check_output_file
 
     if output.suffix.lower() not in (".html", ".htm"):
         raise UsageError(

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from pydantic import Field
 
-from ..core.config import ModelPath, Positive, StrictModel, TokenizerPath, option
-from ..core.console import say, spelled_out
-from .app import JsonOption, print_json, stdout_console
+from ...core.config import ModelPath, Positive, StrictModel, TokenizerPath, option
+from ...core.console import say, spelled_out
+from ..app import JsonOption, print_json, stdout_console
 from .decoding_options import OneMethod, PassOptions, SamplingOptions, wrap_for
 
 if TYPE_CHECKING:
-    from ..corpus.tokenizer.tokenizer import TextTokenizer
-    from ..decode.build.methods import Method
-    from ..decode.text import Answer
+    from ...corpus.tokenizer.tokenizer import TextTokenizer
+    from ...decode.build.methods import Method
+    from ...decode.text import Answer
 
 _NEAR = 8  # tokens that are decoded together to find the text of the last one
 
@@ -65,13 +65,13 @@ def generate(
     Example: `vocabforge generate --target Qwen/Qwen3-0.6B --drafter run/drafter --prompt "Why is the sky
         blue?"`
     """
-    from ..core.progress import hushed
-    from ..decode.build.grid import check_spec
-    from ..decode.build.methods import kind_of
-    from ..decode.build.models import Models
-    from ..decode.text import Answer, TextDecoder
-    from ..models.device import choose_device
-    from ..models.target.load import decoding_dtype
+    from ...core.progress import hushed
+    from ...decode.build.grid import check_spec
+    from ...decode.build.methods import kind_of
+    from ...decode.build.models import Models
+    from ...decode.text import Answer, TextDecoder
+    from ...models.device import choose_device
+    from ...models.target.load import decoding_dtype
 
     sampled = sampling.temperature > 0
     # Check before loading models.
@@ -131,7 +131,7 @@ def drafted_part(piece: str, ids: Sequence[int], tokenizer: TextTokenizer) -> st
 
 def _facts(method: Method, answer: Answer) -> dict[str, Any]:
     """Return the output of ``--json``."""
-    from ..decode.counts import figures_of
+    from ...decode.counts import figures_of
 
     return {
         "method": method.name,
@@ -144,7 +144,7 @@ def _facts(method: Method, answer: Answer) -> dict[str, Any]:
 
 
 def _say_figures(method: Method, answer: Answer) -> None:
-    from ..decode.counts import phrase_of
+    from ...decode.counts import phrase_of
 
     result = answer.generation
     tokens, seconds = len(result.token_ids), result.prefill_s + result.decode_s

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from ..core.config import StrictModel, option
-from ..tune.settings import MethodSpace, TuneSettings
-from .app import JsonOption, print_json, print_line, stdout_console
-from .option_groups import FromModel
+from ...core.config import StrictModel, option
+from ...tune.settings import MethodSpace, TuneSettings
+from ..app import JsonOption, print_json, print_line, stdout_console
+from ..option_groups import FromModel
 
 if TYPE_CHECKING:
-    from ..tune.results import TuneResults
+    from ...tune.results import TuneResults
 
 Space = Annotated[MethodSpace, FromModel(MethodSpace, panel="What is searched")]
 
@@ -33,7 +33,7 @@ def tune(settings: TuneSettings, space: Space, wanted: TuneRequest, as_json: Jso
     Examples: `vocabforge tune --target model/ --drafter run/drafter --prompts heldout.jsonl --output tuned/`
     and `vocabforge tune ... --vocab 8k=subsets/r8192 --vocab 32k=subsets/r32768 --head ranker/ --shortlist 512,2048`
     """
-    from ..tune.run import tune as run
+    from ...tune.run import tune as run
     from .decoding_options import wrap_for
 
     output = wanted.output
@@ -45,7 +45,7 @@ def tune(settings: TuneSettings, space: Space, wanted: TuneRequest, as_json: Jso
 
 
 def _print(results: TuneResults, output: Path) -> None:
-    from ..tune.results import RECIPE, TUNE, headline, methods_table
+    from ...tune.results import RECIPE, TUNE, headline, methods_table
 
     stdout_console().print(methods_table(results))
     for remark in results.remarks:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..core.config import ResultOptions
-from ..core.console import DataTable
-from ..vocab.counts.request import CountRequest
-from .app import echo, print_json, stdout_console
+from ...core.config import ResultOptions
+from ...core.console import DataTable
+from ...vocab.counts.request import CountRequest
+from ..app import echo, print_json, stdout_console
 
 if TYPE_CHECKING:
-    from ..vocab.counts.run import CountRun
+    from ...vocab.counts.run import CountRun
 
 
 def count_freq(asked: CountRequest, ending: ResultOptions) -> None:
@@ -25,7 +25,7 @@ def count_freq(asked: CountRequest, ending: ResultOptions) -> None:
 
     Example: `vocabforge count-freq --tokenizer model/ --input corpus/ more.jsonl.gz --output counts/`
     """
-    from ..vocab.counts.run import run_count
+    from ...vocab.counts.run import run_count
 
     _report(run_count(asked, overwrite=ending.overwrite), asked.output, as_json=ending.as_json)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .app import print_json, print_line, stdout_console
+from ..app import print_json, print_line, stdout_console
 
 if TYPE_CHECKING:
-    from ..evaluate.results.schema import Results
+    from ...evaluate.results.schema import Results
 
 
 def print_results(results: Results, output: Path, *, as_json: bool = False) -> None:
@@ -16,8 +16,8 @@ def print_results(results: Results, output: Path, *, as_json: bool = False) -> N
     if as_json:
         print_json(results.model_dump(mode="json"))
         return
-    from ..core.console import console
-    from ..evaluate.reports.tables import (
+    from ...core.console import console
+    from ...evaluate.reports.tables import (
         count_lines,
         distribution_line,
         divergence_line,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..core.distributed import rank
-from .app import print_json, stdout_console
+from ...core.distributed import rank
+from ..app import print_json, stdout_console
 
 
 def print_plan(command: str, facts: Mapping[str, Any], *, as_json: bool) -> None:
@@ -16,7 +16,7 @@ def print_plan(command: str, facts: Mapping[str, Any], *, as_json: bool) -> None
     if as_json:
         print_json(facts)
         return
-    from ..core.console import FactList
+    from ...core.console import FactList
 
     shown = {
         name.replace("_", " "): _text(name, value)
@@ -29,8 +29,8 @@ def print_plan(command: str, facts: Mapping[str, Any], *, as_json: bool) -> None
 
 def _text(name: str, value: Any) -> str:
     """Format a value and its parts: bytes in MB or GB, FLOP with three digits; unset options are omitted."""
-    from ..core.console import value_text
-    from ..train.capture.writer import gigabytes
+    from ...core.console import value_text
+    from ...train.capture.writer import gigabytes
 
     words = name.split("_")
     if isinstance(value, Mapping):

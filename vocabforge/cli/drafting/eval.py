@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from ..core.config import ModelPath, Positive, ResultOptions, StrictModel, TokenizerPath, option
-from ..core.console import say
-from ..core.errors import UsageError
-from ..decode.spec import MethodGrid, MethodSpec
+from ...core.config import ModelPath, Positive, ResultOptions, StrictModel, TokenizerPath, option
+from ...core.console import say
+from ...core.errors import UsageError
+from ...decode.spec import MethodGrid, MethodSpec
 from .decoding_options import ManyMethods, PassOptions, SamplingOptions, wrap_for
 from .results import print_results
 
 if TYPE_CHECKING:
-    from ..corpus.tokenizer.prompt_format import PromptFormat
-    from ..decode.build.models import Models
-    from ..decode.build.recipe import DecodingRecipe
-    from ..evaluate.benchmarks import Benchmark
-    from ..evaluate.evaluation import OutputOptions
-    from ..evaluate.results.settings import RunSettings
+    from ...corpus.tokenizer.prompt_format import PromptFormat
+    from ...decode.build.models import Models
+    from ...decode.build.recipe import DecodingRecipe
+    from ...evaluate.benchmarks import Benchmark
+    from ...evaluate.evaluation import OutputOptions
+    from ...evaluate.results.settings import RunSettings
 
 
 def _loads(text: Any) -> Any:
@@ -61,7 +61,7 @@ class MethodOptions(StrictModel):
 
     def check(self, context: typer.Context, grid: MethodGrid) -> None:
         """Raise UsageError without a target or drafter, and for options that the recipe determines."""
-        from ..decode.proposers.registry import with_drafter
+        from ...decode.proposers.registry import with_drafter
 
         if self.recipe is not None:
             if given := _given(context, _RECIPES_OWN):
@@ -96,7 +96,7 @@ class BenchmarkOptions(StrictModel):
 
     def load(self) -> Benchmark:
         """Load the questions."""
-        from ..evaluate.benchmarks import load_benchmark
+        from ...evaluate.benchmarks import load_benchmark
 
         return load_benchmark(self.benchmark, self.limit, data=self.data, offline=self.offline)
 
@@ -129,7 +129,7 @@ class RunOptions(StrictModel):
         concurrency: tuple[int, ...] = (1,),
     ) -> RunSettings:
         """Return the settings of the runner."""
-        from ..evaluate.results.settings import RunSettings
+        from ...evaluate.results.settings import RunSettings
 
         seeds = self.seed or (0,)
         return RunSettings(
@@ -199,7 +199,7 @@ class OutcomeOptions(StrictModel):
 
     def options(self, ending: ResultOptions, **more: Any) -> OutputOptions:
         """Return the output options of the evaluation."""
-        from ..evaluate.evaluation import OutputOptions
+        from ...evaluate.evaluation import OutputOptions
 
         return OutputOptions(overwrite=ending.overwrite, fresh=self.fresh, **more)
 
@@ -226,14 +226,14 @@ def evaluate(
     Example: `vocabforge eval --target Qwen/Qwen3-0.6B --drafter run/drafter --benchmark spec-bench --output
         results`
     """
-    from ..core.artifact import check_output
-    from ..corpus.tokenizer.prompt_format import resolve_format
-    from ..corpus.tokenizer.tokenizer import load_tokenizer
-    from ..decode.build.methods import recipe_models
-    from ..evaluate.evaluation import evaluate_methods
-    from ..evaluate.run.prompts import check_system
-    from ..evaluate.run.recipe import evaluation_of
-    from ..models.device import choose_device, synchroniser
+    from ...core.artifact import check_output
+    from ...corpus.tokenizer.prompt_format import resolve_format
+    from ...corpus.tokenizer.tokenizer import load_tokenizer
+    from ...decode.build.methods import recipe_models
+    from ...evaluate.evaluation import evaluate_methods
+    from ...evaluate.run.prompts import check_system
+    from ...evaluate.run.recipe import evaluation_of
+    from ...models.device import choose_device, synchroniser
 
     servers.check(context)
     if servers.wanted:
@@ -244,7 +244,7 @@ def evaluate(
     methods.check(context, grid)
     recipe, models, sampled = None, None, sampling.temperature > 0
     if methods.recipe is not None:
-        from ..decode.build.recipe import read_recipe
+        from ...decode.build.recipe import read_recipe
 
         recipe = read_recipe(methods.recipe)
     target, tokenizer = (
@@ -277,11 +277,11 @@ def _recipe_of(
     """Return the recipe that the command line describes, and the models loaded for it."""
     import torch
 
-    from ..decode.build.grid import check_grid
-    from ..decode.build.methods import grid_specs, kind_of
-    from ..decode.build.models import Models
-    from ..decode.build.recipe import DecodingRecipe
-    from ..models.target.load import decoding_dtype
+    from ...decode.build.grid import check_grid
+    from ...decode.build.methods import grid_specs, kind_of
+    from ...decode.build.models import Models
+    from ...decode.build.recipe import DecodingRecipe
+    from ...models.target.load import decoding_dtype
 
     dtype = decoding_dtype(target, passes.dtype, torch.device(device))
     # Check before loading models.

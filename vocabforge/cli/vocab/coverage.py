@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..core.config import ResultOptions, StrictModel, option
-from ..core.errors import UsageError
-from ..core.values import labelled, sizes_in
-from .app import print_json, print_line, stdout_console
+from ...core.config import ResultOptions, StrictModel, option
+from ...core.errors import UsageError
+from ...core.values import labelled, sizes_in
+from ..app import print_json, print_line, stdout_console
 
 if TYPE_CHECKING:
-    from ..vocab.subset.subset import VocabSubset
+    from ...vocab.subset.subset import VocabSubset
 
 
 class CoverageRequest(StrictModel):
@@ -36,9 +36,9 @@ def coverage(asked: CoverageRequest, ending: ResultOptions) -> None:
 
     Example: `vocabforge coverage --counts counts/ --heldout test/ --vocab subsets/r32768 --output coverage/`
     """
-    from ..core.artifact import check_output
-    from ..evaluate.reports.coverage_data import measure_coverage
-    from ..vocab.counts.mixtures import TablePart
+    from ...core.artifact import check_output
+    from ...evaluate.reports.coverage_data import measure_coverage
+    from ...vocab.counts.mixtures import TablePart
 
     check_output(asked.output, overwrite=ending.overwrite)
     parts = [TablePart.load(*labelled(item)) for item in (str(asked.counts), *asked.heldout)]
@@ -54,8 +54,8 @@ def coverage(asked: CoverageRequest, ending: ResultOptions) -> None:
 
 
 def _vocabs(given: tuple[str, ...]) -> tuple[dict[str, VocabSubset], dict[str, str]]:
-    from ..core.artifact import open_artifact
-    from ..vocab.subset.subset import load_subset
+    from ...core.artifact import open_artifact
+    from ...vocab.subset.subset import load_subset
 
     vocabs: dict[str, VocabSubset] = {}
     parents = {}
@@ -73,10 +73,10 @@ def _write(results: dict[str, Any], output: Path, parents: Mapping[str, str], *,
     import shlex
     import time
 
-    from ..core.artifact import write_artifact
-    from ..core.files import atomic_write, atomic_write_json
-    from ..core.provenance import command_line
-    from ..evaluate.reports.coverage import render_coverage
+    from ...core.artifact import write_artifact
+    from ...core.files import atomic_write, atomic_write_json
+    from ...core.provenance import command_line
+    from ...evaluate.reports.coverage import render_coverage
 
     results["created"] = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
     results["command"] = shlex.join(command_line())
@@ -97,7 +97,7 @@ def _write(results: dict[str, Any], output: Path, parents: Mapping[str, str], *,
 
 
 def _print(results: Mapping[str, Any], output: Path) -> None:
-    from ..evaluate.reports.coverage import coverage_tables, summary_lines
+    from ...evaluate.reports.coverage import coverage_tables, summary_lines
 
     for table in coverage_tables(results):
         stdout_console().print(table)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..core.config import ResultOptions
-from ..core.console import DataTable
-from ..vocab.subset.request import SelectRequest
-from .app import print_json, print_line, stdout_console
+from ...core.config import ResultOptions
+from ...core.console import DataTable
+from ...vocab.subset.request import SelectRequest
+from ..app import print_json, print_line, stdout_console
 
 
 def select_vocab(asked: SelectRequest, ending: ResultOptions) -> None:
@@ -19,8 +19,8 @@ def select_vocab(asked: SelectRequest, ending: ResultOptions) -> None:
     Examples: `vocabforge select-vocab --counts counts/ --size 8192 --size 32768 --output subsets/`
     and `vocabforge select-vocab --counts counts/ --coverage 0.95 --export fr-spec --output subset/`
     """
-    from ..evaluate.acceptance.draft_size import auto_size
-    from ..vocab.subset.run import run_select
+    from ...evaluate.acceptance.draft_size import auto_size
+    from ...vocab.subset.run import run_select
 
     facts = run_select(asked, overwrite=ending.overwrite, estimate=auto_size)
     if ending.as_json:

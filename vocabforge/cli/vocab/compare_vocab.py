@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..core.config import Positive, ResultOptions, StrictModel, option
-from ..core.console import DataTable, percent
-from ..core.errors import UsageError
-from ..core.hub import hub_name, model_folder
-from ..core.progress import ProgressBar
-from ..core.values import TextUnit
-from .app import echo, print_json, stdout_console
+from ...core.config import Positive, ResultOptions, StrictModel, option
+from ...core.console import DataTable, percent
+from ...core.errors import UsageError
+from ...core.hub import hub_name, model_folder
+from ...core.progress import ProgressBar
+from ...core.values import TextUnit
+from ..app import echo, print_json, stdout_console
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from ..corpus.sources.sources import Document
-    from ..vocab.overlap.overlap import ComparedVocabulary, Overlap
+    from ...corpus.sources.sources import Document
+    from ...vocab.overlap.overlap import ComparedVocabulary, Overlap
 
 _NUMBERS = {
     "ids (highest + 1)": "vocab_size",
@@ -70,9 +70,9 @@ def compare_vocab(
 
     Example: `vocabforge compare-vocab drafter/ target/ --input corpus/ --output overlap/`
     """
-    from ..core.artifact import check_output
-    from ..corpus.tokenizer.tokenizer import load_tokenizer
-    from ..vocab.overlap.overlap import compare, prepare, save_overlap
+    from ...core.artifact import check_output
+    from ...corpus.tokenizer.tokenizer import load_tokenizer
+    from ...vocab.overlap.overlap import compare, prepare, save_overlap
 
     inputs, save = [*asked.input, *asked.more_inputs], asked.output
     if any(path.name == "tokenizer.json" or (path / "tokenizer.json").is_file() for path in inputs):
@@ -106,7 +106,7 @@ def compare_vocab(
 
 def _eos_pair(a: ComparedVocabulary, b: ComparedVocabulary, named: str) -> tuple[int, int]:
     """Parse ``A:B``, two token texts or ids."""
-    from ..vocab.overlap.overlap import end_token
+    from ...vocab.overlap.overlap import end_token
 
     first, colon, second = named.partition(":")
     if not first or not colon or not second:
@@ -122,9 +122,9 @@ def _eos_pair(a: ComparedVocabulary, b: ComparedVocabulary, named: str) -> tuple
 def _on_corpus(
     a: ComparedVocabulary, b: ComparedVocabulary, inputs: list[Path], asked: CompareRequest
 ) -> dict[str, Any]:
-    from ..corpus.sources.inputs import is_hub
-    from ..corpus.sources.sources import SourceOptions, expand_paths, iter_documents
-    from ..vocab.overlap.on_text import compare_on_corpus
+    from ...corpus.sources.inputs import is_hub
+    from ...corpus.sources.sources import SourceOptions, expand_paths, iter_documents
+    from ...vocab.overlap.on_text import compare_on_corpus
 
     options, limit = SourceOptions(asked.text_field, asked.text_unit), asked.max_documents
     stored = sum(path.stat().st_size for path in expand_paths(inputs) if not is_hub(path))
@@ -185,7 +185,7 @@ def overlap_tables(
 
 def _named(token: int, vocabulary: ComparedVocabulary | None) -> str:
     """Return an id, with its text if known."""
-    from ..corpus.tokenizer.token_bytes import readable
+    from ...corpus.tokenizer.token_bytes import readable
 
     text = None if vocabulary is None else vocabulary.tokenizer.backend.id_to_token(token)
     return str(token) if text is None else f"{token} {readable(text)}"

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .app import JsonOption, print_json, print_line, stdout_console
+from ..app import JsonOption, print_json, print_line, stdout_console
 
 
 def report_training(
@@ -20,7 +20,7 @@ def report_training(
 
     Example: `vocabforge report-training runs/llama3-8b`
     """
-    from ..train.monitoring.report import report_tables, run_line, write_report
+    from ...train.monitoring.report import report_tables, run_line, write_report
 
     path, results = write_report(run)
     if as_json:

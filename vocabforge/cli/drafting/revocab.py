@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..core.config import ResultOptions
-from ..core.console import say
-from ..export.request import RevocabRequest
-from .app import print_json
+from ...core.config import ResultOptions
+from ...core.console import say
+from ...export.request import RevocabRequest
+from ..app import print_json
 
 
 def revocab(request: RevocabRequest, ending: ResultOptions) -> None:
@@ -19,7 +19,7 @@ def revocab(request: RevocabRequest, ending: ResultOptions) -> None:
 
     Example: `vocabforge revocab --drafter run/drafter --target model/ --vocab subsets/r32768 --output small/`
     """
-    from ..export.revocab import run_revocab
+    from ...export.revocab import run_revocab
 
     made = run_revocab(request, overwrite=ending.overwrite)
     if ending.as_json:

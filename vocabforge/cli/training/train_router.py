@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ..core.config import StrictModel, option
-from ..core.console import say
-from .app import FreshOption, JsonOption, PlanOption, print_json, stdout_console
+from ...core.config import StrictModel, option
+from ...core.console import say
+from ..app import FreshOption, JsonOption, PlanOption, print_json, stdout_console
 from .plan_tables import print_plan
 
 
@@ -30,7 +30,7 @@ class RouterRequest(StrictModel):
 
     def values(self) -> dict[str, Any]:
         """Return configuration keys, before overrides."""
-        from ..core.config import read_yaml
+        from ...core.config import read_yaml
 
         values: dict[str, Any] = read_yaml(self.config) if self.config is not None else {}
         given = {name: getattr(self, name) for name in ("target", "drafter", "clusters", "output")}
@@ -58,11 +58,11 @@ def train_router(
     Example: `vocabforge train-router --target model/ --drafter run/drafter --clusters clusters/
     --input chats.jsonl --output router-run/`
     """
-    from ..core.config import apply_overrides, parse_config
-    from ..core.files import read_json
-    from ..train.config import RouterTrainConfig
-    from ..train.heads.router_setup import plan
-    from ..train.run import run_router_training
+    from ...core.config import apply_overrides, parse_config
+    from ...core.files import read_json
+    from ...train.config import RouterTrainConfig
+    from ...train.heads.router_setup import plan
+    from ...train.run import run_router_training
 
     values = apply_overrides(recipe.values(), recipe.overrides)
     settings = parse_config(RouterTrainConfig, values, source=recipe.config or "the command line")
@@ -77,7 +77,7 @@ def train_router(
         print_json({"router": str(path), "report": report})
         return
 
-    from ..train.heads.report import report_table
+    from ...train.heads.report import report_table
 
     stdout_console(highlight=True).print(report_table(report))
     say(f"The router is in {path}")

@@ -6,10 +6,10 @@ import sys
 
 import typer
 
-from ..core.config import ResultOptions
-from ..core.errors import UsageError
-from ..train.capture.config import CaptureRequest
-from .app import PlanOption, print_json
+from ...core.config import ResultOptions
+from ...core.errors import UsageError
+from ...train.capture.config import CaptureRequest
+from ..app import PlanOption, print_json
 from .plan_tables import print_plan
 
 
@@ -23,9 +23,9 @@ def capture(cache: CaptureRequest, ending: ResultOptions, plan_only: PlanOption 
 
     Example: `vocabforge capture --config qwen3-8b --output states/ --store-dtype bfloat16`
     """
-    from ..core.config import load_config
-    from ..train.capture.run import plan_cache, run_capture
-    from ..train.config import TrainConfig
+    from ...core.config import load_config
+    from ...train.capture.run import plan_cache, run_capture
+    from ...train.config import TrainConfig
 
     served = {
         "url": cache.server,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..core.config import ResultOptions, StrictModel, option
-from ..core.console import DataTable
-from ..core.errors import UsageError
-from ..core.values import labelled, split_weight
-from .app import print_json, print_line, stdout_console
+from ...core.config import ResultOptions, StrictModel, option
+from ...core.console import DataTable
+from ...core.errors import UsageError
+from ...core.values import labelled, split_weight
+from ..app import print_json, print_line, stdout_console
 
 
 class MergeRequest(StrictModel):
@@ -37,9 +37,9 @@ def merge_freq(asked: MergeRequest, ending: ResultOptions) -> None:
     Examples: `vocabforge merge-freq en/ code/ --domains --output both/`
     and `vocabforge merge-freq --weight en/=0.7 --weight code/=0.3 --output mixed/`
     """
-    from ..core.artifact import check_output
-    from ..vocab.counts.mixtures import TablePart, merge_tables, mix_tables
-    from ..vocab.counts.table import save_counts
+    from ...core.artifact import check_output
+    from ...vocab.counts.mixtures import TablePart, merge_tables, mix_tables
+    from ...vocab.counts.table import save_counts
 
     output = asked.output
     given = _given(asked)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..core.config import StrictModel, option
-from ..core.console import say
-from .app import FreshOption, JsonOption, PlanOption, print_json
+from ...core.config import StrictModel, option
+from ...core.console import say
+from ..app import FreshOption, JsonOption, PlanOption, print_json
 from .plan_tables import print_plan
 
 
@@ -56,12 +56,12 @@ def train_drafter(
     Example: `vocabforge train-drafter --config qwen3-0.6b target=Qwen/Qwen3-0.6B 'data.train=[chats.jsonl]'
         output=run`
     """
-    from ..core.artifact import open_artifact
-    from ..core.config import load_config
-    from ..export.forms import served_forms
-    from ..train.config import TrainConfig
-    from ..train.monitoring.report import write_report
-    from ..train.run import plan_training, run_training
+    from ...core.artifact import open_artifact
+    from ...core.config import load_config
+    from ...export.forms import served_forms
+    from ...train.config import TrainConfig
+    from ...train.monitoring.report import write_report
+    from ...train.run import plan_training, run_training
 
     settings = load_config(TrainConfig, recipe.config, recipe.overrides)
     if plan_only:

@@ -1,0 +1,1 @@
+"""Commands that decode, measure and export with drafters."""

@@ -1,0 +1,1 @@
+"""Commands that count tokens and make draft vocabularies."""
