@@ -1,4 +1,4 @@
-"""Show answers of an evaluation token by token: draft step, accepted length, and plain decoding's answer.
+"""Show answers of an evaluation token by token: draft step and accepted length.
 
 Token ids are read from the side files (``details/METHOD.jsonl``) and decoded with the tokenizer.
 """
@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 
 from ...core.console import spelled_out
 from ...core.journal import read_jsonl_log
-from ..identity import first_difference
 from ..results.answers import Row
 from ..results.schema import Results
-from .page import AnswerPair, AnswerToken, Block, Folded, StepLegend
+from .page import AnswerToken, Block, ColouredAnswer, Folded
 
 if TYPE_CHECKING:
     from ...corpus.tokenizer.tokenizer import TextTokenizer
@@ -29,7 +28,7 @@ _QUESTION = 240  # characters of the question
 def answer_blocks(
     results: Results, folder: Path, tokenizer: TextTokenizer | None, questions: Sequence[Question]
 ) -> list[Block]:
-    """Return the first answer of each category next to plain decoding's: first run, first turn.
+    """Return the first answer of each category: first run, first turn.
 
     The method with the largest accepted length is shown, because that does not depend on timing noise.
 
@@ -47,47 +46,42 @@ def answer_blocks(
     """
     if tokenizer is None or not results.baseline or len(results.methods) < 2:
         return []
-    baseline, *others = results.methods
-    method = max(others, key=lambda one: one.summary.overall.accepted_length.value or 0.0)
+    method = max(results.methods[1:], key=lambda one: one.summary.overall.accepted_length.value or 0.0)
     asked = {question.question_id: question for question in questions}
-    plain = {row["question_id"]: row for row in read_jsonl_log(folder / baseline.details[0])}
     first: dict[str, Row] = {}
     for detail in read_jsonl_log(folder / method.details[0]):
         first.setdefault(detail["category"], detail)
-    sampled = results.settings.sampling["temperature"] != 0
-    pairs: list[Block] = []
-    deepest = 0
+    answers: list[Block] = []
     for category, row in first.items():
-        ids, other = (one["choices"][0]["token_ids"][0] for one in (row, plain[row["question_id"]]))
-        lengths = row["choices"][0]["accept_lengths"][0]
-        if ids is None or other is None or len(places := draft_steps(lengths)) < len(ids):
+        choice, question = row["choices"][0], asked[row["question_id"]]
+        ids, lengths = choice["token_ids"][0], choice["accept_lengths"][0]
+        if ids is None or len(places := draft_steps(lengths)) < len(ids):
             return []
         texts = token_texts(tokenizer, ids[:SHOWN])
-        tokens = [
-            AnswerToken(spelled_out(text).replace("\n", "↵\n"), *place) for text, place in zip(texts, places)
-        ]
-        deepest = max([deepest, *(one.step for one in tokens)])
-        question = asked[row["question_id"]]
         words = shorten(spelled_out(question.turns[0]), _QUESTION, placeholder=" …")
-        pairs.append(
-            AnswerPair(
+        cut = f", first {SHOWN} shown" if len(ids) > SHOWN else ""
+        answers.append(
+            ColouredAnswer(
                 title=category.replace("_", " "),
                 question=f"Question {question.name}: {words}",
-                note=f"{_cycles(len(ids), lengths)}; {_same(ids, other, sampled=sampled)}.",
-                name=method.name + _cut(len(ids)),
-                tokens=tokens,
-                other_name=baseline.name + _cut(len(other)),
-                other=spelled_out("".join(token_texts(tokenizer, other[:SHOWN]))),
+                note=f"{len(ids):,} tokens{cut}, {len(lengths):,} verifications"
+                + (f", accepted length {sum(lengths) / len(lengths):.2f}." if lengths else "."),
+                tokens=[
+                    AnswerToken(spelled_out(text).replace("\n", "↵\n"), *place)
+                    for text, place in zip(texts, places)
+                ],
             )
         )
-    head: list[Block] = [
-        f"The first question of each category, first turn. Shown is {method.name}, which has the largest accepted "
-        "length. Hover over a token to see its draft step and the accepted length of its cycle.",
-        StepLegend(deepest),
-    ]
-    more = pairs[_OPEN:]
+    if not answers:
+        return []
+    note = (
+        f"The first question of each category, first turn, answered by {method.name}, which has the largest accepted "
+        "length. Coloured tokens were drafted: the darker, the later the draft step. The others are the target's own. "
+        "Hover over a token to see its draft step and the accepted length of its cycle."
+    )
+    more = answers[_OPEN:]
     folded = f"{len(more)} more categor{'y' if len(more) == 1 else 'ies'}"
-    return [*head, *pairs[:_OPEN], *([Folded(folded, more)] if more else [])] if pairs else []
+    return [note, *answers[:_OPEN], *([Folded(folded, more)] if more else [])]
 
 
 def draft_steps(accept_lengths: Sequence[int]) -> list[tuple[int, int]]:
@@ -111,23 +105,3 @@ def token_texts(tokenizer: TextTokenizer, ids: Sequence[int]) -> list[str]:
             texts.append(whole[len(said) :])
             said = whole
     return texts
-
-
-def _cut(count: int) -> str:
-    return f", first {SHOWN} of {count:,} tokens" if count > SHOWN else ""
-
-
-def _cycles(count: int, lengths: Sequence[int]) -> str:
-    if not lengths:
-        return f"{count:,} tokens without a verification"
-    return (
-        f"{count:,} tokens, {len(lengths):,} verifications, accepted length {sum(lengths) / len(lengths):.2f}"
-    )
-
-
-def _same(ids: Sequence[int], other: Sequence[int], *, sampled: bool) -> str:
-    at = first_difference(ids, other)
-    if at is None:
-        return "the same tokens as plain decoding"
-    drawn = " (sampled outputs may differ)" if sampled else ": see Outputs"
-    return f"other tokens than plain decoding from token {at + 1:,} on{drawn}"

@@ -65,34 +65,16 @@ class AnswerToken(NamedTuple):
 
 
 @dataclass(frozen=True)
-class AnswerPair:
-    """An answer with its tokens coloured by draft step, next to another; ``note`` describes the first."""
+class ColouredAnswer:
+    """An answer with its tokens coloured by draft step."""
 
     title: str
     question: str
     note: str
-    name: str
     tokens: Sequence[AnswerToken]
-    other_name: str
-    other: str
 
 
-@dataclass(frozen=True)
-class StepLegend:
-    """Colour legend of answers, down to the deepest draft step shown."""
-
-    deepest: int
-
-    @property
-    def names(self) -> list[str]:
-        """Names of the target's own token and of each draft step."""
-        last = len(STEP_COLOURS)
-        ordinals = ["1st", "2nd", "3rd", *(f"{step}th" for step in range(4, last))]
-        ordinals.append(f"{last}th" + (" and later" if self.deepest > last else ""))
-        return ["the target's own token", *(f"{name} draft token" for name in ordinals[: self.deepest])]
-
-
-Block = PageChart | DataTable | FactList | CodeBlock | Folded | AnswerPair | StepLegend | str
+Block = PageChart | DataTable | FactList | CodeBlock | Folded | ColouredAnswer | str
 
 
 @dataclass(frozen=True)
@@ -175,8 +157,7 @@ def _groups(blocks: Sequence[Block]) -> list[tuple[str, list[Block]]]:
         CodeBlock: "panels",
         DataTable: "tables",
         Folded: "folded",
-        AnswerPair: "answers",
-        StepLegend: "steps",
+        ColouredAnswer: "answers",
     }
 
     return [(kind, list(group)) for kind, group in groupby(blocks, lambda one: kinds.get(type(one), "notes"))]
