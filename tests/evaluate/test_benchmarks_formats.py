@@ -78,7 +78,7 @@ def lines(rows: list[dict]) -> bytes:
 
 
 def parquet(rows: list[dict]) -> bytes:
-    arrow = pytest.importorskip("pyarrow")
+    arrow = pytest.importorskip("pyarrow", reason="the extra data (pyarrow) is not installed")
     from pyarrow import parquet as library
 
     stored = io.BytesIO()
@@ -87,7 +87,11 @@ def parquet(rows: list[dict]) -> bytes:
 
 
 def zst(data: bytes) -> bytes:
-    return pytest.importorskip("zstandard").ZstdCompressor().compress(data)
+    return (
+        pytest.importorskip("zstandard", reason="the extra data (zstandard) is not installed")
+        .ZstdCompressor()
+        .compress(data)
+    )
 
 
 STORED: dict[str, Callable[[list[dict]], bytes]] = {

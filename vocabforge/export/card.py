@@ -23,15 +23,6 @@ from ..models.target.load import dtype_name
 
 _SHOWN = 12  # at most this many sources are listed by name
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
-_LABELS = {
-    "eagle3": "EAGLE-3",
-    "eagle1": "EAGLE-1/2",
-    "medusa": "Medusa",
-    "mtp": "MTP",
-    "peagle": "P-EAGLE",
-    "dflash": "DFlash",
-    "dspark": "DSpark",
-}
 
 
 def model_card(name: str, layout: str, export: Export, sections: Sequence[str] = ()) -> str:
@@ -43,7 +34,7 @@ def model_card(name: str, layout: str, export: Export, sections: Sequence[str] =
         export: input of the layout's writer; ``meta`` and ``config`` describe the drafter's training.
         sections: additional Markdown sections.
     """
-    kind, target = _LABELS.get(export.drafter.kind, export.drafter.kind), base_model(export)
+    kind, target = export.drafter.label, base_model(export)
     article = "An" if kind[0] == "E" or kind == "MTP" else "A"
     parts = [
         _front_matter(layout, export),
@@ -160,23 +151,16 @@ def _datasets(data: Sequence[DataOrigin]) -> list[str]:
     return ["datasets:", *(f"- {name}" for name in found)] if found else []
 
 
-def _licences(data: Sequence[DataOrigin]) -> list[str]:
-    found = dict.fromkeys((one.repository, one.licence or "see its card") for one in data if one.repository)
-    return [f"- data `{name}`: {licence}" for name, licence in found]
-
-
 def _licence(export: Export) -> str:
-    licence = None if export.target_path is None else model_licence(export.target_path)
-    return "\n".join(
-        [
-            "## Licence",
-            "",
-            "Set by whoever publishes this folder (`license:` above); the target's licence may bind it.",
-            "",
-            *([] if licence is None else [f"- target `{base_model(export)}`: {licence}"]),
-            *_licences(_origins(export.config or {})),
-        ]
-    )
+    lines = [
+        "## Licence\n",
+        "Set by whoever publishes this folder (`license:` above); the target's licence may bind it.\n",
+    ]
+    if export.target_path is not None and (licence := model_licence(export.target_path)) is not None:
+        lines.append(f"- target `{base_model(export)}`: {licence}")
+    data = [(one.repository, one.licence) for one in _origins(export.config or {}) if one.repository]
+    lines += [f"- data `{name}`: {found or 'see its card'}" for name, found in dict.fromkeys(data)]
+    return "\n".join(lines)
 
 
 def _table(title: str, rows: Sequence[Sequence[str]]) -> str:
