@@ -16,7 +16,7 @@ from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.proposers.registry import tree_proposer
 from vocabforge.decode.tree import TreeSettings
-from vocabforge.evaluate.acceptance.meter import LivePrompts
+from vocabforge.evaluate.acceptance.meter import read_prompts
 from vocabforge.models.drafters.registry import DRAFTERS, drafter_sizes, new_drafter
 from vocabforge.models.heads.registry import exact_head
 from vocabforge.models.heads.scorer import LowRankScorer
@@ -24,7 +24,7 @@ from vocabforge.models.lean.model import load_target
 from vocabforge.models.target.head import TargetHead
 from vocabforge.models.target.hf import HFTarget, read_target_config
 from vocabforge.train.config import LiveConfig
-from vocabforge.train.monitoring.live import LiveAcceptance, for_decoding, live_acceptance, read_prompts
+from vocabforge.train.monitoring.live import LiveAcceptance, for_decoding, live_acceptance
 
 CONFIG = LiveConfig(prompts=3, max_new_tokens=20, depth=3, topk=3, total=12)
 
@@ -147,7 +147,7 @@ def test_what_cannot_decode_is_switched_off_with_one_message(
     assert open_live(place, target, prompts=0) is None
     assert capsys.readouterr().err == ""
     assert open_live(place, target, max_prompt_tokens=2) is None
-    assert "no held-out prompt is short enough" in capsys.readouterr().err
+    assert "too few questions are short enough" in capsys.readouterr().err
 
 
 def test_a_divided_drafter_switches_it_off(
@@ -215,11 +215,16 @@ def test_a_budget_decodes_the_same_few_prompts_each_time(
 
 def test_prompts_are_spread_and_long_ones_left_out(place: Path) -> None:
     tokenizer = load_tokenizer(place / "target")
-    some = read_prompts(place / "prompts.jsonl", tokenizer, CONFIG.model_copy(update={"prompts": 2}), 256)
-    every = read_prompts(place / "prompts.jsonl", tokenizer, CONFIG.model_copy(update={"prompts": 9}), 256)
+
+    def read(limit: int, room: int, least: int = 1) -> Any:
+        return read_prompts(
+            place / "prompts.jsonl", tokenizer, form="auto", limit=limit, room=room, least=least
+        )
+
+    (some, *_), (every, _, left_out) = read(2, 256), read(9, 256)
+    assert left_out == 0
     assert some.prompts == [every.prompts[0], every.prompts[2]]
-    assert isinstance(every, LivePrompts)
-    shorter = CONFIG.model_copy(update={"max_prompt_tokens": len(every.prompts[1])})
-    assert read_prompts(place / "prompts.jsonl", tokenizer, shorter, 256).prompts == every.prompts[:2]
-    with pytest.raises(UsageError, match="short enough"):
-        read_prompts(place / "prompts.jsonl", tokenizer, CONFIG, 30)
+    assert read(9, len(every.prompts[1]))[0].prompts == every.prompts[:2]
+    for room, least in ((2, 1), (len(every.prompts[0]), 2)):
+        with pytest.raises(UsageError, match="short enough"):
+            read(9, room, least)

@@ -101,5 +101,5 @@ def test_questions_that_do_not_fit_are_left_out(place: Path, tmp_path: Path) -> 
     assert results.prompts == {"measured": 3, "left_out": 2}
     assert any("too long" in remark for remark in results.remarks)
     (tmp_path / "q.jsonl").write_text(json.dumps(rows[1]) + "\n", "utf-8")
-    with pytest.raises(UsageError, match="too few questions"):
+    with pytest.raises(UsageError, match="short enough"):
         tune(tmp_path / "few", settings, space_of())

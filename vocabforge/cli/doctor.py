@@ -125,15 +125,14 @@ def _check_drafter(report: Report, path: Path, facts: TargetFacts | None, asked:
 
 def _server_options(facts: TargetFacts | None, asked: Subjects) -> ServerCheckOptions:
     from ..doctor.servers import ServerCheckOptions
-    from ..train.config import LiveConfig
-    from ..train.monitoring.live import read_prompts
+    from ..evaluate.acceptance.meter import read_prompts
 
     if asked.prompts is None or facts is None:
         return ServerCheckOptions(asked.server)
     if facts.tokenizer is None:
         raise UsageError("--prompts needs the target's tokenizer", expected="--tokenizer PATH as well")
-    wishes = LiveConfig(max_new_tokens=ServerCheckOptions.new)
-    read = read_prompts(asked.prompts, facts.tokenizer, wishes, facts.model.config.max_positions)
+    room = min(1024, facts.model.config.max_positions - ServerCheckOptions.new - 1)
+    read, *_ = read_prompts(asked.prompts, facts.tokenizer, form="auto", limit=8, room=room)
     return ServerCheckOptions(asked.server, [list(prompt) for prompt in read.prompts])
 
 

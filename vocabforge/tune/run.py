@@ -21,18 +21,14 @@ from ..core.hub import hub_name, model_name
 from ..core.progress import ProgressBar
 from ..core.provenance import command_line
 from ..corpus.regenerate.rows import content_digest
-from ..corpus.tokenizer.prompt_format import PromptFormat, resolve_format
-from ..corpus.tokenizer.tokenizer import TextTokenizer
 from ..decode.build.methods import build_method, build_proposer
 from ..decode.build.models import Models
 from ..decode.build.recipe import PLAIN, DecodingRecipe, write_recipe
 from ..decode.engine import Decoder
 from ..decode.interface import Wrap
 from ..decode.spec import MethodSpec
-from ..evaluate.acceptance.meter import LivePrompts
-from ..evaluate.benchmarks import load_benchmark, spread
+from ..evaluate.acceptance.meter import read_prompts
 from ..evaluate.run.environment import describe_environment
-from ..evaluate.run.prompts import PromptBuilder, system_of
 from ..models.heads.registry import DraftHead, base_of, exact_head
 from ..ops.backend import library_facts
 from .measure import SpeedMeter, measured
@@ -78,36 +74,6 @@ def tune(
     return results
 
 
-def read_prompts(
-    source: str, tokenizer: TextTokenizer, *, form: str, limit: int, room: int
-) -> tuple[LivePrompts, PromptFormat, int]:
-    """Return the first turns of a question file, their format, and how many were too long.
-
-    Args:
-        source: name of a benchmark, or a question file.
-        limit: maximum number of questions, evenly spread over the file.
-        room: maximum number of positions of a prompt.
-
-    Raises:
-        DataError: the file cannot be read.
-        UsageError: fewer than two questions fit.
-    """
-    whole, chosen = load_benchmark(source), resolve_format(tokenizer, form)
-    ids = [
-        PromptBuilder(tokenizer, chosen, system_of(one, None)).ask(one.turns[0]) for one in whole.questions
-    ]
-    fitting = [prompt for prompt in ids if 0 < len(prompt) <= room]
-    if len(fitting) < 2:
-        raise UsageError(
-            "too few questions to compare speeds",
-            got=f"{len(fitting)} of {len(ids)}, whose prompts have at most {room:,} tokens",
-            expected="two or more",
-            source=Path(source).name,
-            remedy="give more questions, or lower --max-new-tokens",
-        )
-    return LivePrompts(spread(fitting, limit), tokenizer.eos_ids), chosen, len(ids) - len(fitting)
-
-
 class TuneSession:
     """All models and data of a run.
 
@@ -137,6 +103,7 @@ class TuneSession:
             form=settings.prompt_format,
             limit=settings.limit,
             room=room,
+            least=2,
         )
         base = base_of(self.drafter)
         heads = head_choices(space, FULL if len(base.weight) == len(base.embedding) else "own")

@@ -70,7 +70,7 @@ def train_drafter(
         print_plan("train-drafter", facts, as_json=as_json)
         return
     if recipe.dry_run is not None:
-        from ..export.dry_run import dry_run
+        from ...export.dry_run import dry_run
 
         facts = dry_run(settings, recipe.dry_run)
         if as_json:

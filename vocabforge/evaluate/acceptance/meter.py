@@ -7,13 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from ...core.errors import UsageError
+from ...corpus.tokenizer.prompt_format import PromptFormat, resolve_format
 from ...decode.engine import Decoder
 from ...decode.proposers.registry import Proposer
 from ...decode.request import Generation
 from ...models.target.interface import Target
+from ..benchmarks import load_benchmark, spread
 from ..identity import first_difference
+from ..run.prompts import PromptBuilder
+
+if TYPE_CHECKING:
+    from ...corpus.tokenizer.tokenizer import TextTokenizer
 
 
 @dataclass(frozen=True)
@@ -22,6 +30,35 @@ class LivePrompts:
 
     prompts: Sequence[Sequence[int]]
     stop_ids: tuple[int, ...]
+
+
+def read_prompts(
+    source: str | Path, tokenizer: TextTokenizer, *, form: str, limit: int, room: int, least: int = 1
+) -> tuple[LivePrompts, PromptFormat, int]:
+    """Return the first turns of a question file, their format, and how many were too long.
+
+    Args:
+        source: name of a benchmark, or a question file.
+        limit: maximum number of questions, evenly spread over those that fit.
+        room: maximum number of positions of a prompt.
+        least: minimum number of questions that must fit.
+
+    Raises:
+        DataError: the file cannot be read.
+        UsageError: too few questions fit, or a chat format has no template.
+    """
+    questions, chosen = load_benchmark(str(source)).questions, resolve_format(tokenizer, form)
+    ids = [PromptBuilder(tokenizer, chosen, one.system).ask(one.turns[0]) for one in questions]
+    fitting = [prompt for prompt in ids if 0 < len(prompt) <= room]
+    if len(fitting) < least:
+        raise UsageError(
+            "too few questions are short enough",
+            got=f"{len(fitting)} of {len(ids)} with at most {room:,} tokens, the shortest of {min(map(len, ids)):,}",
+            expected=f"{least} or more",
+            source=source,
+            remedy="give more questions, or lower the number of new tokens",
+        )
+    return LivePrompts(spread(fitting, limit), tokenizer.eos_ids), chosen, len(ids) - len(fitting)
 
 
 class AcceptanceMeter:

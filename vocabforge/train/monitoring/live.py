@@ -19,16 +19,13 @@ from torch import nn
 from ...core.console import say
 from ...core.distributed import rank
 from ...core.errors import UsageError, VocabForgeError
-from ...corpus.tokenizer.prompt_format import resolve_format
 from ...corpus.tokenizer.tokenizer import TextTokenizer
 from ...decode.engine import Decoder
 from ...decode.proposers.registry import tree_proposer
 from ...decode.request import Generation
 from ...decode.tree import TreeSettings
-from ...evaluate.acceptance.meter import AcceptanceMeter, LivePrompts, pooled, share_of
-from ...evaluate.benchmarks import read_questions, spread
+from ...evaluate.acceptance.meter import AcceptanceMeter, LivePrompts, pooled, read_prompts, share_of
 from ...evaluate.identity import rounding
-from ...evaluate.run.prompts import PromptBuilder
 from ...models.backends import decoder_over, load_decoding_target
 from ...models.drafters.interface import Drafter
 from ...models.heads.registry import DraftHead, HeadOptions, base_of, build_head, exact_head
@@ -63,38 +60,17 @@ def live_acceptance(
         return None
     try:
         model = _decoder_of(target, folder if config.load_target else None)
-        prompts = read_prompts(prompts_file, tokenizer, config, model.config.max_positions)
+        context = model.config.max_positions - config.max_new_tokens - config.total
+        room = min(config.max_prompt_tokens, context)
+        prompts, *_ = read_prompts(
+            prompts_file, tokenizer, form=config.prompt_format, limit=config.prompts, room=room
+        )
     except VocabForgeError as error:
         found = "; ".join(str(one) for one in (error.got, error.remedy) if one is not None)
         say(f"Live acceptance is off: {error.message}{f' ({found})' if found else ''}.")
         return None
     steps = chain_steps if config.chain else 0
     return LiveAcceptance(model, prompts, config, chain_steps=steps, shortlists=shortlists)
-
-
-def read_prompts(path: Path, tokenizer: TextTokenizer, config: LiveConfig, context: int) -> LivePrompts:
-    """Read the first turns of a question file, evenly sampled from those that fit the context.
-
-    Raises:
-        DataError: the file cannot be read.
-        UsageError: a chat format has no template, or no prompt is short enough.
-    """
-    form = resolve_format(tokenizer, config.prompt_format)
-    questions = read_questions(path)
-    rendered = [
-        PromptBuilder(tokenizer, form, question.system).ask(question.turns[0]) for question in questions
-    ]
-    most = min(config.max_prompt_tokens, context - config.max_new_tokens - config.total)
-    fitting = [prompt for prompt in rendered if 0 < len(prompt) <= most]
-    if not fitting:
-        raise UsageError(
-            "no held-out prompt is short enough for live acceptance",
-            got=f"{len(rendered)} prompts, the shortest of {min(map(len, rendered)):,} tokens",
-            expected=f"at most {most:,} tokens",
-            source=path,
-            remedy="raise run.live.max_prompt_tokens, or lower run.live.max_new_tokens",
-        )
-    return LivePrompts(spread(fitting, config.prompts), tokenizer.eos_ids)
 
 
 def _decoder_of(target: HFTarget | TargetHead | Target, folder: Path | None) -> Target:
