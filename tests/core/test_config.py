@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 import pytest
 from pydantic import Field, ValidationError, field_validator, model_validator
@@ -89,6 +89,14 @@ def test_an_unknown_key_gets_a_did_you_mean_at_every_depth(values: dict, key: st
 def test_an_unknown_key_without_a_likeness_lists_the_known_ones() -> None:
     with pytest.raises(ConfigError, match="known keys: depth, name, rate"):
         parse_config(Whole, {"path": "p", "maybe": {"zzzzzz": 1}}, source="here")
+
+
+def test_a_removed_key_is_answered_with_what_to_do() -> None:
+    class Later(Whole):
+        removed: ClassVar = {"section.old": "set section.mode"}
+
+    with pytest.raises(ConfigError, match=r"the key 'section\.old' was removed: set section\.mode"):
+        parse_config(Later, {"path": "p", "section": {"old": 1}}, source="here")
 
 
 def test_a_key_in_the_wrong_section_is_told_where_it_stands() -> None:

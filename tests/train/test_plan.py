@@ -173,18 +173,6 @@ def test_own_heads_and_frozen_drafters() -> None:
     }
 
 
-def test_processes_of_a_row_share_its_tokens(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "4")
-    shares, workspaces = [], []
-    for sharing in (1, 2, 4):
-        sections = {"memory": {"loss": "naive"}, "optim": {"batch_size": 4, "micro_batch_size": 1}}
-        found = planned(place, run={"sequence_parallel": sharing}, **sections)
-        shares.append(found["rows_per_process"])
-        workspaces.append(found["memory_bytes_a_process"]["loss_workspace"])
-    assert [list(share.values()) for share in shares] == [[1, 1, 64], [2, 1, 32], [4, 1, 16]]
-    assert workspaces[0] == 2 * workspaces[1] == 4 * workspaces[2]
-
-
 def test_a_state_is_divided_as_the_strategy_divides_it() -> None:
     state = trained_state(100, "bf16")  # weights 200, gradients 200, moments 800, masters 400
     assert [share_of_state(state, 4, stage) for stage in (0, 1, 2, 3)] == [1600, 700, 550, 400]

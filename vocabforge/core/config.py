@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_args
+from typing import Annotated, Any, ClassVar, TypeVar, get_args
 
 import yaml
 from pydantic import (
@@ -41,8 +41,13 @@ CONTENT_FORMAT = (
 
 
 class StrictModel(BaseModel):
-    """Base of every configuration section: rejects unknown keys, immutable once loaded."""
+    """Base of every configuration section: rejects unknown keys, immutable once loaded.
 
+    Attributes:
+        removed: keys of earlier versions by dotted path, with what to do instead.
+    """
+
+    removed: ClassVar[Mapping[str, str]] = {}
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
@@ -260,7 +265,9 @@ def _truths(given: Any, made: Any, where: str) -> Iterator[str]:
 def _explain(model: type[StrictModel], error: ValidationError) -> Iterator[str]:
     for problem in error.errors():
         where = ".".join(str(part) for part in problem["loc"])
-        if problem["type"] == "extra_forbidden":
+        if where in model.removed:
+            yield f"the key {where!r} was removed: {model.removed[where]}"
+        elif problem["type"] == "extra_forbidden":
             known = _fields_at(model, [str(part) for part in problem["loc"][:-1]])
             yield f"unknown key {where!r}; {_meant(model, str(problem['loc'][-1]), known)}"
         elif problem["type"] == "missing":

@@ -89,18 +89,6 @@ class Group:
 
         return bool(self.sum(np.array([int(flag)])).any())
 
-    def neighbours(self, size: int) -> Any:
-        """Create the torch process group of ``size`` consecutive ranks that contains this rank. Collective.
-
-        Args:
-            size: ranks per group; must divide the number of ranks.
-        """
-        import torch.distributed as dist
-
-        firsts = range(0, self.size, size)
-        groups = [dist.new_group(list(range(first, first + size)), timeout=_PATIENCE) for first in firsts]
-        return groups[self.rank // size]
-
     def wait(self) -> None:
         """Block until every rank has called this method."""
         self.gather(None)

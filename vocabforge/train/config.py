@@ -455,15 +455,12 @@ class RunConfig(BookkeepingConfig):
     Attributes:
         mixed_precision: ``auto`` uses bf16 passes on CUDA and with bf16 weights, otherwise fp32.
         strategy: how several processes share the work; ``auto`` follows the launcher.
-        sequence_parallel: N, processes that share the tokens of each packed row; the batch is divided over
-            the groups of N processes.
         threads: CPU threads of torch; default: chosen from the available cores.
         trackers: accelerate trackers that also receive the figures of metrics.jsonl.
     """
 
     mixed_precision: Precision = "auto"
     strategy: Literal["auto", "single", "ddp", "fsdp", "deepspeed"] = "auto"
-    sequence_parallel: Positive = 1
     threads: Positive | None = None
     trackers: tuple[str, ...] = ("tensorboard",)
     live: LiveConfig = LiveConfig()
@@ -479,6 +476,10 @@ class TrainConfig(StrictModel):
         joint: also train the target, which is written to ``joint-target/`` in the run folder. Default: it
             stays frozen.
     """
+
+    removed: ClassVar = {
+        "run.sequence_parallel": "leave it out; lower data.sequence_length or set memory.checkpointing for long rows",
+    }
 
     target: ModelPath
     tokenizer: TokenizerPath | None = None

@@ -173,10 +173,7 @@ def _permutation(count: int, seed: int, epoch: int) -> npt.NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class Division:
-    """Division of a step's rows: ``share`` rows per process, ``micro`` rows per forward pass.
-
-    With sequence parallelism ``rank`` and ``size`` refer to groups of processes that share rows.
-    """
+    """Division of a step's rows: ``share`` rows per process, ``micro`` rows per forward pass."""
 
     rank: int
     size: int
@@ -194,30 +191,17 @@ class Division:
         return [list(mine[at : at + self.micro]) for at in range(0, self.share, self.micro)]
 
 
-def divide(config: OptimConfig, rank: int, size: int, sequence: int = 1) -> Division:
+def divide(config: OptimConfig, rank: int, size: int) -> Division:
     """Divide ``optim.batch_size`` rows over processes and micro-batches.
-
-    Args:
-        sequence: number of consecutive processes that share rows.
 
     Raises:
         ConfigError: the rows cannot be divided evenly.
     """
-    if size % sequence:
-        raise ConfigError(
-            "the launched processes cannot form groups that share their rows",
-            got=f"{size} process{'es' if size > 1 else ''}, run.sequence_parallel {sequence}",
-            expected=f"a multiple of {sequence} processes",
-            source="run.sequence_parallel",
-            remedy=f"launch {-(-size // sequence) * sequence} processes, or lower run.sequence_parallel",
-        )
-    rank, size = rank // sequence, size // sequence
-    over = f"{size} processes" if sequence == 1 else f"{size} groups of {sequence} processes"
     share = config.batch_size // size
     if share * size != config.batch_size:
         raise ConfigError(
             "the batch cannot be shared evenly",
-            got=f"optim.batch_size {config.batch_size} over {over}",
+            got=f"optim.batch_size {config.batch_size} over {size} processes",
             expected=f"a multiple of {size}",
             remedy=f"optim.batch_size={(share + 1) * size}, or a number of processes that divides it",
         )

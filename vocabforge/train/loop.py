@@ -265,16 +265,15 @@ def add_gradients(trainer: Trainer, step: int, rows: list[int], window: Window) 
     parts, tokens = trainer.division.own(rows), int((everyone.document != 0).sum())
     if not counts.any():
         for part in parts:
-            trainer.capture_part("train", part, steps)  # a server's rows must be read in order
+            trainer.capture("train", part)  # a server's rows must be read in order
         return None, tokens
     total = torch.zeros((), device=trainer.device)
     for index, part in enumerate(parts):
-        (batch, shard), last = trainer.capture_part("train", part, steps), index == len(parts) - 1
-        noise, anchors = trainer.noise(batch, step, part, shard), trainer.anchors(step, batch, part)
-        inputs = (batch, steps, counts, noise, anchors, shard)
+        batch, last = trainer.capture("train", part), index == len(parts) - 1
+        noise, anchors = trainer.noise(batch, step, part), trainer.anchors(step, batch, part)
         with strategy.syncing(last=last):
             with trainer.autocast():
-                loss, figures, heads = strategy.forward(*inputs)
+                loss, figures, heads = strategy.forward(batch, steps, counts, noise, anchors)
             strategy.backward(loss, last=last)
         total += loss.detach()
         window.add(figures, heads)

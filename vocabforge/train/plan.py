@@ -63,8 +63,7 @@ def plan(config: TrainConfig) -> dict[str, Any]:
         ids = None if rows is None else torch.empty(rows, dtype=torch.int64)
         drafter: Any = new_drafter(config.drafter.kind, sizes, meta, meta, ids)
         made = make_heads(config.heads, meta, seed=0)
-    sharing = config.run.sequence_parallel
-    division = divide(config.optim, group.rank, group.size, sharing)
+    division = divide(config.optim, group.rank, group.size)
     strategy = wanted_strategy(config.run.strategy, group)
     parameters = _parameters(drafter)
     heads = {name: _parameters(head) for name, head in made.items()}
@@ -103,11 +102,7 @@ def plan(config: TrainConfig) -> dict[str, Any]:
         "device": str(choose_device(config.run.device)),
         "processes": group.size,
         "strategy": strategy,
-        "rows_per_process": {
-            "a step": division.share,
-            "a forward pass": division.micro,
-            "tokens of a row": config.data.sequence_length // sharing,
-        },
+        "rows_per_process": {"a step": division.share, "a forward pass": division.micro},
         **_costs(config, strategy, division, target, drafter, heads, muon),
         "writes": [str(config.output / name) for name in files],
     }
@@ -128,8 +123,6 @@ def _costs(
         target: result of :func:`count_target`.
         heads, muon: numbers of parameters.
     """
-    sharing = config.run.sequence_parallel
-    processes = division.size * sharing
     parameters, freeze = _parameters(drafter), config.drafter.freeze
     steps, passes = _draft_rows(config, drafter)
     frozen = parameters if freeze else 0
@@ -137,19 +130,19 @@ def _costs(
     state = trained_state(parameters - frozen + layers + sum(heads.values()), config.memory.weights, muon)
     divided = 3 if strategy == "fsdp" else 0  # ZeRO stage
     if strategy == "deepspeed":
-        divided = int(deepspeed_config(config, processes)["zero_optimization"]["stage"])
+        divided = int(deepspeed_config(config, division.size)["zero_optimization"]["stage"])
     columns = drafter.config.vocab_size + len(drafter.head_rows(0))
     row = config.data.sequence_length
-    drafted = round(division.micro * (row // sharing) * steps)
+    drafted = round(division.micro * row * steps)
     cached = config.capture.elsewhere  # only embedding and LM head are loaded; no layer runs
     held = None
     if target is not None:
         dtype = dtype_of(config.target, config.capture.dtype, choose_device(config.run.device))
         size = target[1] if cached and not config.run.live.load_target else target[0]
-        held = size * dtype.itemsize // (processes if config.capture.tp_plan else 1)
+        held = size * dtype.itemsize // (division.size if config.capture.tp_plan else 1)
     memory = {
         "target": held,  # per process; with capture.device_map over all its devices
-        "trained_state": share_of_state(state, processes, divided),
+        "trained_state": share_of_state(state, division.size, divided),
         "frozen_drafter": 4 * frozen,
         "loss_workspace": loss_workspace(
             config.memory.loss, config.memory.chunk_mb, drafted, columns, config.ttt.mixture

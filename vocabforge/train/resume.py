@@ -57,16 +57,9 @@ def resume(trainer: Run) -> int:
         checkpoints.remove_old(folder, step, config.run.keep)
         say(f"Resuming at step {step} of {config.optim.steps} ({folder})")
         now = _division(trainer)
-        before = {
-            **now,
-            "sequence_parallel": 1,
-            **{name: state.facts[name] for name in now if name in state.facts},
-        }
+        before = {**now, **{name: state.facts[name] for name in now if name in state.facts}}
         if before != now:
-            then, here = (
-                f"{each['processes']} process(es), {each['strategy']}, {each['sequence_parallel']} to a row"
-                for each in (before, now)
-            )
+            then, here = (f"{each['processes']} process(es), {each['strategy']}" for each in (before, now))
             say(
                 f"The run began as {then}, and continues as {here}: the batches are the same, the last bits may "
                 "differ."
@@ -76,11 +69,7 @@ def resume(trainer: Run) -> int:
 
 def _division(trainer: Run) -> dict[str, Any]:
     """Return how the work is shared between processes, which affects the last bits."""
-    return {
-        "processes": trainer.group.size,
-        "strategy": trainer.strategy.name,
-        "sequence_parallel": getattr(trainer.config.run, "sequence_parallel", 1),
-    }
+    return {"processes": trainer.group.size, "strategy": trainer.strategy.name}
 
 
 def is_finished(trainer: Trainer) -> bool:
@@ -110,14 +99,12 @@ def write_record(trainer: Trainer) -> None:
 
 def start_facts(trainer: Trainer) -> dict[str, Any]:
     """Return facts about machine and data for the report."""
-    sharing = trainer.config.run.sequence_parallel
     return {
         "device": str(trainer.device),
         "precision": "bf16 passes" if uses_bf16(trainer.config, trainer.device) else "fp32",
         "processes": trainer.group.size,
         **({"threads": torch.get_num_threads()} if trainer.device.type == "cpu" else {}),
         "strategy": trainer.strategy.name,
-        **({"processes of a row": sharing} if sharing > 1 else {}),
         "training rows": f"{len(trainer.data.train):,}",
         "trained parameters": f"{sum(p.numel() for p in trained(trainer.step_module).values()):,}",
     }

@@ -46,7 +46,6 @@ from .loss.vocab import LossOptions
 from .machine import device_of, set_threads, uses_bf16
 from .monitoring.live import live_acceptance
 from .monitoring.trackers import check_trackers
-from .parallel.sequence import check_sequence_parallel
 from .parallel.strategy import wanted_strategy
 from .step import StepSettings, TrainStep
 from .trainer import Trainer
@@ -98,7 +97,7 @@ def read_basis(config: TrainConfig, group: Group) -> Basis:
         VocabForgeError: an input cannot be read, was made with another target or tokenizer, or contradicts
             the configuration.
     """
-    divide(config.optim, group.rank, group.size, config.run.sequence_parallel)
+    divide(config.optim, group.rank, group.size)
     strategy = wanted_strategy(config.run.strategy, group)
     if config.joint is not None and strategy != "single":
         raise UsageError(
@@ -113,7 +112,6 @@ def read_basis(config: TrainConfig, group: Group) -> Basis:
     if config.heads.router is not None:
         check_routable(drafter_class(config.drafter.kind), source=f"drafter.kind {config.drafter.kind}")
     sizes = sizes_of(config.drafter, target, subset)
-    check_sequence_parallel(config, sizes, strategy)
     return Basis(config, target, tokenizer, subset, sizes)
 
 

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..models.drafters.interface import Drafter
-from ..models.drafters.parallel import is_parallel
 from ..models.heads.router import cluster_rows
 from ..models.target.logits import IDENTITY, LogitTransform
 from .capture.online import CapturedBatch
@@ -27,7 +26,6 @@ from .loss.kinds import KL, Mixture
 from .loss.pace import label_chance, pace_weights
 from .loss.rows import StepFigures, TakenRows, confidence_loss, feature_loss, split_figures, take_rows
 from .loss.vocab import LossOptions, RowLoss, joined, vocab_loss
-from .parallel.sequence import TokenShard
 from .ttt import TTTStep, unroll
 
 
@@ -105,7 +103,6 @@ class TrainStep(nn.Module):
         rows: Tensor,
         noise: Tensor | None = None,
         anchors: Tensor | None = None,
-        shard: TokenShard | None = None,
     ) -> tuple[Tensor, tuple[StepFigures, ...], dict[str, RowLoss | RouterLoss]]:
         """Compute loss and figures of one micro-batch.
 
@@ -116,7 +113,6 @@ class TrainStep(nn.Module):
                 target's.
             noise: (B, T, .) added to the drafter's input features.
             anchors: (B, A) positions of a parallel drafter's blocks.
-            shard: part of longer rows that the batch holds; None: whole rows.
 
         Returns:
             The loss, the figures of each draft step, and the row losses of each head (none in evaluation
@@ -136,7 +132,6 @@ class TrainStep(nn.Module):
                     attention=settings.attention,
                     checkpointing=settings.checkpointing,
                     anchors=anchors,
-                    shard=shard,
                 )
             )
             taken = take_rows(unrolled, batch)
@@ -235,8 +230,6 @@ class TrainStep(nn.Module):
         settings, drafter, router, cluster = self.settings, self.drafter, self.heads[ROUTER], self._cluster[0]
         with torch.set_grad_enabled(not (settings.router_detach or settings.freeze)):
             read = batch.states(drafter.reads)
-            if not is_parallel(drafter):
-                read = read[:, : unrolled[0].g.shape[1]]  # a shard's own tokens
             first = drafter.fuse(read if noise is None else read + noise.to(read))
             fed = [state for _, state in states_fed(drafter, batch, first, unrolled)]
         tokens = torch.cat([state.tokens for state in fed])

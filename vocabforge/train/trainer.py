@@ -17,7 +17,7 @@ from ..core.errors import DataError
 from ..corpus.prepared.artifact import PreparedData
 from ..models.drafters.interface import Drafter
 from ..models.drafters.parallel import is_parallel
-from .capture.online import WHOLE, CapturedBatch, RowBatch, to_tensors
+from .capture.online import CapturedBatch, RowBatch, to_tensors
 from .config import TrainConfig
 from .data import Division, divide
 from .joint import target_rows
@@ -25,7 +25,6 @@ from .loss.rows import draw_anchors, feature_noise
 from .machine import uses_bf16
 from .optim import slow_down
 from .parallel.replicated import Replicated
-from .parallel.sequence import SequenceShare, TokenShard
 from .parallel.strategy import Strategy, make_strategy, wanted_strategy
 from .step import TrainStep
 from .ttt import rows_by_step
@@ -57,10 +56,10 @@ class Run:
     division: Division = field(init=False)
     strategy: Strategy = field(init=False)
 
-    def capture(self, split: Split, indices: Sequence[int], tokens: slice = WHOLE) -> CapturedBatch:
-        """Return the target's states for ``tokens`` of these packed rows of a split."""
+    def capture(self, split: Split, indices: Sequence[int]) -> CapturedBatch:
+        """Return the target's states for these packed rows of a split."""
         rows = to_tensors(getattr(self.data, split), indices, self.device)
-        batch: CapturedBatch = self.captured(rows, [(split, index) for index in indices], tokens)
+        batch: CapturedBatch = self.captured(rows, [(split, index) for index in indices])
         return batch
 
 
@@ -82,9 +81,7 @@ class Trainer(Run):
 
     def __post_init__(self) -> None:
         config, group = self.config, self.group
-        sharing = config.run.sequence_parallel
-        self.division = divide(config.optim, group.rank, group.size, sharing)
-        self._sequence = None if sharing == 1 else SequenceShare.among(group, sharing)
+        self.division = divide(config.optim, group.rank, group.size)
         bound = self.drafter.max_steps
         # Medusa trains all its heads, because decoding uses all of them.
         self.steps = config.ttt.steps if bound is None else bound
@@ -122,28 +119,13 @@ class Trainer(Run):
         joint = self.step_module.joint is not None
         return torch.cat([counts, target_rows(rows).sum().view(1).to(counts)]) if joint else counts
 
-    def noise(
-        self, batch: CapturedBatch, step: int, rows: list[int], shard: TokenShard | None = None
-    ) -> Tensor | None:
-        """Return noise (B, T, .) for the drafter's input features of these rows or of a shard, or None."""
+    def noise(self, batch: CapturedBatch, step: int, rows: list[int]) -> Tensor | None:
+        """Return noise (B, T, .) for the drafter's input features of these rows, or None."""
         width = self.step_module.settings.feature_noise
         if not width:
             return None
-        shape, own = batch.states(self.drafter.reads).shape, slice(None)
-        if shard is not None:  # drawn for whole rows, so that it does not depend on the sharding
-            shape = torch.Size((*shard.document.shape, shape[-1]))
-            own = slice(shard.tokens.start, shard.tokens.start + shard.own)
-        return feature_noise(shape, width, self.config.run.seed, step, rows)[:, own].to(self.device)
-
-    def capture_part(
-        self, split: Split, indices: list[int], steps: int
-    ) -> tuple[CapturedBatch, TokenShard | None]:
-        """Capture this process's part of these packed rows for an unroll of K steps: all, or its shards."""
-        if self._sequence is None:
-            return self.capture(split, indices), None
-        document = torch.from_numpy(getattr(self.data, split).document[indices].astype("int64"))
-        shard = self._sequence.shard(document.to(self.device), steps)
-        return self.capture(split, indices, shard.tokens), shard
+        shape = batch.states(self.drafter.reads).shape
+        return feature_noise(shape, width, self.config.run.seed, step, rows).to(self.device)
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
         """Return the autocast context of the run's forward passes."""

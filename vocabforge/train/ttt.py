@@ -25,7 +25,6 @@ from ..models.drafters.parallel import ParallelDrafter, is_parallel
 from ..models.ttt.attention import TTTState
 from ..models.ttt.blocks import every_anchor
 from .capture.online import CapturedBatch
-from .parallel.sequence import TokenShard
 
 
 @dataclass(frozen=True)
@@ -93,7 +92,6 @@ def unroll(
     attention: str = "auto",
     checkpointing: bool = False,
     anchors: Tensor | None = None,
-    shard: TokenShard | None = None,
 ) -> Iterator[TTTStep]:
     """Yield the K steps in order; gradients flow through all of them.
 
@@ -102,33 +100,27 @@ def unroll(
         anchors: int64 (B, A) positions of a parallel drafter's blocks, -1 for padding; None: every position.
         attention: ``auto``, ``eager``, ``merged`` or ``flex``.
         checkpointing: store only each step's inputs and recompute the step in the backward pass.
-        shard: part of longer rows that the batch holds; None: whole rows. Rows t are its own tokens in every
-            step.
     """
-    own = batch.input_ids.shape[1] if shard is None else shard.own
-    read = batch.states(drafter.reads)[:, :own]
+    read = batch.states(drafter.reads)
     g = drafter.fuse(read if noise is None else read + noise.to(read))
     if is_parallel(drafter):
         yield from _blocks(drafter, batch, g, steps, anchors, attention, checkpointing)
         return
-    state, anchor = TTTState(batch.document, attention), None
-    if shard is not None:
-        state = TTTState(shard.document, attention, exchange=shard.exchange)
-        anchor = torch.arange(own, device=g.device).expand(g.shape[:2])
-    longest = state.document.shape[1] + steps
+    state = TTTState(batch.document, attention)
+    longest = batch.input_ids.shape[1] + steps
     drafter.ensure_positions(min(longest, drafter.config.max_position_embeddings))
     for k in range(steps):
-        position = batch.position[:, :own] + k
+        position = batch.position + k
         if drafter.positions is not None:
             # Positions past the end of the table belong to rows that are not counted if the packed rows fit
             # it.
             position = position.clamp(max=drafter.positions - 1)
-        ids = shift_left(batch.input_ids, k + 1)[:, :own]
+        ids = shift_left(batch.input_ids, k + 1)
         if checkpointing:
             g = checkpointed_step(drafter, ids, g, position, state)
         else:
             g = drafter.ttt_step(ids, g, position, state)
-        yield TTTStep(k, g, counted_rows(batch.loss_mask, batch.document, k)[:, :own], anchor)
+        yield TTTStep(k, g, counted_rows(batch.loss_mask, batch.document, k))
 
 
 def _blocks(

@@ -11,7 +11,7 @@ merge the causal part with the row's own keys by log-sum-exp.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -30,21 +30,6 @@ FLEX_HEAD_DIM = 16
 EAGER_LENGTH = 64
 
 
-class HeadExchange(Protocol):
-    """Exchange between token shards (all heads of some tokens) and head shards (all tokens of some heads)."""
-
-    def to_heads(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Gather tokens and split heads: q (B, h, T / N, D) and k, v (B, kv, T / N, D) -> q (B, h / N, T, D).
-
-        Keys and values are returned for the heads that these queries use. Collective.
-        """
-        ...
-
-    def to_tokens(self, attended: Tensor) -> Tensor:
-        """Gather heads and split tokens: (B, h / N, T, D) -> (B, h, T / N, D). Collective."""
-        ...
-
-
 @dataclass
 class TTTState:
     """The state of an unroll.
@@ -53,8 +38,6 @@ class TTTState:
         document: (B, T) document number in its row, 0 for padding.
         attention: ``auto``, ``eager``, ``merged`` or ``flex``.
         k, v: one (B, kv, T, D) pair per step; entry 0 holds the causal keys, later entries the diagonal keys.
-        exchange: set if a row's tokens are split over processes: ``document`` covers whole rows, queries and
-            keys cover this process's tokens, and attention is computed for its share of the heads.
         deeper: states of the second and later layers.
     """
 
@@ -63,15 +46,12 @@ class TTTState:
     k: list[Tensor] = field(default_factory=list)
     v: list[Tensor] = field(default_factory=list)
     documents: Documents | None = None
-    exchange: HeadExchange | None = None
     deeper: list[TTTState] = field(default_factory=list)
 
     def layer(self, index: int) -> TTTState:
         """Return the state of a layer; layer 0 is this object."""
         while len(self.deeper) < index:
-            self.deeper.append(
-                TTTState(self.document, self.attention, documents=self.documents, exchange=self.exchange)
-            )
+            self.deeper.append(TTTState(self.document, self.attention, documents=self.documents))
         return self.deeper[index - 1] if index else self
 
     def copy(self) -> TTTState:
@@ -101,13 +81,6 @@ def ttt_attention(q: Tensor, state: TTTState, window: int | None = None) -> Tens
         q, state.k[-1], state.v[-1] = q.to(dtype), state.k[-1].to(dtype), state.v[-1].to(dtype)
     # Step-0 keys that the newest step's queries still reach.
     reach = None if window is None else window - (len(state.k) - 1)
-    if state.exchange is None:
-        return _attend(q, state, reach)
-    q, state.k[-1], state.v[-1] = state.exchange.to_heads(q, state.k[-1], state.v[-1])
-    return state.exchange.to_tokens(_attend(q, state, reach))
-
-
-def _attend(q: Tensor, state: TTTState, reach: int | None) -> Tensor:
     kind = choose_attention(state.attention, q.device, *q.shape[2:])
     reach = None if reach is None or reach >= q.shape[2] else reach
     if kind == "eager" or (kind == "merged" and reach is not None):  # the CPU's flash kernel has no windows

@@ -25,7 +25,7 @@ from ...core.records import RECORD, Count, read_record
 from ...corpus.prepared.packing import PackedRows
 from ...models.target.load import DTYPES
 from ...models.target.logits import LogitFacts
-from .online import WHOLE, CapturedBatch, Key, RowBatch
+from .online import CapturedBatch, Key, RowBatch
 
 KIND = "capture"
 INDEX = "index.json"
@@ -250,8 +250,8 @@ class CachedCapture:
                 "vocabforge capture --config RECIPE --output DIR",
             )
 
-    def __call__(self, rows: RowBatch, keys: Sequence[Key], tokens: slice = WHOLE) -> CapturedBatch:
-        """Read the states of ``tokens`` of ``rows``, and no others.
+    def __call__(self, rows: RowBatch, keys: Sequence[Key]) -> CapturedBatch:
+        """Read the states of ``rows``.
 
         Args:
             keys: (split, row number) of each row.
@@ -261,8 +261,6 @@ class CachedCapture:
             MismatchError: a row is not in the cache, or differs from the cached row.
             DataError: states are not finite.
         """
-        before = (rows.document[:, : tokens.start or 0] != 0).sum(1).tolist()  # tokens before the slice
-        rows = rows.cut(tokens)
         ids, document = rows.input_ids.cpu(), rows.document.cpu()
         count, length = ids.shape
         dtype, device = DTYPES[self.key.dtype], rows.input_ids.device
@@ -273,10 +271,10 @@ class CachedCapture:
             torch.zeros(count, length, dtype=torch.int64, pin_memory=pinned),
             torch.zeros(count, length, pin_memory=pinned),
         )
-        known, whole = True, tokens == WHOLE
+        known = True
         for place, key in enumerate(keys):
             real = document[place] != 0  # (T,)
-            found = self._read(key, ids[place][real], document[place][real], before[place], whole)
+            found = self._read(key, ids[place][real], document[place][real])
             features[place, real], hidden[place, real], kept = found
             if kept is None:
                 known = False
@@ -289,10 +287,8 @@ class CachedCapture:
             facts=facts.map(lambda each: each.to(device, non_blocking=True)) if known else None,
         )
 
-    def _read(
-        self, key: Key, ids: Tensor, document: Tensor, before: int, whole: bool
-    ) -> tuple[Tensor, Tensor, LogitFacts | None]:
-        """Read a row's tokens from ``before`` on.
+    def _read(self, key: Key, ids: Tensor, document: Tensor) -> tuple[Tensor, Tensor, LogitFacts | None]:
+        """Read a row's tokens.
 
         Returns:
             Features (n, n_aux * H), hidden states (n, H) and facts (n,), None for shards of older versions.
@@ -300,8 +296,7 @@ class CachedCapture:
         shard = self._find(key)
         offsets, handle = self._opened(shard)
         place = key[1] - shard.first
-        first, stop = offsets[place] + before, offsets[place + 1]
-        part = slice(first, stop if whole else min(first + len(ids), stop))
+        part = slice(offsets[place], offsets[place + 1])
 
         def read(name: str) -> Tensor:
             tensor: Tensor = handle.get_slice(name)[part]

@@ -33,14 +33,6 @@ class RowBatch:
     document: Tensor
     position: Tensor
 
-    def cut(self, tokens: slice) -> RowBatch:
-        """Return the given tokens of every row."""
-        each = (self.input_ids, self.loss_mask, self.document, self.position)
-        return RowBatch(*(values[:, tokens] for values in each))
-
-
-WHOLE = slice(None)
-
 
 def to_tensors(rows: PackedRows, indices: Sequence[int], device: torch.device) -> RowBatch:
     """Return the rows ``indices`` as tensors (B, T): int64, with a bool loss mask."""
@@ -73,8 +65,8 @@ class CapturedBatch(RowBatch):
 class CaptureSource(Protocol):
     """Source of the target's states for packed rows."""
 
-    def __call__(self, rows: RowBatch, keys: Sequence[Key], tokens: slice = WHOLE) -> CapturedBatch:
-        """Return the states of ``tokens`` of ``rows``; ``keys`` are the (split, row number) of each row."""
+    def __call__(self, rows: RowBatch, keys: Sequence[Key]) -> CapturedBatch:
+        """Return the states of ``rows``; ``keys`` are the (split, row number) of each row."""
         ...
 
 
@@ -113,8 +105,8 @@ class OnlineCapture:
         """Whether states of training rows are kept for the next epoch, as far as they fit."""
         return not self._together
 
-    def __call__(self, rows: RowBatch, keys: Sequence[Key], tokens: slice = WHOLE) -> CapturedBatch:
-        """Capture rows and return the states of ``tokens``; ``keys`` identify the rows in memory."""
+    def __call__(self, rows: RowBatch, keys: Sequence[Key]) -> CapturedBatch:
+        """Capture rows; ``keys`` identify them in memory."""
         if self.target.tensor_parallel:
             states = [self._for_all_ranks(rows)]
         elif self._together:
@@ -123,11 +115,11 @@ class OnlineCapture:
         else:
             states = [self._states(_row(rows, index), key) for index, key in enumerate(keys)]
         device = rows.input_ids.device  # kept rows are in host memory
-        facts = [s.facts.map(lambda each: each[:, tokens].to(device)) for s in states if s.facts is not None]
+        facts = [s.facts.map(lambda each: each.to(device)) for s in states if s.facts is not None]
         return CapturedBatch(
-            **vars(rows.cut(tokens)),
-            features=torch.cat([s.features[:, tokens].to(device) for s in states]),
-            hidden=torch.cat([s.hidden[:, tokens].to(device) for s in states]),
+            **vars(rows),
+            features=torch.cat([s.features.to(device) for s in states]),
+            hidden=torch.cat([s.hidden.to(device) for s in states]),
             facts=LogitFacts(torch.cat([f.best for f in facts]), torch.cat([f.log_sum for f in facts]))
             if facts
             else None,

@@ -32,7 +32,7 @@ from ...models.target.hf import HFTarget, load_final_norm, read_target_config
 from ...models.target.load import dtype_name
 from ...models.target.text_config import text_config
 from .config import ServerConfig
-from .online import WHOLE, CapturedBatch, Key, RowBatch
+from .online import CapturedBatch, Key, RowBatch
 
 _POLL_S = 0.005
 _FILE_S = 30.0  # between a response and its file; vLLM writes it in its next step
@@ -150,8 +150,8 @@ class ServerCapture:
         self._upcoming, self._next = iter(keys), None
         self._fill()
 
-    def __call__(self, rows: RowBatch, keys: Sequence[Key], tokens: slice = WHOLE) -> CapturedBatch:
-        """Return the states of ``tokens`` of the rows, which must be the rows identified by ``keys``.
+    def __call__(self, rows: RowBatch, keys: Sequence[Key]) -> CapturedBatch:
+        """Return the states of the rows, which must be the rows identified by ``keys``.
 
         Raises:
             VocabForgeError: the server does not respond or returns no states.
@@ -165,8 +165,8 @@ class ServerCapture:
             self.close()
             raise
         device = rows.input_ids.device
-        features, hidden = (torch.stack([p[tokens] for p in parts]).to(device) for parts in zip(*states))
-        return CapturedBatch(**vars(rows.cut(tokens)), features=features, hidden=hidden)
+        features, hidden = (torch.stack(parts).to(device) for parts in zip(*states))
+        return CapturedBatch(**vars(rows), features=features, hidden=hidden)
 
     def close(self) -> None:
         """Cancel running requests and remove unread files."""

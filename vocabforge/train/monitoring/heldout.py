@@ -45,7 +45,7 @@ def heldout_figures(trainer: Trainer) -> dict[str, Any]:
         at = first + division.rank * micro
         rows = list(range(at, min(at + micro, count)))
         # Every process must take part in every pass: without rows it evaluates row 0 and discards the result.
-        batch, shard = trainer.capture_part("heldout", rows or [0], steps)
+        batch = trainer.capture("heldout", rows or [0])
         if not is_finite(batch):  # NaN would invalidate all figures
             raise DataError(
                 "the target's states of held-out rows are not finite",
@@ -56,7 +56,7 @@ def heldout_figures(trainer: Trainer) -> dict[str, Any]:
         anchors = trainer.anchors(HELDOUT, batch, rows or [0])
         counts = trainer.rows_by_step(batch, steps, anchors)
         with trainer.autocast():
-            _, figures, _ = trainer.strategy.forward(batch, steps, counts, None, anchors, shard)
+            _, figures, _ = trainer.strategy.forward(batch, steps, counts, None, anchors)
         if rows:
             totals.add(figures)
             target += 0 if joint is None else joint.sums(batch)
