@@ -94,7 +94,6 @@ class DataConfig(StrictModel):
         return self
 
 
-JOINT_TARGET = "joint-target"  # in the run's folder
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 # YAML parses an unquoted no as false.
 Precision = Annotated[
@@ -259,21 +258,6 @@ class HeadsConfig(StrictModel):
     small_ranker: LowRankConfig | None = None
     low_rank: LowRankConfig | None = None
     router: JointRouterConfig | None = None
-
-
-class JointConfig(StrictModel):
-    """Medusa-2: train the target's layers and final norm together with its Medusa heads (docs/methods.md).
-
-    The loss is the target's loss plus ``ttt.token_weight`` (the paper's lambda_0) times the heads' loss.
-
-    Attributes:
-        loss: the target's loss: ``kl``, soft cross-entropy with the original target (self-distillation), or
-            ``ce``, cross-entropy with the text.
-        lr_fraction: the target's learning rate as a fraction of ``optim.lr``, the heads' rate.
-    """
-
-    loss: Literal["kl", "ce"] = "kl"
-    lr_fraction: Annotated[float, Field(gt=0.0, le=1.0)] = 0.25
 
 
 class TTTConfig(StrictModel):
@@ -473,11 +457,10 @@ class TrainConfig(StrictModel):
         target: folder, GGUF file or Hub name of the target.
         tokenizer: folder or tokenizer.json; default: the target's folder.
         output: run folder, for ``drafter/``, ``checkpoints/``, ``metrics.jsonl``.
-        joint: also train the target, which is written to ``joint-target/`` in the run folder. Default: it
-            stays frozen.
     """
 
     removed: ClassVar = {
+        "joint": "leave it out, which trains Medusa heads on the frozen target (Medusa-1)",
         "run.sequence_parallel": "leave it out; lower data.sequence_length or set memory.checkpointing for long rows",
     }
 
@@ -488,7 +471,6 @@ class TrainConfig(StrictModel):
     capture: CaptureConfig = CaptureConfig()
     drafter: DrafterConfig = DrafterConfig()
     heads: HeadsConfig = HeadsConfig()
-    joint: JointConfig | None = None
     ttt: TTTConfig = TTTConfig()
     optim: OptimConfig
     memory: MemoryConfig = MemoryConfig()
@@ -498,21 +480,6 @@ class TrainConfig(StrictModel):
     def _one_lm_head(self) -> TrainConfig:
         if self.drafter.medusa_own_heads and self.heads != HeadsConfig():
             raise ValueError("draft heads need one LM head: leave out heads, or drafter.medusa_own_heads")
-        return self
-
-    @model_validator(mode="after")
-    def _joint_training(self) -> TrainConfig:
-        written = self.output.resolve() / JOINT_TARGET
-        refused = {
-            "drafter.kind other than medusa": self.drafter.kind != "medusa",
-            "heads": self.heads != HeadsConfig(),
-            "memory.weights bf16": self.memory.weights == "bf16",
-            "optim.name muon": self.optim.name == "muon",
-            "the target that it writes as its target": self.target.resolve() == written,
-        }
-        found = [name for name, given in refused.items() if given]
-        if self.joint is not None and found:
-            raise ValueError(f"joint trains a target with Medusa heads by AdamW, without {', '.join(found)}")
         return self
 
     @model_validator(mode="after")

@@ -70,18 +70,9 @@ def learning_rate(step: int, config: OptimConfig) -> float:
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:
-    """Set the rate of all parameter groups, scaled by the fraction of :func:`slow_down`."""
+    """Set the rate of all parameter groups."""
     for group in optimizer.param_groups:
-        group["lr"] = value * group.get("lr_fraction", 1.0)
-
-
-def slow_down(optimizer: torch.optim.Optimizer, parameters: Iterable[nn.Parameter], fraction: float) -> None:
-    """Move parameters to separate groups with a fraction of the learning rate."""
-    slow = {id(p) for p in parameters}
-    for group in list(optimizer.param_groups):
-        some = [p for p in group["params"] if id(p) in slow]
-        group["params"] = [p for p in group["params"] if id(p) not in slow]
-        optimizer.add_param_group({**group, "params": some, "lr_fraction": fraction})
+        group["lr"] = value
 
 
 class MasterAdamW(torch.optim.Optimizer):

@@ -29,7 +29,7 @@ from ..models.drafters.registry import new_drafter
 from ..models.target.fingerprint import target_fingerprint
 from ..models.target.head_rows import EMBEDDINGS, HEADS
 from ..models.target.load import dtype_of
-from .config import JOINT_TARGET, TrainConfig
+from .config import TrainConfig
 from .data import Division, divide
 from .heads.draft_heads import head_name, make_heads
 from .loss.kinds import KL, Mixture
@@ -75,7 +75,7 @@ def plan(config: TrainConfig) -> dict[str, Any]:
     target = count_target(config.target)
     files = [
         "drafter",
-        "best" if config.joint is None else JOINT_TARGET,
+        "best",
         "checkpoints",
         "metrics.jsonl",
         "report.png",
@@ -126,8 +126,7 @@ def _costs(
     parameters, freeze = _parameters(drafter), config.drafter.freeze
     steps, passes = _draft_rows(config, drafter)
     frozen = parameters if freeze else 0
-    layers = 0 if config.joint is None or target is None else target[0] - target[1]  # trained target layers
-    state = trained_state(parameters - frozen + layers + sum(heads.values()), config.memory.weights, muon)
+    state = trained_state(parameters - frozen + sum(heads.values()), config.memory.weights, muon)
     divided = 3 if strategy == "fsdp" else 0  # ZeRO stage
     if strategy == "deepspeed":
         divided = int(deepspeed_config(config, division.size)["zero_optimization"]["stage"])
@@ -150,8 +149,6 @@ def _costs(
     }
     run = 0 if cached else None if target is None else target[0] - target[1]
     flop = flop_a_token(run, drafter, heads, steps=steps, passes=passes, freeze=freeze)
-    if layers:
-        flop |= {"joint target": 6 * layers, "total": flop["total"] + 6 * layers}
     tokens = config.optim.batch_size * row
     most = config.optim.steps * tokens if config.optim.epochs is None else None  # unknown without the rows
     return {

@@ -14,7 +14,6 @@ from ..models.drafters.io import KIND
 from ..models.heads.io import KIND as HEAD_KIND
 from . import checkpoint as checkpoints
 from .checkpoint import trained
-from .config import JOINT_TARGET
 from .heads.draft_heads import FOLDER, configured, head_name
 from .machine import uses_bf16
 from .trainer import Run, Trainer
@@ -81,8 +80,6 @@ def is_finished(trainer: Trainer) -> bool:
             open_artifact(config.output / FOLDER / head_name(key), HEAD_KIND)
             for key in configured(config.heads)
         ]
-        if config.joint is not None:
-            open_artifact(config.output / JOINT_TARGET, "target")
     except ArtifactError:
         return False
     of_run = drafter.meta.get("steps") == config.optim.steps and drafter.meta.get("run") == trainer.run_digest

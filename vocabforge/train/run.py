@@ -12,7 +12,7 @@ from ..core.console import say
 from ..core.lock import joined_run
 from ..layouts.importing import import_drafter, is_native
 from .checkpoint import discard_run
-from .config import JOINT_TARGET, RouterTrainConfig, TrainConfig
+from .config import RouterTrainConfig, TrainConfig
 from .heads.router import REPORT, ROUTER
 from .heads.router_setup import build_router_trainer
 from .loop import train
@@ -108,7 +108,6 @@ def briefly_native(settings: TrainConfig) -> Iterator[TrainConfig]:
 def _discard(settings: TrainConfig) -> None:
     """Remove the files of an earlier run, but no other files."""
     output = settings.output
-    joint = {} if settings.joint is None else {JOINT_TARGET: "target"}
-    discard_run(output, _ARTIFACTS | joint, _FILES, keep=settings.drafter.init)
+    discard_run(output, _ARTIFACTS, _FILES, keep=settings.drafter.init)
     for events in (output / "tensorboard").rglob("events.out.tfevents*"):
         events.unlink()

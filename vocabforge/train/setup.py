@@ -23,7 +23,7 @@ from ..models.heads.io import drafter_digest
 from ..models.rope import RopeSettings
 from ..models.target.fingerprint import target_facts, target_fingerprint
 from ..models.target.head import TargetTensors
-from ..models.target.hf import HFTarget, check_row_length, check_tokenizer_fits, read_target_config
+from ..models.target.hf import check_row_length, check_tokenizer_fits, read_target_config
 from ..models.target.load import dtype_name
 from ..models.target.text_config import text_config
 from ..vocab.clusters.clusters import load_clusters
@@ -41,7 +41,6 @@ from .heads.draft_heads import (
     make_heads,
     shortlist_of,
 )
-from .joint import JointTarget
 from .loss.vocab import LossOptions
 from .machine import device_of, set_threads, uses_bf16
 from .monitoring.live import live_acceptance
@@ -98,11 +97,7 @@ def read_basis(config: TrainConfig, group: Group) -> Basis:
             the configuration.
     """
     divide(config.optim, group.rank, group.size)
-    strategy = wanted_strategy(config.run.strategy, group)
-    if config.joint is not None and strategy != "single":
-        raise UsageError(
-            "joint trains a target in one process", got=f"strategy {strategy}", remedy="start one process"
-        )
+    wanted_strategy(config.run.strategy, group)
     check_trackers(config.run.trackers)
     config, target, tokenizer = read_inputs(config)
     subset = None
@@ -160,7 +155,6 @@ def identity_of(config: TrainConfig, data_digest: str, fingerprint: str) -> dict
     if config.heads.router is not None:
         clusters = open_artifact(config.heads.router.clusters, verify=False)
         flat["heads.router"] = {**flat["heads.router"], "clusters": clusters.content_hash}
-    flat["joint"] = body["joint"]
     flat["run.seed"] = config.run.seed
     flat["data"] = data_digest
     flat["target"] = fingerprint
@@ -273,13 +267,9 @@ def build_trainer(config: TrainConfig, group: Group | None = None) -> Trainer:
         "tokenizer_fingerprint": tokenizer.fingerprint,
         "eos_ids": list(tokenizer.eos_ids),
     }
-    settings, joint = step_settings(config), None
-    if config.joint is not None:
-        trained = HFTarget.load(config.target, dtype=torch.float32, device=device)
-        joint = JointTarget(trained, ((config.joint.loss, 1.0),), settings.loss)
-    step = TrainStep(drafter, heads, target.head_weight, settings, target.transform, joint)
+    step = TrainStep(drafter, heads, target.head_weight, step_settings(config), target.transform)
     live = None
-    if config.run.live.prompts and group.rank == 0 and joint is None:
+    if config.run.live.prompts and group.rank == 0:
         live = live_acceptance(
             target,
             data.prompts,

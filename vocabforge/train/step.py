@@ -20,7 +20,6 @@ from ..models.target.logits import IDENTITY, LogitTransform
 from .capture.online import CapturedBatch
 from .heads.draft_heads import ROUTER
 from .heads.states import RouterLoss, best_tokens, labels_of, router_losses, states_fed
-from .joint import JointTarget
 from .loss.fused import LossInputs
 from .loss.kinds import KL, Mixture
 from .loss.pace import label_chance, pace_weights
@@ -72,7 +71,6 @@ class TrainStep(nn.Module):
         heads: low-rank scorers and a router trained on the drafter's states, by name.
         target_head: (V, H), frozen; not registered, so that wrappers do not move, cast or broadcast it.
         transform: logit transform of the target.
-        joint: target that is trained with the drafter and provides its states.
     """
 
     def __init__(
@@ -82,12 +80,10 @@ class TrainStep(nn.Module):
         target_head: Tensor,
         settings: StepSettings,
         transform: LogitTransform = IDENTITY,
-        joint: JointTarget | None = None,
     ) -> None:
         super().__init__()
         self.drafter: Any = drafter
         self.heads: Any = heads
-        self.joint: Any = joint
         self.settings = settings
         self.drafter.requires_grad_(not settings.freeze)
         self._target_head = (target_head,)
@@ -109,8 +105,7 @@ class TrainStep(nn.Module):
         Args:
             batch: captured rows (B, T).
             steps: K.
-            rows: (K,) fp32 counted rows of the whole batch, by draft step; with ``joint`` followed by the
-                target's.
+            rows: (K,) fp32 counted rows of the whole batch, by draft step.
             noise: (B, T, .) added to the drafter's input features.
             anchors: (B, A) positions of a parallel drafter's blocks.
 
@@ -118,9 +113,7 @@ class TrainStep(nn.Module):
             The loss, the figures of each draft step, and the row losses of each head (none in evaluation
             mode).
         """
-        settings, drafter, original = self.settings, self.drafter, batch
-        if self.joint is not None:
-            batch = self.joint.states(original)
+        settings, drafter = self.settings, self.drafter
         unrolled = []
         with torch.set_grad_enabled(torch.is_grad_enabled() and not settings.freeze):
             unrolled = list(
@@ -146,9 +139,6 @@ class TrainStep(nn.Module):
             )
         heads = self._head_losses(batch, noise, unrolled, h, taken, per_row)
         terms = [weight * heads[name].total for name, weight in settings.head_weights]
-        if self.joint is not None:
-            heads["target"] = self.joint.loss(batch, original, rows[-1].clamp(min=1))
-            terms.append(heads["target"].total)
         if not settings.freeze:
             terms += self._drafter_terms(h, taken, own, per_row)
         figures = split_figures(own, taken, unrolled, batch.input_ids.shape[1])

@@ -20,11 +20,8 @@ from ..models.drafters.parallel import is_parallel
 from .capture.online import CapturedBatch, RowBatch, to_tensors
 from .config import TrainConfig
 from .data import Division, divide
-from .joint import target_rows
 from .loss.rows import draw_anchors, feature_noise
 from .machine import uses_bf16
-from .optim import slow_down
-from .parallel.replicated import Replicated
 from .parallel.strategy import Strategy, make_strategy, wanted_strategy
 from .step import TrainStep
 from .ttt import rows_by_step
@@ -87,8 +84,6 @@ class Trainer(Run):
         self.steps = config.ttt.steps if bound is None else bound
         strategy = wanted_strategy(config.run.strategy, group)
         self.strategy = make_strategy(strategy, self.step_module, config, group, self.device)
-        if config.joint is not None and isinstance(self.strategy, Replicated):
-            slow_down(self.strategy.optimizer, self.step_module.joint.parameters(), config.joint.lr_fraction)
 
     @property
     def drafter(self) -> Any:
@@ -113,11 +108,9 @@ class Trainer(Run):
         return draw_anchors(rows.loss_mask, rows.document, indices, most, seed, step)
 
     def rows_by_step(self, rows: RowBatch, steps: int, anchors: Tensor | None) -> Tensor:
-        """Return the counted rows by draft step, (K,) fp32, followed by those of a jointly trained target."""
+        """Return the counted rows by draft step, (K,) fp32."""
         first = is_parallel(self.drafter) and self.drafter.first_everywhere
-        counts = rows_by_step(rows.loss_mask, rows.document, steps, anchors, first_everywhere=first)
-        joint = self.step_module.joint is not None
-        return torch.cat([counts, target_rows(rows).sum().view(1).to(counts)]) if joint else counts
+        return rows_by_step(rows.loss_mask, rows.document, steps, anchors, first_everywhere=first)
 
     def noise(self, batch: CapturedBatch, step: int, rows: list[int]) -> Tensor | None:
         """Return noise (B, T, .) for the drafter's input features of these rows, or None."""

@@ -50,8 +50,7 @@ def train_drafter(
     `accelerate launch --config_file $(vocabforge recipes path multi_gpu) -m vocabforge train-drafter ...`.
 
     Sections of a recipe: data (texts), capture (the target's hidden states), drafter (architecture), heads
-    (draft heads), joint (Medusa-2), ttt (loss), optim, memory, run. `vocabforge recipes keys` explains every
-    key.
+    (draft heads), ttt (loss), optim, memory, run. `vocabforge recipes keys` explains every key.
 
     Example: `vocabforge train-drafter --config qwen3-0.6b target=Qwen/Qwen3-0.6B 'data.train=[chats.jsonl]'
         output=run`

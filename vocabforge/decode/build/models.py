@@ -28,7 +28,7 @@ from .heads import BuiltHead
 if TYPE_CHECKING:
     from ...vocab.overlap.bridge import Bridge
 
-_TARGET_KIND = "target"  # the joint target of a run; the only kind of artefact that is a model
+_TARGET_KIND = "target"  # a converted GGUF target, or the trained target of an earlier version
 
 
 class Models:

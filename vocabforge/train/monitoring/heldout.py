@@ -17,8 +17,6 @@ from ...core.journal import MetricsLog
 from ...models.drafters.interface import Drafter, is_autoregressive
 from ...models.drafters.io import save_drafter
 from ...models.drafters.registry import new_drafter
-from ...models.target.fingerprint import target_facts
-from ..config import JOINT_TARGET
 from ..heads.draft_heads import draft_heads, save_heads
 from ..heads.report import head_report
 from ..loss.rows import HELDOUT
@@ -31,12 +29,9 @@ _LIVE_SHARE, _LIVE_AT_LEAST_S = 0.1, 10.0
 
 @torch.no_grad()
 def heldout_figures(trainer: Trainer) -> dict[str, Any]:
-    """Compute figures over the first ``eval_rows`` held-out rows.
-
-    See ``TTTTotals.summary`` and ``JointTarget.sums``.
-    """
+    """Compute figures over the first ``eval_rows`` held-out rows; see ``TTTTotals.summary``."""
     config, group, steps = trainer.config, trainer.group, trainer.steps
-    totals, joint, target = TTTTotals.zeros(steps), trainer.step_module.joint, torch.zeros(4)
+    totals = TTTTotals.zeros(steps)
     trainer.step_module.eval()
     count = min(len(trainer.data.heldout), config.run.eval_rows)
     division = trainer.division
@@ -59,13 +54,11 @@ def heldout_figures(trainer: Trainer) -> dict[str, Any]:
             _, figures, _ = trainer.strategy.forward(batch, steps, counts, None, anchors)
         if rows:
             totals.add(figures)
-            target += 0 if joint is None else joint.sums(batch)
     trainer.step_module.train()
     if group.size > 1:
         summed = group.sum(totals.to_vector().cpu().numpy())
         totals = TTTTotals.from_vector(torch.from_numpy(summed))
-    means = dict(zip(("original_loss", "loss", "same_token"), (target / target[3].clamp(min=1)).tolist()))
-    return totals.summary() | ({} if joint is None else {"target": means})
+    return totals.summary()
 
 
 def look(trainer: Trainer, step: int, log: MetricsLog, since_s: float) -> dict[str, Any]:
@@ -92,7 +85,7 @@ def look(trainer: Trainer, step: int, log: MetricsLog, since_s: float) -> dict[s
         if known and known["name"] != name:
             say(f"best/ is now judged by {name.replace('_', ' ')}, not by {known['name'].replace('_', ' ')}.")
             known = {}
-        best = value > known.get("value", 0.0) and "target" not in summary  # a joint target is not saved here
+        best = value > known.get("value", 0.0)
         say(eval_line(step, trainer.config.optim.steps, summary, live, best=best))
         if best:
             trainer.facts["best"] = {"step": step, "value": value, "name": name}
@@ -163,9 +156,6 @@ def eval_line(
         f"accuracy {accuracy}% ({missed})",
         f"simulated {heldout['chain_accepted_length']:.2f}, {heldout['sampled_accepted_length']:.2f} at T=1",
     ]
-    if target := heldout.get("target"):
-        losses = f"{target['original_loss']:.3f} -> {target['loss']:.3f}"
-        parts.append(f"target's loss {losses}, same token {target['same_token']:.0%}")
     if live:
         decoded = f"decoded {live['accepted_length']:.2f}"
         if live.get("chain_accepted_length") is not None:
@@ -188,11 +178,6 @@ def finish(trainer: Trainer, log: MetricsLog) -> Path:
     weights = trainer.strategy.weights()
     count = min(len(trainer.data.heldout), config.run.eval_rows)
     batches = (trainer.capture("heldout", [row]) for row in range(count))
-    if trainer.step_module.joint is not None:  # the drafter belongs to the trained target
-        place, original = config.output / JOINT_TARGET, trainer.meta["target_fingerprint"]
-        trainer.step_module.joint.save(place, config.target, summary["target"], original)
-        trainer.meta |= target_facts(place)
-        say(f"The trained target is in {place}")
     if group.rank == 0:
         meta = {"steps": steps, "heldout": summary, **trainer.facts}
         drafter, heads = save_plain(trainer, path, weights, meta)
