@@ -143,12 +143,13 @@ def whole(tensor: Tensor) -> Tensor:
 
 
 def full_state(optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
-    """Return the optimiser state as full ``name/key`` tensors on the CPU."""
-    tensors = {}
-    for name, parameter in parameters.items():
-        for key, value in optimizer.state.get(parameter, {}).items():
-            tensors[f"{name}/{key}"] = whole(torch.as_tensor(value)).detach().cpu().contiguous().clone()
-    return tensors
+    """Return the optimiser state as full ``name/key`` tensors on the CPU, without masters: the weights."""
+    return {
+        f"{name}/{key}": whole(torch.as_tensor(value)).detach().cpu().contiguous().clone()
+        for name, parameter in parameters.items()
+        for key, value in optimizer.state.get(parameter, {}).items()
+        if key != "master"
+    }
 
 
 def entries(state: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
@@ -172,8 +173,12 @@ def restore(
     fused = bool(optimizer.defaults.get("fused"))  # only fused optimisers keep the step on the device
     for name, parameter in parameters.items():
         parameter.copy_(place(weights[name], parameter))
+        known = optimizer.state.get(parameter, {})
+        if "master" in known:
+            known["master"].copy_(weights[name])
         if found := entries(state, name):
-            optimizer.state[parameter] = {
+            optimizer.state[parameter] = known | {
                 key: value if key == "step" and not fused else place(value, parameter)
                 for key, value in found.items()
+                if key != "master"  # written by earlier versions
             }

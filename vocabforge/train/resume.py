@@ -49,7 +49,7 @@ def resume(trainer: Run) -> int:
     if found is None:
         return 0
     step, state = found
-    trainer.strategy.load(state.weights, state.optimizer, step)
+    trainer.strategy.load(state.weights, state.optimizer)
     trainer.facts = {key: value for key, value in state.facts.items() if key in ("best", "threads")}
     group.wait()  # others may still be reading
     if group.rank == 0:

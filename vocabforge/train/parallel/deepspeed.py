@@ -1,28 +1,30 @@
 """DeepSpeed ZeRO stages 1 to 3 through DeepSpeed's public engine.
 
 The JSON file is ``deepspeed_config_file`` of the accelerate configuration. Batch sizes, clipping and the
-optimiser come from the recipe; a contradicting file is an error. Checkpoints have the common layout, so a run
-can resume with DDP or FSDP2. Resuming under DeepSpeed is not supported: its fp32 tensors cannot be set before
-its first step.
+optimiser come from the recipe; a contradicting file is an error. Checkpoints have the common layout instead of
+DeepSpeed's, which are pickles for one number of processes. The engine partitions the weights that the module
+has when it is created, so it is created after they are restored.
 """
 
 from __future__ import annotations
 
 import os
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from ...core.config import shipped
 from ...core.distributed import Group
 from ...core.errors import ConfigError, UsageError
 from ...core.files import read_json
-from ..checkpoint import trained
+from ..checkpoint import entries, trained
 from ..config import TrainConfig
 from ..data import divide
-from ..optim import make_optimizer
+from ..optim import make_optimizer, set_learning_rate
 from ..step import TrainStep
 from .strategy import Check, Strategy
 
@@ -30,8 +32,7 @@ _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 class _ReadyStates(dict[Any, dict[str, Tensor]]):
-    # DeepSpeed links parameters to their optimiser states once, after the first group's first step. By then
-    # the states of the other groups must exist.
+    # DeepSpeed links parameters to optimiser states that the optimiser has created. These exist from the start.
     def __missing__(self, partition: Tensor) -> dict[str, Tensor]:
         moments = {key: torch.zeros_like(partition) for key in _MOMENTS}
         self[partition] = {"step": torch.zeros(()), **moments}
@@ -98,55 +99,73 @@ class DeepSpeed(Strategy):
             import deepspeed
         except ImportError as error:
             raise UsageError("DeepSpeed is not installed", remedy="pip install deepspeed") from error
-        self.name, self.group = name, group
-        settings = deepspeed_config(config, group.size)
-        self._micro = settings["gradient_accumulation_steps"]
-        adamw: Any = make_optimizer(trained(step), config.optim)
-        adamw.state = _ReadyStates()
-        buffers = {id(m): dict(m._buffers) for m in step.modules()}
-        self._engine: Any = deepspeed.initialize(
-            model=step, optimizer=adamw, config=settings, dist_init_required=False
-        )[0]
-        for module in step.modules():  # undo bf16 mode's cast of the target's tensors and rotary tables
-            module._buffers.update(buffers.get(id(module), {}))
-        self._utils: Any = deepspeed.utils
+        self.name, self.group, self._step, self._deepspeed = name, group, step, deepspeed
+        self._settings = deepspeed_config(config, group.size)
         self.parameters = trained(step)
+        self.optimizer = make_optimizer(self.parameters, config.optim)
+        self.optimizer.state = _ReadyStates()  # type: ignore[assignment]
+
+    @cached_property
+    def _engine(self) -> Any:
+        buffers = {module: dict(module._buffers) for module in self._step.modules()}
+        engine: Any = self._deepspeed.initialize(
+            model=self._step, optimizer=self.optimizer, config=self._settings, dist_init_required=False
+        )[0]
+        for module, kept in buffers.items():
+            module._buffers.update(kept)  # undo bf16 mode's cast of the target's tensors and rotary tables
+        if self._settings["zero_optimization"]["stage"] != 3:
+            engine.optimizer._lazy_init_hp_params_optimizer_state()  # otherwise after the first step
+        return engine
 
     def forward(self, *inputs: Any) -> Any:
         return self._engine(*inputs)
 
     def backward(self, loss: Tensor, *, last: bool) -> None:
-        self._engine.backward(loss * (self.group.size * self._micro))  # DeepSpeed divides by both
+        passes = self._settings["gradient_accumulation_steps"]
+        self._engine.backward(loss * (self.group.size * passes))  # DeepSpeed divides by both
         if not last:
             self._engine.step()  # only counts the micro-batch
 
     def update(self, lr: float, clip: float, check: Check) -> Tensor:
-        for group in self._engine.optimizer.param_groups:
-            group["lr"] = lr
+        set_learning_rate(self._engine.optimizer, lr)
         self._engine.step()
         norm = torch.as_tensor(self._engine.get_global_grad_norm())
         check(norm)
         return norm
 
     def weights(self) -> dict[str, Tensor]:
-        return {name: _copied(self._utils.safe_get_full_fp32_param(p)) for name, p in self.parameters.items()}
+        full = self._deepspeed.utils.safe_get_full_fp32_param
+        return {name: _copied(full(p)) for name, p in trained(self._engine.module).items()}
 
     def optimizer_state(self) -> dict[str, Tensor]:
-        tensors = {}
-        for name, parameter in self.parameters.items():
-            for key in _MOMENTS:
-                value = self._utils.safe_get_full_optimizer_state(parameter, key)
-                tensors[f"{name}/{key}"] = _copied(value)
+        full, tensors = self._deepspeed.utils.safe_get_full_optimizer_state, {}
+        for name, parameter in trained(self._engine.module).items():
+            tensors |= {f"{name}/{key}": _copied(full(parameter, key)) for key in _MOMENTS}
             tensors[f"{name}/step"] = torch.tensor(float(self._engine.global_steps))
         return tensors
 
-    def load(self, weights: dict[str, Tensor], state: dict[str, Tensor], step: int) -> None:
-        raise UsageError(
-            "a run cannot be resumed under DeepSpeed",
-            got=f"a checkpoint of step {step}",
-            expected="DDP or FSDP2, which resume from the same checkpoint",
-            remedy="launch the same command with recipes/accelerate/fsdp2.yaml or multi_gpu.yaml",
-        )
+    @torch.no_grad()
+    def load(self, weights: dict[str, Tensor], state: dict[str, Tensor]) -> None:
+        for name, parameter in self.parameters.items():
+            parameter.copy_(weights[name])
+        for name, parameter in trained(self._engine.module).items():
+            self._set(parameter, weights[name])  # with bf16 weights the engine has rounded them
+            kept = entries(state, name)  # none before the first step
+            for key in kept.keys() & {*_MOMENTS}:
+                self._set(parameter, kept[key], key)
+            self._engine.global_steps = int(kept.get("step", 0))
+        for moments in self.optimizer.state.values():
+            moments["step"].fill_(self._engine.global_steps)
+
+    def _set(self, parameter: nn.Parameter, value: Tensor, *key: str) -> None:
+        """Set the fp32 tensor of a parameter, or its moment ``key``, to a full value."""
+        utils, rank, size = self._deepspeed.utils, self.group.rank, self.group.size
+        change = utils.safe_set_full_optimizer_state if key else utils.safe_set_full_fp32_param
+        if self._settings["zero_optimization"]["stage"] == 3:  # shares of equal size, the last one padded
+            change = utils.safe_set_local_optimizer_state if key else utils.safe_set_local_fp32_param
+            share = -(-value.numel() // size)
+            value = F.pad(value.flatten(), (0, share * size - value.numel())).view(size, share)[rank]
+        change(parameter, value.to(parameter.device), *key)
 
     def close(self) -> None:
         """Release DeepSpeed's hooks and buffers."""

@@ -62,7 +62,7 @@ class FullyShard(Strategy):
     def clip(self, limit: float) -> Tensor:
         return whole(torch.nn.utils.clip_grad_norm_(self.parameters.values(), limit))
 
-    def load(self, weights: dict[str, Tensor], state: dict[str, Tensor], step: int) -> None:
+    def load(self, weights: dict[str, Tensor], state: dict[str, Tensor]) -> None:
         restore(self.optimizer, self.parameters, weights, state, _divide)
 
     def close(self) -> None:

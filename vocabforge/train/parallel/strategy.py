@@ -83,7 +83,7 @@ class Strategy:
         """Return the full optimiser tensors on the CPU as ``name/key``. Collective."""
         return full_state(self.optimizer, self.parameters)
 
-    def load(self, weights: dict[str, Tensor], state: dict[str, Tensor], step: int) -> None:
+    def load(self, weights: dict[str, Tensor], state: dict[str, Tensor]) -> None:
         """Restore full tensors. Collective."""
         restore(self.optimizer, self.parameters, weights, state)
 
