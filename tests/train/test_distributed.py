@@ -102,16 +102,22 @@ def launch(place: Path, accelerate: str, *words: str) -> subprocess.CompletedPro
 
 def fork(place: Path, accelerate: str, *words: str) -> subprocess.CompletedProcess[str]:
     """The processes of :func:`launch` in accelerate's own environment, without its start and torch's."""
+    said, given = Path(words[-1]).with_suffix(".said"), launched(accelerate, place)
+    codes = end([start(command, *words, said=said, **{**given, **rank}) for rank in ranks()])
+    return subprocess.CompletedProcess(words, max(map(abs, codes)), "", said.read_text("utf-8"))
+
+
+def launched(accelerate: str, place: Path) -> dict[str, str]:
+    """Accelerate's variables for a recipe; none for ``torchrun``."""
     from accelerate.commands.launch import _validate_launch_command, launch_command_parser
     from accelerate.utils.launch import prepare_deepspeed_cmd_env, prepare_multi_gpu_env
 
-    start_words = ["--config_file", str(recipe(accelerate, place)), "-m", "vocabforge"]
-    arguments, _, _ = _validate_launch_command(launch_command_parser().parse_args(start_words))
+    if accelerate == "torchrun":
+        return {}
+    words = ["--config_file", str(recipe(accelerate, place)), "-m", "vocabforge"]
+    arguments, _, _ = _validate_launch_command(launch_command_parser().parse_args(words))
     zero = accelerate.startswith("zero")
-    given = prepare_deepspeed_cmd_env(arguments)[1] if zero else prepare_multi_gpu_env(arguments)
-    said = Path(words[-1]).with_suffix(".said")
-    codes = end([start(command, *words, said=said, **{**given, **rank}) for rank in ranks()])
-    return subprocess.CompletedProcess(words, max(map(abs, codes)), "", said.read_text("utf-8"))
+    return prepare_deepspeed_cmd_env(arguments)[1] if zero else prepare_multi_gpu_env(arguments)
 
 
 def train_two(place: Path, accelerate: str, name: str, started: Any = fork, **asked: Any) -> str:
@@ -222,6 +228,13 @@ def test_a_run_goes_on_under_another_number_of_processes(place: Path, alone: Pat
     assert "continues as 2" in said
     assert curve(place / name) == pytest.approx(curve(alone), rel=1e-5)
     same_ends(place / name, alone, 2e-5 if zero else 1e-5)
+
+
+def test_accelerate_launch_and_torchrun_give_the_same_bits(place: Path) -> None:
+    for launcher in ("cpu_two", "torchrun"):
+        train_two(place, launcher, f"started-{launcher}", **sections(place))
+    assert curve(place / "started-cpu_two") == curve(place / "started-torchrun")
+    assert_same(state(place / "started-cpu_two"), state(place / "started-torchrun"))
 
 
 BF16 = {"memory": {"weights": "bf16"}, "run": {**SECTIONS["run"], "mixed_precision": "bf16"}}

@@ -29,9 +29,9 @@ from ..config import RouterTrainConfig, TrainConfig
 from ..optim import set_learning_rate
 
 STRATEGIES: dict[str, str] = {
-    "single": "vocabforge.train.parallel.replicated:Replicated",
-    "ddp": "vocabforge.train.parallel.replicated:Replicated",
-    "fsdp": "vocabforge.train.parallel.fsdp:FullyShard",
+    "single": "vocabforge.train.parallel.wrapped:Replicated",
+    "ddp": "vocabforge.train.parallel.wrapped:Replicated",
+    "fsdp": "vocabforge.train.parallel.wrapped:FullyShard",
     "deepspeed": "vocabforge.train.parallel.deepspeed:DeepSpeed",
 }
 
@@ -88,7 +88,7 @@ class Strategy:
         restore(self.optimizer, self.parameters, weights, state)
 
     def close(self) -> None:
-        """Release references to the process group."""
+        """Release references to the process group; otherwise a process may abort at exit."""
 
 
 def wanted_strategy(name: str, group: Group) -> str:
