@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -20,7 +19,7 @@ from vocabforge.train.capture.cache import (
     cache_key,
     open_cache,
 )
-from vocabforge.train.capture.online import CapturedBatch, Key, OnlineCapture, RowBatch, to_tensors
+from vocabforge.train.capture.online import CapturedBatch, OnlineCapture, RowBatch, to_tensors
 from vocabforge.train.capture.writer import (
     check_disk,
     finish,
@@ -52,31 +51,6 @@ def test_the_cache_gives_the_bits_of_online_capture(cache: Path, target: HFTarge
         assert torch.equal(one.features, other.features)
         assert torch.equal(one.hidden, other.hidden)
         assert bool(one.features.abs().sum() > 0)
-
-
-@pytest.mark.parametrize("tokens", [slice(0, 12), slice(10, 24), slice(24, 32)])
-def test_some_tokens_of_rows_are_those_of_the_whole_rows(
-    cache: Path, target: HFTarget, tokens: slice, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source, rows = CachedCapture(cache), [4, 0, 3]
-    whole = ask(source, "train", rows)
-    asked: list[int] = []
-    read = CachedCapture._read
-
-    def reading(self: CachedCapture, key: Key, ids: torch.Tensor, *rest: Any) -> Any:
-        asked.append(len(ids))
-        return read(self, key, ids, *rest)
-
-    monkeypatch.setattr(CachedCapture, "_read", reading)
-    batch, keys = to_tensors(splits()["train"], rows, CPU), [("train", row) for row in rows]
-    for part in (source(batch, keys, tokens), OnlineCapture(target, 0)(batch, keys, tokens)):
-        for name in ("input_ids", "loss_mask", "document", "position", "features", "hidden"):
-            assert torch.equal(getattr(part, name), getattr(whole, name)[:, tokens]), name
-    assert whole.facts is not None
-    found = source(batch, keys, tokens).facts
-    assert found is not None
-    assert torch.equal(found.best, whole.facts.best[:, tokens])
-    assert max(asked) <= tokens.stop - tokens.start, "no other tokens are read"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

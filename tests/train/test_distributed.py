@@ -115,9 +115,11 @@ def launched(accelerate: str, place: Path) -> dict[str, str]:
     if accelerate == "torchrun":
         return {}
     words = ["--config_file", str(recipe(accelerate, place)), "-m", "vocabforge"]
-    arguments, _, _ = _validate_launch_command(launch_command_parser().parse_args(words))
-    zero = accelerate.startswith("zero")
-    return prepare_deepspeed_cmd_env(arguments)[1] if zero else prepare_multi_gpu_env(arguments)
+    arguments, defaults, _ = _validate_launch_command(launch_command_parser().parse_args(words))
+    if not accelerate.startswith("zero"):
+        return prepare_multi_gpu_env(arguments)
+    arguments.deepspeed_fields_from_accelerate_config = ",".join(defaults.deepspeed_config)
+    return prepare_deepspeed_cmd_env(arguments)[1]
 
 
 def train_two(place: Path, accelerate: str, name: str, started: Any = fork, **asked: Any) -> str:

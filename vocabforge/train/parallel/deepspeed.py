@@ -106,6 +106,7 @@ class DeepSpeed(Strategy):
         self.optimizer.state = _ReadyStates()  # type: ignore[assignment]
 
     @cached_property
+    @torch.enable_grad()  # the first pass may be an evaluation
     def _engine(self) -> Any:
         buffers = {module: dict(module._buffers) for module in self._step.modules()}
         engine: Any = self._deepspeed.initialize(
@@ -138,7 +139,8 @@ class DeepSpeed(Strategy):
         return {name: _copied(full(p)) for name, p in trained(self._engine.module).items()}
 
     def optimizer_state(self) -> dict[str, Tensor]:
-        full, tensors = self._deepspeed.utils.safe_get_full_optimizer_state, {}
+        full = self._deepspeed.utils.safe_get_full_optimizer_state
+        tensors: dict[str, Tensor] = {}
         for name, parameter in trained(self._engine.module).items():
             tensors |= {f"{name}/{key}": _copied(full(parameter, key)) for key in _MOMENTS}
             tensors[f"{name}/step"] = torch.tensor(float(self._engine.global_steps))
