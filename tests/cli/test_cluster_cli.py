@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from tests.cli.cli_support import assert_user_error, invoke
 from tests.worlds import DATA, needs_data
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
-from vocabforge.models.target.head_rows import open_head
+from vocabforge.models.target.head import open_head
 from vocabforge.vocab.clusters.clusters import load_clusters
 
 COMMON = ("--clusters", 8)
@@ -72,7 +72,7 @@ def test_a_damaged_row_is_named(world):
 
 def test_a_head_with_too_few_rows(world):
     weights(world, lambda t: t.__setitem__("lm_head.weight", t["lm_head.weight"][:260].clone()))
-    assert_user_error(run(world, *COMMON), 1, "fewer rows than the tokenizer", "260", "261")
+    assert_user_error(run(world, *COMMON), 1, "does not match the target", "260", "261")
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_a_real_model(tmp_path):
     done = invoke(*("cluster-vocab", "--target", target, "--output", tmp_path / "c", "--clusters", 32))
     assert done.exit_code == 0, done.output
     clusters = load_clusters(tmp_path / "c")
-    head = open_head(target).rows(0, 512)
+    head = open_head(target).rows()[:512]
     head /= np.linalg.norm(head, axis=1, keepdims=True)
     nearest = (head @ clusters.centroids.T).max(1)
     assert np.einsum("nd,nd->n", head, clusters.centroids[clusters.assignment]).mean() > nearest.mean() - 0.01

@@ -42,8 +42,7 @@ from vocabforge.layouts.registry import load_drafter
 from vocabforge.models.heads.io import load_head
 from vocabforge.models.lean.model import load_target
 from vocabforge.models.target.fingerprint import target_fingerprint
-from vocabforge.models.target.head import load_target_tensors
-from vocabforge.models.target.head_rows import open_head
+from vocabforge.models.target.head import load_target_tensors, open_head
 from vocabforge.models.target.hf import HFTarget, read_target_config
 from vocabforge.train.capture import server as capture_server
 from vocabforge.train.capture.cache import CachedCapture
@@ -105,7 +104,7 @@ def _tokenizer(path: Path, goods: Path) -> Any:
 
 
 def _facts(path: Path, goods: Path) -> Any:
-    return target_fingerprint(path), open_head(path).rows(0, 8)
+    return target_fingerprint(path), open_head(path).rows()[:8]
 
 
 target_tensors = functools.lru_cache(maxsize=2)(load_target_tensors)

@@ -21,7 +21,7 @@ from tests.worlds import byte_tokenizer, tiny_target
 from vocabforge.core.config import parse_config
 from vocabforge.core.journal import read_jsonl_log
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
-from vocabforge.models.target.head_rows import open_head
+from vocabforge.models.target.head import open_head
 from vocabforge.train import loop
 from vocabforge.train.checkpoint import list_checkpoints
 from vocabforge.train.config import TrainConfig
@@ -29,8 +29,7 @@ from vocabforge.train.loop import Window
 from vocabforge.train.setup import build_trainer
 from vocabforge.train.trainer import Trainer
 from vocabforge.vocab.clusters.clusters import make_clusters, save_clusters
-from vocabforge.vocab.clusters.kmeans import KMeansOptions
-from vocabforge.vocab.clusters.rows import unit_rows
+from vocabforge.vocab.clusters.kmeans import KMeansOptions, unit_rows
 
 TEXT = "the cat sat on a mat and one dog ran to the red house while rain fell over green hills"
 WORDS = TEXT.split()
@@ -49,8 +48,8 @@ def make_place(place: Path, texts: int = 40) -> Path:
 def add_clusters(place: Path) -> None:
     """``place/clusters``: 16 clusters of the rows of the target's head."""
     tokenizer, head = load_tokenizer(place / "target"), open_head(place / "target")
-    rows = unit_rows(head.rows(0, tokenizer.vocab_size), name="head")
-    facts = {"digest": head.digest(tokenizer.vocab_size), "width": head.shape[1]}
+    rows = unit_rows(head.rows()[: tokenizer.vocab_size], name="head")
+    facts = {"digest": head.digest(tokenizer.vocab_size), "width": head.item.shape[1]}
     made = make_clusters(rows, KMeansOptions(16, 10), fingerprint=tokenizer.fingerprint, head=facts)
     save_clusters(made, place / "clusters")
 

@@ -27,7 +27,7 @@ from ..models.drafters.io import check_target
 from ..models.drafters.parallel import is_parallel
 from ..models.drafters.registry import new_drafter
 from ..models.target.fingerprint import target_fingerprint
-from ..models.target.head_rows import EMBEDDINGS, HEADS
+from ..models.target.head import EMBEDDINGS, HEADS
 from ..models.target.load import dtype_of
 from .config import TrainConfig
 from .data import Division, divide

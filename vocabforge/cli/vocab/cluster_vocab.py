@@ -14,7 +14,7 @@ from ..app import print_json, print_line
 
 if TYPE_CHECKING:
     from ...corpus.tokenizer.tokenizer import TextTokenizer
-    from ...models.target.head_rows import HeadRows
+    from ...models.target.head import StoredHead
     from ...vocab.clusters.clusters import Clusters
     from ...vocab.clusters.kmeans import KMeansOptions
 
@@ -45,19 +45,21 @@ def cluster_vocab(asked: ClusterRequest, ending: ResultOptions) -> None:
     """
     from ...core.artifact import check_output
     from ...corpus.tokenizer.tokenizer import load_tokenizer
-    from ...models.target.head_rows import check_head_fits, open_head
+    from ...models.target.head import open_head
+    from ...models.target.hf import check_tokenizer_fits
     from ...vocab.clusters.clusters import check_count, cluster_figures, default_clusters, save_clusters
     from ...vocab.clusters.kmeans import KMeansOptions
 
     check_output(asked.output, overwrite=ending.overwrite)
     head = open_head(asked.target)
     loaded = load_tokenizer(asked.tokenizer or asked.target)
-    padded = check_head_fits(head, loaded.vocab_size, tokenizer=loaded.source)
-    count = default_clusters(loaded.vocab_size) if asked.clusters is None else asked.clusters
-    check_count(count, loaded.vocab_size)
+    size, rows = loaded.vocab_size, head.item.shape[0]
+    check_tokenizer_fits(size, rows, tokenizer=loaded.source, target=asked.target)
+    count = default_clusters(size) if asked.clusters is None else asked.clusters
+    check_count(count, size)
     options = KMeansOptions(count, asked.iterations, asked.seed)
-    if padded:
-        say(f"{padded:,} padded rows of the head are left out")
+    if rows > size:
+        say(f"{rows - size:,} padded rows of the head are left out")
     made, run = _cluster(head, loaded, options)
     facts: dict[str, Any] = {
         "output": str(asked.output),
@@ -74,25 +76,25 @@ def cluster_vocab(asked: ClusterRequest, ending: ResultOptions) -> None:
 
 
 def _cluster(
-    head: HeadRows, tokenizer: TextTokenizer, options: KMeansOptions
+    head: StoredHead, tokenizer: TextTokenizer, options: KMeansOptions
 ) -> tuple[Clusters, dict[str, Any]]:
     import time
 
     from ...core.provenance import peak_memory
     from ...vocab.clusters.clusters import make_clusters
-    from ...vocab.clusters.rows import unit_rows
+    from ...vocab.clusters.kmeans import unit_rows
 
-    begun = time.monotonic()
-    rows = unit_rows(head.rows(0, tokenizer.vocab_size), name=head.source)
+    begun, size, item = time.monotonic(), tokenizer.vocab_size, head.item
+    rows = unit_rows(head.rows()[:size], name=item.file)
     if len(rows.zero_ids):
         say(f"{len(rows.zero_ids):,} rows of the head are zero: they share one cluster")
     facts = {
-        "digest": head.digest(tokenizer.vocab_size),
-        "rows": head.shape[0],
-        "padded": head.shape[0] - tokenizer.vocab_size,
-        "width": head.shape[1],
-        "dtype": head.dtype,
-        "name": head.name,
+        "digest": head.digest(size),
+        "rows": item.shape[0],
+        "padded": item.shape[0] - size,
+        "width": item.shape[1],
+        "dtype": item.dtype,
+        "name": item.name,
         "tied": head.tied,
     }
     made = make_clusters(rows, options, fingerprint=tokenizer.fingerprint, head=facts)

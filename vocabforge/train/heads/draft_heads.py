@@ -19,7 +19,8 @@ from ...models.heads.low_rank import check_shortlist
 from ...models.heads.registry import DraftHead, HeadOptions, base_of, build_head
 from ...models.heads.router import Router, default_budgets
 from ...models.heads.scorer import LowRankScorer
-from ...models.target.head_rows import check_head_fits, open_head
+from ...models.target.head import open_head
+from ...models.target.hf import check_tokenizer_fits
 from ...vocab.clusters.clusters import Clusters, load_clusters
 from ..config import HeadsConfig, JointRouterConfig, LowRankConfig, RouterSizes
 
@@ -133,12 +134,12 @@ def check_clusters(clusters: Clusters, source: Path, tokenizer: TextTokenizer, t
         remedy="run cluster-vocab with this target's tokenizer",
     )
     head, tokens = open_head(target), tokenizer.vocab_size
-    check_head_fits(head, tokens, tokenizer=target)
-    if clusters.vocab_size != tokens or clusters.head["width"] != head.shape[1]:
+    check_tokenizer_fits(tokens, head.item.shape[0], tokenizer=tokenizer.source, target=target)
+    if clusters.vocab_size != tokens or clusters.head["width"] != head.item.shape[1]:
         raise MismatchError(
             "the clusters were made from another LM head",
             got=f"{clusters.vocab_size:,} ids of width {clusters.head['width']}",
-            expected=f"{tokens:,} ids of width {head.shape[1]}",
+            expected=f"{tokens:,} ids of width {head.item.shape[1]}",
             source=source,
             remedy="run cluster-vocab with this target",
         )

@@ -12,9 +12,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForCausalLM
 
 from tests.worlds import tiny_target
-from vocabforge.core.errors import DataError, MismatchError
-from vocabforge.models.target import head_rows
-from vocabforge.models.target.head_rows import check_head_fits, open_head
+from vocabforge.core.errors import DataError
+from vocabforge.models.target.head import open_head
 
 WEIGHTS = "model.safetensors"
 
@@ -40,12 +39,9 @@ def test_rows_are_those_of_transformers(tmp_path, tied, dtype):
     folder = tiny_target(tmp_path / "m", tie_word_embeddings=tied)
     edit(folder, lambda t: {name: value.to(dtype) for name, value in t.items()})
     head, expected = open_head(folder), reference(folder)
-    assert head.shape == expected.shape
     assert head.tied is tied
-    assert head.dtype == {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}[dtype]
-    np.testing.assert_array_equal(head.rows(0, 61), expected)
-    np.testing.assert_array_equal(head.rows(7, 13), expected[7:13])
-    assert head.rows(7, 13).dtype == np.float32
+    assert head.item.dtype == {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}[dtype]
+    np.testing.assert_array_equal(head.rows(), expected, strict=True)
 
 
 def test_shards_are_found_through_the_index(tmp_path):
@@ -56,8 +52,8 @@ def test_shards_are_found_through_the_index(tmp_path):
     model.save_pretrained(folder, max_shard_size="12KB")
     assert (folder / f"{WEIGHTS}.index.json").is_file()
     head = open_head(folder)
-    np.testing.assert_array_equal(head.rows(0, 61), expected)
-    head.source.unlink()
+    np.testing.assert_array_equal(head.rows(), expected)
+    head.item.file.unlink()
     with pytest.raises(DataError, match="shards"):
         open_head(folder)
 
@@ -75,22 +71,20 @@ def test_other_families(tmp_path, kind):
     if kind == "gpt2-silent":
         edit(tmp_path, lambda t: t, tie_word_embeddings=None)
     head = open_head(tmp_path)
-    np.testing.assert_array_equal(head.rows(0, 40), reference(tmp_path))
+    np.testing.assert_array_equal(head.rows(), reference(tmp_path))
     assert head.tied is (kind != "neox")
 
 
 def test_a_stored_head_wins_over_a_tied_configuration(tmp_path):
     folder = edit(tiny_target(tmp_path / "m"), lambda t: t, tie_word_embeddings=True)
     head = open_head(folder)
-    assert head.name == "lm_head.weight"
-    np.testing.assert_array_equal(head.rows(0, 61), load_file(folder / WEIGHTS)["lm_head.weight"].numpy())
+    assert head.item.name == "lm_head.weight"
+    np.testing.assert_array_equal(head.rows(), load_file(folder / WEIGHTS)["lm_head.weight"].numpy())
 
 
-def test_the_digest_is_that_of_the_rows(tmp_path, monkeypatch):
+def test_the_digest_is_that_of_the_rows(tmp_path):
     folder = tiny_target(tmp_path / "a", tie_word_embeddings=True)
     first = open_head(folder).digest(50)
-    monkeypatch.setattr(head_rows, "_DIGEST_ROWS", 7)
-    assert open_head(folder).digest(50) == first, "in blocks of any size"
     assert first != open_head(folder).digest(51)
     other = shutil.copytree(folder, tmp_path / "b")
     edit(other, lambda t: {**t, "lm_head.weight": t["model.embed_tokens.weight"].clone()})
@@ -151,11 +145,3 @@ def test_damaged_and_missing_files(tmp_path):
     (folder / WEIGHTS).write_bytes(data[: len(data) // 2])
     with pytest.raises(DataError, match="cannot be read"):
         open_head(folder)
-
-
-def test_rows_against_the_tokenizer(tmp_path):
-    head = open_head(tiny_target(tmp_path / "m"))
-    assert check_head_fits(head, 61, tokenizer="t") == 0
-    assert check_head_fits(head, 50, tokenizer="t") == 11
-    with pytest.raises(MismatchError, match="61 rows"):
-        check_head_fits(head, 62, tokenizer="t")
