@@ -49,8 +49,7 @@ from vocabforge.train.checkpoint import RunState, save_checkpoint
 from vocabforge.vocab.clusters.clusters import Clusters, save_clusters
 from vocabforge.vocab.counts.mixtures import TablePart
 from vocabforge.vocab.counts.table import FrequencyTable, Tally, save_counts
-from vocabforge.vocab.overlap.on_text import compare_on_corpus
-from vocabforge.vocab.overlap.overlap import compare, prepare, save_overlap
+from vocabforge.vocab.overlap.overlap import compare, compare_on_corpus, prepare, save_overlap
 from vocabforge.vocab.subset.subset import load_subset
 
 EXPORTS = [name for name in FORMATS if name != "native"]

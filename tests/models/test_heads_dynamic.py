@@ -9,7 +9,7 @@ import torch
 
 from tests.models.head_cases import OPTIONS, RANKED, VOCAB, check_topk, make_base, make_case, make_module
 from vocabforge.core.errors import MismatchError, UsageError
-from vocabforge.models.heads.context import text_tail
+from vocabforge.models.heads.core import text_tail
 from vocabforge.models.heads.registry import HeadBase, HeadOptions, build_head
 
 REDUCED = torch.arange(1, VOCAB, 3)

@@ -24,8 +24,7 @@ from vocabforge.vocab.clusters.clusters import (
     save_clusters,
     separation,
 )
-from vocabforge.vocab.clusters.kmeans import KMeansOptions
-from vocabforge.vocab.clusters.rows import unit_rows
+from vocabforge.vocab.clusters.kmeans import KMeansOptions, unit_rows
 
 
 def made(count=200, clusters=10, width=6, zeros=(), seed=0) -> Clusters:

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vocabforge.core.errors import DataError, UsageError
-from vocabforge.vocab.clusters.kmeans import KMeansOptions, spherical_kmeans
-from vocabforge.vocab.clusters.rows import UnitRows, unit_rows
+from vocabforge.vocab.clusters.kmeans import KMeansOptions, UnitRows, spherical_kmeans, unit_rows
 
 
 def groups(count=600, clusters=12, width=24, noise=0.4, seed=0):

@@ -13,8 +13,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from tests.vocab.family_tokenizers import ALPHABET, FAMILIES, TEXTS, loaded
 from tests.vocab.overlap_support import documents, hand_made, prepared_families
 from vocabforge.core.errors import ArtifactError, DataError, UsageError
-from vocabforge.vocab.overlap.on_text import compare_on_corpus
-from vocabforge.vocab.overlap.overlap import compare, load_overlap, prepare, save_overlap
+from vocabforge.vocab.overlap.overlap import compare, compare_on_corpus, load_overlap, prepare, save_overlap
 
 
 @pytest.fixture(scope="module")

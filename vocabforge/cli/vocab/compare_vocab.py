@@ -124,7 +124,7 @@ def _on_corpus(
 ) -> dict[str, Any]:
     from ...corpus.sources.inputs import is_hub
     from ...corpus.sources.sources import SourceOptions, expand_paths, iter_documents
-    from ...vocab.overlap.on_text import compare_on_corpus
+    from ...vocab.overlap.overlap import compare_on_corpus
 
     options, limit = SourceOptions(asked.text_field, asked.text_unit), asked.max_documents
     stored = sum(path.stat().st_size for path in expand_paths(inputs) if not is_hub(path))

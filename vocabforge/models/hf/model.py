@@ -12,19 +12,47 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from transformers import AttentionInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from ...core.errors import DataError, UsageError
 from ..target.interface import TargetConfig, TargetOutput
 from ..target.load import Placement, load_causal_lm
 from ..target.logits import LogitTransform
 from ..target.stack import find_ends, find_stack
-from . import attention
-from .cache import RowOfSlots, SlotCache, rows_of
-from .replay import StateReplay
+from .cache import RowOfSlots, SlotCache, StateReplay, rows_of
 
 _ATTENTION = {"full_attention", "sliding_attention", "chunked_attention"}
 _FAR = 1 << 20  # position limit of a model whose configuration has none
+_GROUPED = "grouped_sdpa"
+_OTHER_INPUTS = ("softcap", "position_bias")  # that change masks or scores
+
+
+def _grouped_sdpa(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **given: Any
+) -> tuple[Tensor, Any]:
+    """Compute Transformers' ``sdpa`` on a CPU without repeating keys and values.
+
+    (B, h, T, D) queries and (B, kv, S, D) keys -> (B, T, h, D).
+    """
+    if attention_mask is None or any(given.get(name) is not None for name in _OTHER_INPUTS):
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **given)
+    out = F.scaled_dot_product_attention(
+        query,
+        key,
+        value,
+        attn_mask=attention_mask,
+        scale=given.get("scaling"),
+        enable_gqa=query.shape[1] != key.shape[1],
+    )
+    return out.transpose(1, 2).contiguous(), None
+
+
+AttentionInterface.register(_GROUPED, _grouped_sdpa)
+AttentionMaskInterface.register(_GROUPED, sdpa_mask)
 
 
 class _HeadInput(nn.Module):
@@ -74,10 +102,10 @@ class TransformersModel:
         self._cache_name = "past_key_values" if "past_key_values" in names else "cache_params"
         self._positional = "position_ids" in names
         self._mask_keys = _mask_keys(model, text)
-        # These create no mask for a single token. NAME is set if another decoder already wraps this model.
-        self._maskless = text._attn_implementation in ("sdpa", attention.NAME)
+        # These create no mask for a single token. _GROUPED is set if another decoder already wraps this model.
+        self._maskless = text._attn_implementation in ("sdpa", _GROUPED)
         if self._maskless and self.device.type == "cpu":
-            text._attn_implementation = attention.NAME
+            text._attn_implementation = _GROUPED
         self._all_near = self._mask_keys is None and getattr(text, "sliding_window", None) is not None
         self._stand_in = _HeadInput(self.head)
         self._body: Any = None  # base model, if it computes the head's input by itself

@@ -14,8 +14,7 @@ from safetensors.numpy import load_file, save_file
 from ...core.artifact import open_artifact, write_artifact
 from ...core.errors import MismatchError, UsageError
 from ...core.files import form_errors
-from .kmeans import KMeansOptions, spherical_kmeans
-from .rows import Ids, Rows, UnitRows
+from .kmeans import Ids, KMeansOptions, Rows, UnitRows, spherical_kmeans
 
 KIND = "clusters"
 _FILE = "clusters.safetensors"

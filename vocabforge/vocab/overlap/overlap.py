@@ -8,7 +8,7 @@ excluded, except for one pair of end tokens.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,14 @@ from pydantic.dataclasses import dataclass as record
 from safetensors.numpy import load_file, save_file
 
 from ...core.artifact import open_artifact, write_artifact
-from ...core.errors import UsageError
+from ...core.errors import DataError, UsageError
 from ...core.files import form_errors
 from ...core.records import RECORD, Count, read_record
+from ...corpus.prepared.dataset import batched
+from ...corpus.sources.sources import Document
 from ...corpus.tokenizer.token_bytes import TokenForms, token_forms
 from ...corpus.tokenizer.tokenizer import TextTokenizer
+from ..counts.engines import count_rows
 from ..subset.select import Ids
 from .spelling import Speller
 
@@ -110,7 +113,7 @@ class Overlap:
             the same bytes, the id that the tokenizer itself produces comes first, then the lower.
         forms: number of byte strings that are tokens of both.
         eos_pair: equivalent end tokens of A and B; None if a side has none.
-        corpus: result of :func:`~vocabforge.vocab.overlap.on_text.compare_on_corpus`, None without a corpus.
+        corpus: result of :func:`compare_on_corpus`, None without a corpus.
     """
 
     pairs: Ids
@@ -222,6 +225,58 @@ def histogram(needed: Ids, weights: Ids | None = None) -> tuple[int, ...]:
     counts = np.zeros(LONGEST + 1, dtype=np.int64)
     np.add.at(counts, values, 1 if weights is None else weights[known])
     return tuple(int(count) for count in counts)
+
+
+def compare_on_corpus(
+    a: ComparedVocabulary, b: ComparedVocabulary, documents: Iterable[Document]
+) -> dict[str, Any]:
+    """Return statistics of both tokenizers on documents.
+
+    Returns:
+        ``documents``, ``bytes`` and, under ``a`` and ``b``: ``tokens``, ``bytes_per_token``, ``shared``
+        (occurrences of tokens whose bytes are a token of the other side), ``needed`` (occurrences by the
+        number of tokens they need on the other side), ``exact`` (documents unchanged after encoding and
+        decoding).
+
+    Raises:
+        DataError: no documents.
+    """
+    sides = (a, b)
+    counts = [np.zeros(len(side.forms.forms), dtype=np.int64) for side in sides]
+    exact = [0, 0]
+    number = size = 0
+    for batch in batched(documents):
+        texts = [text for document in batch if (text := document.plain_text())]
+        number += len(texts)
+        size += sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
+        for at, side in enumerate(sides):
+            rows = side.tokenizer.encode_batch(texts)
+            counts[at] += count_rows(rows, len(counts[at]))
+            exact[at] += sum(
+                side.tokenizer.decode(ids, skip_special=False) == text for text, ids in zip(texts, rows)
+            )
+    if not number:
+        raise DataError("the corpus has no text to compare on", remedy="check --input and --text-field")
+    return {
+        "documents": number,
+        "bytes": size,
+        "a": {**_figures(counts[0], a, b, size), "exact": exact[0]},
+        "b": {**_figures(counts[1], b, a, size), "exact": exact[1]},
+    }
+
+
+def _figures(counts: Ids, one: ComparedVocabulary, other: ComparedVocabulary, size: int) -> dict[str, Any]:
+    theirs = {form for form in other.forms.forms if form}
+    shared = np.array([form in theirs for form in one.forms.forms], dtype=np.bool_)
+    tokens = int(counts.sum())
+    # Only the tokens that occur need to be spelled.
+    used = [form if count else None for form, count in zip(one.forms.forms, counts, strict=True)]
+    return {
+        "tokens": tokens,
+        "bytes_per_token": round(size / tokens, 4) if tokens else None,
+        "shared": int(counts[shared].sum()),
+        "needed": list(histogram(other.speller.lengths(used), counts)),
+    }
 
 
 def save_overlap(
