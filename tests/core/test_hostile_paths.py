@@ -15,7 +15,7 @@ from vocabforge.core.files import read_json, sha256_file
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.models.checkpoint import INDEX, SINGLE, checkpoint_files, read_headers
 
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="pipes and devices of Unix")
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="Windows has no named pipes and no device files")
 
 
 def forged(folder: Path, name: str) -> Path:

@@ -62,20 +62,6 @@ def test_formats(row, expected):
     assert ", ".join(f"{message['role']}: {message['content']}" for message in messages) == expected
 
 
-def test_tool_calls_and_reasoning_become_fields():
-    turns = [
-        {"from": "function_call", "value": '{"name": "f", "arguments": {"x": 1}}'},
-        {"from": "observation", "value": "3"},
-    ]
-    call, seen = read_conversation({"conversations": turns}).messages
-    assert call["role"] == "assistant"
-    assert call["tool_calls"][0]["function"] == {"name": "f", "arguments": {"x": 1}}
-    assert seen == {"role": "tool", "content": "3"}
-    parts = [{"type": "reasoning", "value": "hm"}, {"type": "text", "value": "b"}]
-    (message,) = read_conversation({"messages": [{"role": "assistant", "content": parts}]}).messages
-    assert (message["content"], message["reasoning_content"]) == ("b", "hm")
-
-
 @pytest.mark.parametrize(
     ("row", "message"),
     [

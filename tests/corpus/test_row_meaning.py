@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.worlds import CHAT_TEMPLATE, byte_tokenizer
+from tests.worlds import byte_tokenizer
 from vocabforge.core.errors import DataError
 from vocabforge.corpus.chat.conversation import read_conversation, read_tools
 from vocabforge.corpus.chat.render import ChatOptions
@@ -77,23 +77,6 @@ def one_text(tmp_path: Path, row: Mapping[str, Any], template: str = TEMPLATE) -
     problems = Problems(shown=0)
     (text,) = texts(tokenizer, write_rows(tmp_path / "a.jsonl", [row]), problems)
     return text, problems.summary()
-
-
-@pytest.mark.parametrize("key", ["reasoning_content", "reasoning", "thinking"])
-def test_thinking_is_rendered_whatever_its_key(tmp_path: Path, key: str) -> None:
-    row = {"messages": [ASK, says("Yes.", **{key: "Hm."})]}
-    assert one_text(tmp_path, row) == (
-        "[user]Is it?<|end|>[assistant]{{<think>Hm.</think>Yes.<|end|>}}",
-        None,
-    )
-    part = {"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}]}
-    row = {"messages": [ASK, {"role": "assistant", "content": [part, {"type": "text", "text": "Yes."}]}]}
-    assert one_text(tmp_path, row)[0].endswith("<think>Hm.</think>Yes.<|end|>}}")
-
-
-def test_thinking_that_no_template_reads_is_named(tmp_path: Path) -> None:
-    row = {"messages": [ASK, says("Yes.", thinking="Hm.")]}
-    assert one_text(tmp_path, row, CHAT_TEMPLATE)[1] == "Not read: thinking in 1 turn"
 
 
 def test_an_answer_that_was_cut_while_thinking(tmp_path: Path) -> None:
@@ -173,16 +156,6 @@ def test_calls_without_an_object_around_name_and_arguments(tmp_path: Path) -> No
     call = {"function": {"name": "look", "arguments": {"at": "sea"}}}
     row = {"messages": [ASK, says("", tool_calls=[call])]}
     assert '<call>look{"at": "sea"}<|end|>}}' in one_text(tmp_path, row, template)[0]
-
-
-def test_calls_that_do_not_reach_the_text_are_refused(tmp_path: Path) -> None:
-    template = TEMPLATE.replace("in m.tool_calls or []", "in (m.tool_calls or []) if tools")
-    tokenizer = load_tokenizer(byte_tokenizer(tmp_path / "t", template=template))
-    turn = {"role": "assistant", "content": "", "tool_calls": [{"name": "look", "arguments": {}}]}
-    rows = [{"messages": [ASK, turn]}, {"messages": [ASK, turn], "tools": TOOLS}]
-    problems = Problems(shown=0)
-    assert len(texts(tokenizer, write_rows(tmp_path / "a.jsonl", rows), problems)) == 1
-    assert problems.kinds == {"the chat template does not write tool calls": 1}
 
 
 def test_a_template_that_demands_a_result_after_a_call(tmp_path: Path) -> None:
@@ -283,28 +256,6 @@ def test_names_of_the_row_that_python_has_too(tmp_path: Path) -> None:
     row = {"messages": [ASK, says("Y")], "chat_template_kwargs": {"self": 1, "tool": 2}}
     said = one_text(tmp_path, row)[1]
     assert said == "Not read: self of chat_template_kwargs in 1 row, tool of chat_template_kwargs in 1 row"
-
-
-@pytest.mark.parametrize("empty", [[], None, "", "[]"])
-def test_no_call_is_no_call(tmp_path: Path, empty: Any) -> None:
-    strict = "{% for m in messages %}{% if 'tool_calls' in m %}{{ m.tool_calls[0].name }}{% endif %}"
-    row = {"messages": [ASK, says("Yes.", tool_calls=empty)], "tools": empty}
-    text, said = one_text(tmp_path, row, strict + "[{{ m.content }}]{% endfor %}")
-    assert text.replace("{{", "").replace("}}", "") == "[Is it?][Yes.]"
-    assert said is None
-
-
-def test_what_a_template_drops_beside_calls_is_named(tmp_path: Path) -> None:
-    template = (
-        "{% for m in messages %}[{{ m.role }}]{% if m.tool_calls %}{{ m.tool_calls[0].function | tojson }}"
-        "{% else %}{{ m.content }}{% endif %}<|end|>{% endfor %}"
-    )
-    calls = [{"name": name, "arguments": {}} for name in ("look", "hear")]
-    row = {"messages": [ASK, says("I look.", tool_calls=calls)], "tools": TOOLS}
-    said = one_text(tmp_path, row, template)[1]
-    assert said == (
-        "Not read: tool_calls after the first in 1 turn, content beside tool_calls in 1 turn, tools in 1 row"
-    )
 
 
 @pytest.mark.parametrize(
@@ -411,17 +362,6 @@ def test_a_template_that_leaves_out_what_is_said_ends_the_work(
         encode_prompt(tokenizer, [ASK])
 
 
-def test_arguments_as_text_where_the_template_joins_them(tmp_path: Path) -> None:
-    template = (
-        "{% for m in messages %}[{{ m.role }}]{{ m.content or '' }}{% for c in m.tool_calls or [] %}"
-        "{{ c.function.name + ':' + c.function.arguments }}{% endfor %}<|end|>{% endfor %}"
-    )
-    for arguments in ({"at": "sea"}, '{"at": "sea"}'):
-        call = {"function": {"name": "look", "arguments": arguments}}
-        row = {"messages": [ASK, says("", tool_calls=[call])]}
-        assert 'look:{"at": "sea"}' in one_text(tmp_path, row, template)[0]
-
-
 def test_the_template_of_conversations_with_tools(tmp_path: Path) -> None:
     plain, tools = "P" + TEMPLATE, "T" + TEMPLATE
     talk = [ASK, YES]
@@ -444,7 +384,6 @@ def test_the_template_of_conversations_with_tools(tmp_path: Path) -> None:
 
 
 def test_every_special_token_reaches_the_template(tmp_path: Path) -> None:
-    pytest.importorskip("transformers")
     from transformers import AutoTokenizer
 
     names = ("bos_token", "sep_token", "cls_token", "mask_token", "pad_token", "image_token", "nothing_token")
