@@ -114,7 +114,6 @@ class TrainStep(nn.Module):
             mode).
         """
         settings, drafter = self.settings, self.drafter
-        unrolled = []
         with torch.set_grad_enabled(torch.is_grad_enabled() and not settings.freeze):
             unrolled = list(
                 unroll(
@@ -131,17 +130,13 @@ class TrainStep(nn.Module):
             h = drafter.read(taken.g)  # (M, H)
         per_row = settings.decay ** taken.step.float() / rows.clamp(min=1)[taken.step]  # (M,)
         own = self._own_loss(h, taken, rows, per_row)
+        figures = split_figures(own, taken, unrolled, batch.input_ids.shape[1])
         if not self.training:
-            return (
-                settings.token_weight * own.total,
-                split_figures(own, taken, unrolled, batch.input_ids.shape[1]),
-                {},
-            )
+            return settings.token_weight * own.total, figures, {}
         heads = self._head_losses(batch, noise, unrolled, h, taken, per_row)
         terms = [weight * heads[name].total for name, weight in settings.head_weights]
         if not settings.freeze:
             terms += self._drafter_terms(h, taken, own, per_row)
-        figures = split_figures(own, taken, unrolled, batch.input_ids.shape[1])
         return torch.stack(terms).sum(), figures, heads
 
     def _head_losses(
