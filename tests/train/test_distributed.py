@@ -245,10 +245,10 @@ BF16 = {"memory": {"weights": "bf16"}, "run": {**SECTIONS["run"], "mixed_precisi
 @pytest.mark.parametrize(
     ("accelerate", "weights"),
     [
-        pytest.param("cpu_two", "fp32", marks=proof),
-        pytest.param("cpu_two", "bf16", marks=proof),
-        pytest.param("fsdp2", "fp32", marks=proof),
-        *((zero, weights) for zero in ("zero1", "zero2", "zero3") for weights in ("fp32", "bf16")),
+        ("zero2", "fp32"),
+        ("zero3", "bf16"),
+        *(pytest.param(name, "fp32", marks=proof) for name in ("cpu_two", "fsdp2", "zero1", "zero3")),
+        *(pytest.param(name, "bf16", marks=proof) for name in ("cpu_two", "fsdp2", "zero1", "zero2")),
     ],
 )
 def test_a_run_of_two_processes_goes_on_to_the_same_bits(place: Path, accelerate: str, weights: str) -> None:
