@@ -21,6 +21,7 @@ NETWORK_MODULES = {
     "wandb", "mlflow",
 }  # fmt: skip
 NETWORK = {
+    "vocabforge/core/cluster.py": "the Ray cluster of --ray",
     "vocabforge/core/hub.py": "models and tokenizers named as on the Hub, which are not in its cache",
     "vocabforge/corpus/regenerate/server.py": "the servers of --server; the client library for both files below",
     "vocabforge/corpus/sources/hub.py": "data sets named hub:..., by the library datasets",

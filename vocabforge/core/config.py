@@ -38,6 +38,11 @@ CONTENT_FORMAT = (
     "short trial conversations show (**auto**)."
 )
 """Help of the ``content_format`` option."""
+RAY = (
+    "Work on a Ray cluster: `auto` (the one that runs here, or RAY_ADDRESS), `HOST:PORT`, `ray://HOST:PORT`, or "
+    "`local` (started for this command)."
+)
+"""Help of the ``ray`` option, shared by all commands that have it."""
 
 
 class StrictModel(BaseModel):
