@@ -18,8 +18,8 @@ def count_freq(asked: CountRequest, ending: ResultOptions) -> None:
     """Count how often each token of a tokenizer occurs in text or in conversations.
 
     One table serves draft vocabularies of every size: see **select-vocab**. Token ids are identical to those
-    of the tokenizers library. The same command resumes an interrupted run. To count on several machines,
-    give each a part and add the tables with **merge-freq**.
+    of the tokenizers library. The same command resumes an interrupted run. To count on several machines, use
+    --ray, or give each a part and add the tables with **merge-freq**.
     Lines that are not UTF-8 or not JSON are skipped, counted, and the first few named on stderr. Files that
     are binary or in another encoding are skipped as a whole.
 

@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from ...core.errors import UsageError
+from ...core.errors import DataError, UsageError
 from . import bytes as reading
 from .bytes import ByteSpan, Problems, file_size, unreadable
 from .document import Document, ReadContext, SourceOptions
@@ -167,6 +167,78 @@ def shard_digest(shard: Shard) -> str:
     for block in ByteSpan(input_path(shard.source), shard.start, shard.stop).stored_blocks():
         digest.update(block)
     return digest.hexdigest()
+
+
+def shard_mark(shard: Shard) -> str:
+    """Return a hash of the size of a shard's file and of the shard's first and last bytes.
+
+    Another machine recognises the file by it without reading all of it. A Hub data set is recognised by its
+    revision.
+
+    Raises:
+        DataError: the source cannot be read.
+    """
+    if shard.kind == "hub":
+        return shard_digest(shard)
+    path = input_path(shard.source)
+    size = file_size(path)
+    stop = size if shard.stop is None or shard.kind == "parquet" else shard.stop
+    digest = hashlib.sha256(str(size).encode())
+    try:
+        with open_bytes(path) as handle:
+            for place in (0 if shard.kind == "parquet" else shard.start, max(0, stop - _WINDOW)):
+                handle.seek(place)
+                digest.update(handle.read(_WINDOW))
+    except OSError as error:
+        raise unreadable(path, error) from error
+    return digest.hexdigest()
+
+
+def check_marks(shards: Sequence[Shard], marks: Sequence[str]) -> None:
+    """Check that this machine sees the same files as the one that computed ``marks``.
+
+    Raises:
+        DataError: a file is missing or differs.
+    """
+    remedy = "put the inputs where every machine sees them under the same path (a shared folder), or at URLs"
+    for shard, mark in zip(shards, marks, strict=True):
+        try:
+            same = shard_mark(shard) == mark
+        except DataError as error:
+            raise DataError(
+                "a machine of the cluster cannot read an input",
+                got=error.got,
+                source=error.source,
+                remedy=remedy,
+            ) from error
+        if not same:
+            raise DataError(
+                "an input is another file on a machine of the cluster",
+                got="another size or content",
+                source=shard.source,
+                remedy=remedy,
+            )
+
+
+Unit = tuple[Shard, ...]
+"""Consecutive shards of one domain that are read together."""
+_FILE_BYTES = 4096  # opening a file costs about as much as reading this many bytes
+
+
+def make_units(shards: Sequence[Shard], size: int) -> list[Unit]:
+    """Group shards in order; files of one domain are combined up to ``size`` bytes."""
+    units: list[Unit] = []
+    held = 0
+    for shard in shards:
+        # The size of a Hub's shard is unknown.
+        weight = size + 1 if shard.kind == "hub" else shard.stored_bytes + _FILE_BYTES
+        if units and units[-1][0].domain == shard.domain and held + weight <= size:
+            units[-1] = (*units[-1], shard)
+            held += weight
+        else:
+            units.append((shard,))
+            held = weight
+    return units
 
 
 _WINDOW = 64 << 10

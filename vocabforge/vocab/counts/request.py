@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from ...core.config import CONTENT_FORMAT, STRICT, Count, Positive, StrictModel, TokenizerPath, option
+from ...core.config import CONTENT_FORMAT, RAY, STRICT, Count, Positive, StrictModel, TokenizerPath, option
 from ...core.values import TextUnit
 
 
@@ -49,6 +49,7 @@ class CountRequest(StrictModel):
     )
     seed: int = option(0, "Seed of --sample.")
     workers: Positive = option(1, "Number of counting processes.", "N")
+    ray: str | None = option(None, RAY, "ADDRESS")
     engine: str | None = option(
         None, "fast, kitoken or plain; by default the fastest one with proved identical results.", "NAME"
     )

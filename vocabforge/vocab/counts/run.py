@@ -21,14 +21,14 @@ from ...core.progress import ProgressBar, human_rate
 from ...core.values import split_pair
 from ...corpus.sources.bytes import Problems, summarize_problems
 from ...corpus.sources.remote import input_path
-from ...corpus.sources.shards import Shard, plan_shards, read_shard
+from ...corpus.sources.shards import Shard, Unit, make_units, plan_shards, read_shard
 from ...corpus.sources.sources import SourceOptions
 from ...corpus.tokenizer.cuts import cut_rule
 from ...corpus.tokenizer.special_tokens import SpecialTokens
 from ...corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
 from .engines import EngineChoice, PlainEngine, choose_engine
 from .request import CountRequest
-from .shards import Unit, UnitCounter, UnitResult, count_units, make_units, stored
+from .shards import UNIT_BYTES, UnitCounter, UnitResult, count_units, stored
 from .table import REST, FrequencyTable, Tally, save_counts
 from .tally import CountOptions
 
@@ -89,7 +89,7 @@ def count_corpus(
     began = time.monotonic()
     shards = plan_shards(inputs, options.sources, domains=domains, shard_bytes=options.shard_bytes)
     _check_shards(shards, domains or {})
-    units = make_units(shards, options.shard_bytes)
+    units = make_units(shards, min(options.shard_bytes, UNIT_BYTES))
     choice = _choose(tokenizer, shards, options)
     counter = UnitCounter(tokenizer, choice, options, folder)
     partials = counter.partials
@@ -277,6 +277,7 @@ def run_count(asked: CountRequest, *, overwrite: bool = False) -> CountRun:
         content_format=asked.content_format,
         shard_bytes=asked.shard_mb << 20,
         tokens=asked.tokens,
+        ray=asked.ray,
     )
     check_output(output, overwrite=overwrite)
     return count_corpus(

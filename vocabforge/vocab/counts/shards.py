@@ -26,10 +26,11 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
+from ...core.cluster import Cluster, Piece
 from ...core.console import say
 from ...core.errors import DataError, VocabForgeError
 from ...core.files import atomic_write, disk_errors
-from ...corpus.sources.shards import Shard, read_shard, shard_digest
+from ...corpus.sources.shards import Shard, Unit, check_marks, read_shard, shard_digest, shard_mark
 from ...corpus.sources.sources import Problems
 from ...corpus.tokenizer.cuts import NoCut, cut_rule
 from ...corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
@@ -41,33 +42,14 @@ Progress = Callable[[int, int], None]
 """Called with stored bytes read and tokens counted since the last call."""
 _SHOWN = 5
 _FORMAT = 1
-_UNIT_BYTES = 16 << 20  # small files are grouped up to this size, because saving a result flushes the disk
-_FILE_BYTES = 4096  # opening a file costs about as much as reading this many bytes
-
-Unit = tuple[Shard, ...]
-"""Consecutive shards of one domain that are counted together: the most that a killed run loses per worker."""
+UNIT_BYTES = 16 << 20
+"""Small files are counted together up to this size, because saving a result flushes the disk. A unit is the
+most that a killed run loses per worker."""
 
 
 def stored(shards: Sequence[Shard]) -> int:
     """Return the total stored bytes of shards."""
     return sum(shard.stored_bytes for shard in shards)
-
-
-def make_units(shards: Sequence[Shard], shard_bytes: int) -> list[Unit]:
-    """Group shards in order; small files of one domain are combined."""
-    size = min(shard_bytes, _UNIT_BYTES)
-    units: list[Unit] = []
-    held = 0
-    for shard in shards:
-        # The size of a Hub's shard is unknown.
-        weight = size + 1 if shard.kind == "hub" else shard.stored_bytes + _FILE_BYTES
-        if units and units[-1][0].domain == shard.domain and held + weight <= size:
-            units[-1] = (*units[-1], shard)
-            held += weight
-        else:
-            units.append((shard,))
-            held = weight
-    return units
 
 
 @dataclass(frozen=True)
@@ -163,6 +145,10 @@ def _checksum(meta: Mapping[str, Any], ids: np.ndarray, counts: np.ndarray) -> s
     return hashlib.sha256(facts + ids.tobytes() + counts.tobytes()).hexdigest()
 
 
+_Settings = tuple[str, bool, CountOptions, Path]
+"""What a worker needs besides the tokenizer: engine, whether texts are cut, options, folder of results."""
+
+
 class UnitCounter:
     """Counter of units in one process, which reuses the saved results of an earlier run and saves new ones."""
 
@@ -172,6 +158,7 @@ class UnitCounter:
         self.tokenizer, self.choice, self.options = tokenizer, choice, options
         self.partials = PartialResults(folder, options.deciding(tokenizer), tokenizer.vocab_size)
         self._shown = _SHOWN
+        self.settings: _Settings = (choice.engine.name, choice.rule.cutter is not None, options, folder)
 
     def count(self, unit: Unit, progress: Progress, goal: float = math.inf) -> UnitResult:
         """Read and count a unit, up to the document with which ``goal`` tokens are counted.
@@ -184,6 +171,12 @@ class UnitCounter:
         if saved is not None and saved.tally.tokens < goal:
             progress(stored(unit), saved.tally.tokens)
             return saved
+        result = self.fresh(unit, digests, progress, goal)
+        self.save(unit, result, goal)
+        return result
+
+    def fresh(self, unit: Unit, digests: tuple[str, ...], progress: Progress, goal: float) -> UnitResult:
+        """Count a unit whatever is saved, and save nothing; see :meth:`count`."""
         sources, cut = self.options.sources, self.choice.rule.cutter
         problems = Problems(strict=sources.strict, shown=self._shown)
         documents = itertools.chain.from_iterable(
@@ -193,16 +186,18 @@ class UnitCounter:
         counter = TokenCounter(self.tokenizer, self.choice.engine, self.options.mode, cut)
         counter.add(documents, problems, lambda tokens: progress(0, tokens), goal=goal)
         self._shown -= len(problems.first)
-        result = UnitResult(counter.tally, digests, dict(problems.kinds))
-        if result.tally.tokens < goal:  # else the unit may not be complete
+        return UnitResult(counter.tally, digests, dict(problems.kinds))
+
+    def save(self, unit: Unit, result: UnitResult, goal: float) -> None:
+        """Save the result of a unit that was counted up to ``goal`` tokens, if it is complete."""
+        if result.tally.tokens < goal:
             self.partials.save(unit, result)
-        return result
 
 
 def count_units(
     counter: UnitCounter, units: Sequence[Unit], progress: Progress
 ) -> Iterator[tuple[Unit, UnitResult]]:
-    """Yield the result of each unit, with several workers in order of completion.
+    """Yield the result of each unit, with several workers or a cluster in order of completion.
 
     With a number of ``tokens`` in the options, the results come in input order up to that number.
 
@@ -210,18 +205,20 @@ def count_units(
         DataError: see :meth:`UnitCounter.count`.
         VocabForgeError: a worker was killed; finished units are kept.
     """
-    options, choice = counter.options, counter.choice
+    options = counter.options
     goal = options.tokens or math.inf
     if options.workers == 1:
+        if options.ray is not None:
+            yield from _count_on_cluster(options.ray, counter, units, progress)
+            return
         yield from _until(goal, units, 1, lambda unit, left: partial(counter.count, unit, progress, left))
         return
     processes = min(options.workers, max(1, len(units)))
-    cuts, folder = choice.rule.cutter is not None, counter.partials.folder
     pool = futures.ProcessPoolExecutor(
         processes,
         multiprocessing.get_context("spawn"),
         _start_worker,
-        (processes, counter.tokenizer.source, choice.engine.name, cuts, options, folder),
+        (processes, counter.tokenizer.source, counter.settings),
     )
     try:
         if math.isinf(goal):
@@ -247,6 +244,44 @@ def count_units(
         pool.shutdown(wait=False, cancel_futures=True)
         for process in workers:
             process.terminate()  # after a failure, some may still be counting; the others are idle
+
+
+def _count_on_cluster(
+    address: str, counter: UnitCounter, units: Sequence[Unit], progress: Progress
+) -> Iterator[tuple[Unit, UnitResult]]:
+    """Count on a Ray cluster; saved results are reused, and new ones saved, by this process alone."""
+    goal = counter.options.tokens or math.inf
+    with Cluster(address) as cluster:
+        cluster.use(partial(_made, counter.tokenizer, counter.settings))
+
+        def begin(unit: Unit, left: float = math.inf) -> Piece:
+            return cluster.submit(_count_piece, unit, tuple(map(shard_mark, unit)), left)
+
+        def end(unit: Unit, piece: Piece, left: float = math.inf) -> UnitResult:
+            result: UnitResult = cluster.get(piece)
+            counter.save(unit, result, left)
+            progress(stored(unit), result.tally.tokens)
+            return result
+
+        def wait(unit: Unit, left: float) -> Callable[[], UnitResult]:
+            if counter.partials.path(unit).is_file():
+                return partial(counter.count, unit, progress, left)
+            return partial(end, unit, begin(unit, left), left)
+
+        if math.isinf(goal):
+            saved = {unit: None for unit in units if counter.partials.path(unit).is_file()}
+            waiting = {begin(unit): unit for unit in units if unit not in saved}
+            yield from ((unit, counter.count(unit, progress)) for unit in saved)
+            for piece in cluster.as_completed(waiting):
+                yield waiting[piece], end(waiting[piece], piece)
+        else:
+            yield from _until(goal, units, cluster.ahead, wait)
+
+
+def _count_piece(counter: UnitCounter, unit: Unit, marks: Sequence[str], goal: float) -> UnitResult:
+    check_marks(unit, marks)
+    digests = tuple(shard_digest(shard) for shard in unit)
+    return counter.fresh(unit, digests, lambda *_: None, goal)
 
 
 def _until(
@@ -281,15 +316,17 @@ def _until(
 _counters: list[UnitCounter] = []  # one in each worker
 
 
-def _start_worker(
-    processes: int, source: Path, engine: str, cuts: bool, options: CountOptions, folder: Path
-) -> None:
+def _start_worker(processes: int, source: Path, settings: _Settings) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent reports the interruption
     os.environ["RAYON_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // processes))
-    tokenizer = load_tokenizer(source, options.content_format)
+    _counters.append(_made(load_tokenizer(source, settings[2].content_format), settings))
+
+
+def _made(tokenizer: TextTokenizer, settings: _Settings) -> UnitCounter:
+    """Return the counter of a worker process."""
+    engine, cuts, options, folder = settings
     rule = cut_rule(tokenizer) if cuts else NoCut("cuts failed on the sample")
-    choice = choose_engine(tokenizer, (), only=engine, rule=rule)
-    _counters.append(UnitCounter(tokenizer, choice, options, folder))
+    return UnitCounter(tokenizer, choose_engine(tokenizer, (), only=engine, rule=rule), options, folder)
 
 
 def _count_in_worker(unit: Unit, goal: float = math.inf) -> UnitResult:

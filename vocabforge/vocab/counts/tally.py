@@ -41,7 +41,7 @@ class CountOptions:
 
     ``engine`` None selects the fastest engine that is proven; ``shard_bytes`` is the unit of division and of
     resuming. With ``tokens``, documents are counted in input order until they hold that many tokens; the last
-    document is counted whole.
+    document is counted whole. ``ray`` is the address of a cluster that counts, instead of ``workers``.
     """
 
     mode: CountMode = "corpus"
@@ -51,11 +51,18 @@ class CountOptions:
     shard_bytes: int = SHARD_BYTES
     content_format: ContentFormat = "auto"
     tokens: int | None = None
+    ray: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("workers", "shard_bytes", "tokens"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise UsageError(f"{name} is too small", got=value, expected="at least 1")
+        if self.ray is not None and self.workers > 1:
+            raise UsageError(
+                "--workers and --ray exclude each other: the cluster's size is the number of workers",
+                got=f"--workers {self.workers} --ray {self.ray}",
+                remedy="leave --workers out",
+            )
 
     def deciding(self, tokenizer: TextTokenizer) -> dict[str, Any]:
         """Return what the counts of a shard depend on, apart from its bytes."""
