@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from ...core.config import ResultOptions, StrictModel, TokenizerPath, option
+from ...core.config import RAY, ResultOptions, StrictModel, TokenizerPath, option
 from ...core.console import DataTable, FactList, percent, say
 from ...core.errors import UsageError
 from ...core.values import yaml_pairs
@@ -67,6 +67,7 @@ class PrepareRequest(StrictModel):
     template: tuple[str, ...] = option(
         (), "Variable of the chat template; the value is parsed as YAML.", "NAME=VALUE", many=True
     )
+    ray: str | None = option(None, RAY, "ADDRESS")
     show: Annotated[int, Field(ge=0)] = option(0, "Print N documents with the trained tokens in colour.", "N")
 
 
@@ -98,7 +99,9 @@ def prepare_data(asked: PrepareRequest, documents: Documents, ending: ResultOpti
         **documents,
     )
     loaded, output = load_tokenizer(source), asked.output
-    prepared = _prepared(output, loaded, config, prepare_options(config), overwrite=ending.overwrite)
+    prepared = _prepared(
+        output, loaded, config, prepare_options(config), asked.ray, overwrite=ending.overwrite
+    )
     if ending.as_json:
         print_json(
             {
@@ -115,7 +118,7 @@ def prepare_data(asked: PrepareRequest, documents: Documents, ending: ResultOpti
 
 
 def _prepared(
-    output: Path, tokenizer: TextTokenizer, config: Any, options: Any, *, overwrite: bool
+    output: Path, tokenizer: TextTokenizer, config: Any, options: Any, ray: str | None, *, overwrite: bool
 ) -> PreparedData:
     """Return the prepared data at ``output`` if it is up to date; otherwise prepare it."""
     from ...core.artifact import MANIFEST, check_output
@@ -133,7 +136,7 @@ def _prepared(
             return found
         check_output(output, overwrite=overwrite)
     return write_prepared(
-        output, tokenizer, config.train, config.heldout, options, keyed=keyed, overwrite=overwrite
+        output, tokenizer, config.train, config.heldout, options, keyed=keyed, ray=ray, overwrite=overwrite
     )
 
 

@@ -115,12 +115,13 @@ def write_prepared(
     options: PrepareOptions,
     *,
     keyed: tuple[str, dict[str, Any]] | None = None,
+    ray: str | None = None,
     overwrite: bool = False,
 ) -> PreparedData:
     """Read, render, tokenise and pack all documents into the artefact ``path``, in bounded memory.
 
     Without ``heldout``, the last documents of ``train`` are held out. ``keyed`` is a known
-    :func:`content_key`.
+    :func:`content_key`, ``ray`` the address of a cluster that makes the sequences.
 
     Raises:
         DataError: nothing to learn from, or an unreadable source.
@@ -145,7 +146,7 @@ def write_prepared(
         "named_templates": dict(tokenizer.named_templates),
     }
     with write_artifact(path, KIND, meta, config=record, overwrite=overwrite) as folder:
-        meta["figures"] = write_splits(folder, tokenizer, (train, heldout), options)
+        meta["figures"] = write_splits(folder, tokenizer, (train, heldout), options, ray)
     return load_prepared(path, verify=False)
 
 

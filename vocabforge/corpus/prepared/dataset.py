@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+
+from ...core.cluster import Cluster
 from ...core.errors import DataError
 from ..chat.conversation import is_empty
 from ..chat.render import ChatOptions, RenderedChat, mask_tokens, render_chats
 from ..sources.bytes import Problems
 from ..sources.document import Document, SourceOptions
-from ..sources.shards import plan_shards, read_shard
+from ..sources.shards import Unit, check_marks, make_units, plan_shards, read_shard, shard_mark
 from ..tokenizer.tokenizer import TextTokenizer
 from .packing import PackedRows, TrainingSequence
 
@@ -21,6 +26,8 @@ __all__ = ["PackedRows", "SequenceOptions", "TrainingSequence", "batched", "iter
 _BATCH_DOCUMENTS = 256
 _BATCH_CHARACTERS = 1 << 20
 _WHOLE = 1 << 62
+_UNIT_BYTES = 4 << 20  # read by a worker of a cluster at once; its sequences are held in memory
+_SHOWN = 5
 _BY_TURN = ("thinking_turns_left_out", "empty_thinking_blocks", "thinking_only_turns", "cut_turns")
 
 
@@ -53,13 +60,81 @@ def iter_sequences(
         DataError: an unreadable source, a conversation without chat template, or a text of more than 64 MiB.
     """
     problems = Problems(strict=options.sources.strict) if problems is None else problems
+    _check_eos(tokenizer, options)
+    facts = Counter() if facts is None else facts
+    shards = plan_shards(list(files), options.sources, shard_bytes=_WHOLE)
+    documents = (
+        document
+        for shard in shards
+        for document in read_shard(shard, options.sources, cut=None, problems=problems, on_bytes=on_bytes)
+    )
+    yield from _sequences(tokenizer, documents, options, problems, facts)
+
+
+def cluster_sequences(
+    cluster: Cluster,
+    tokenizer: TextTokenizer,
+    files: Iterable[Path],
+    options: SequenceOptions,
+    *,
+    problems: Problems,
+    on_bytes: Callable[[int], None],
+    facts: Counter[str],
+) -> Iterator[TrainingSequence]:
+    """Yield what :func:`iter_sequences` yields, made by the workers of a cluster."""
+    _check_eos(tokenizer, options)
+    shards = plan_shards(list(files), options.sources, shard_bytes=_UNIT_BYTES)
+    units = make_units(shards, _UNIT_BYTES)
+    cluster.use(partial(_UnitReader, tokenizer, options))
+    given = ((unit, tuple(map(shard_mark, unit))) for unit in units)
+    results = cluster.in_order(_UnitReader.read, given)
+    for unit, (tokens, learnt, rows, kinds, found) in zip(units, results):
+        problems.kinds.update(kinds)
+        facts.update(found)
+        on_bytes(sum(shard.stored_bytes for shard in unit))
+        ids, mask, end = tokens.tolist(), learnt.tolist(), 0
+        for document, length in rows:
+            start, end = end, end + length
+            yield TrainingSequence(ids[start:end], mask[start:end], document)
+
+
+class _UnitReader:
+    """Reader in a worker; it names the first skipped lines of all its units."""
+
+    def __init__(self, tokenizer: TextTokenizer, options: SequenceOptions) -> None:
+        self._tokenizer, self._options, self._shown = tokenizer, options, _SHOWN
+
+    def read(self, unit: Unit, marks: Sequence[str]) -> tuple[Any, ...]:
+        """Return a unit's sequences, joined: ids, mask, documents with lengths; and problems, and facts."""
+        check_marks(unit, marks)
+        sources, facts = self._options.sources, Counter[str]()
+        problems = Problems(strict=sources.strict, shown=self._shown)
+        documents = (
+            document for shard in unit for document in read_shard(shard, sources, cut=None, problems=problems)
+        )
+        found = list(_sequences(self._tokenizer, documents, self._options, problems, facts))
+        self._shown -= len(problems.first)
+        ids = np.fromiter((token for one in found for token in one.ids), np.int32)
+        mask = np.fromiter((learnt for one in found for learnt in one.loss_mask), np.uint8)
+        return ids, mask, [(one.document, len(one.ids)) for one in found], problems.kinds, facts
+
+
+def _check_eos(tokenizer: TextTokenizer, options: SequenceOptions) -> None:
     if options.append_eos and not tokenizer.eos_ids:
         raise DataError(
             "no end token is known to append", source=tokenizer.source, remedy="leave append_eos off"
         )
-    facts = Counter() if facts is None else facts
+
+
+def _sequences(
+    tokenizer: TextTokenizer,
+    documents: Iterable[Document],
+    options: SequenceOptions,
+    problems: Problems,
+    facts: Counter[str],
+) -> Iterator[TrainingSequence]:
     tokenizer = replace(tokenizer, content_format=options.chat.content_format)
-    for batch in batched(_documents(files, options.sources, problems, on_bytes)):
+    for batch in batched(documents):
         batch = [d for d in batch if d.messages is not None or is_encodable(tokenizer, d, problems)]
         texts = iter(
             tokenizer.encode_batch([d.text or "" for d in batch if d.messages is None], add_special=True)
@@ -81,13 +156,6 @@ def is_encodable(tokenizer: TextTokenizer, document: Document, problems: Problem
         problems.take(error, document.source, document.line)
         return False
     return True
-
-
-def _documents(
-    files: Iterable[Path], sources: SourceOptions, problems: Problems, on_bytes: Callable[[int], None] | None
-) -> Iterator[Document]:
-    for shard in plan_shards(list(files), sources, shard_bytes=_WHOLE):
-        yield from read_shard(shard, sources, cut=None, problems=problems, on_bytes=on_bytes)
 
 
 def batched(

@@ -9,12 +9,14 @@ import math
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from ...core.cluster import Cluster
 from ...core.console import say
 from ...core.errors import ArtifactError, ConfigError, DataError
 from ...core.files import atomic_write
@@ -24,7 +26,7 @@ from ..sources.bytes import Problems
 from ..sources.document import Document
 from ..sources.inputs import expand_paths, is_hub
 from ..tokenizer.tokenizer import TextTokenizer
-from .dataset import iter_sequences
+from .dataset import cluster_sequences, iter_sequences
 from .options import HeldoutOptions, PrepareOptions
 from .packing import OverlongTally, StreamPacker, TrainingSequence
 
@@ -177,12 +179,16 @@ class _SplitWriter:
 
 
 def write_splits(
-    folder: Path, tokenizer: TextTokenizer, sources: tuple[Paths, Paths], options: PrepareOptions
+    folder: Path,
+    tokenizer: TextTokenizer,
+    sources: tuple[Paths, Paths],
+    options: PrepareOptions,
+    ray: str | None = None,
 ) -> dict[str, Any]:
     """Write the arrays and held-out prompts of both splits to ``folder``.
 
     Without held-out files, the last documents of the training files (``options.heldout``) are held back while
-    streaming.
+    streaming. With the address of a Ray cluster, ``ray``, its workers make the sequences.
 
     Returns:
         :class:`SplitFigures` of both splits, ``facts``, and ``skipped`` documents and lines by reason.
@@ -199,9 +205,10 @@ def write_splits(
         writers = [_SplitWriter(folder, split, options) for split in SPLITS]
         for writer in writers:
             stack.callback(writer.abort)
+        cluster = None if ray is None else stack.enter_context(Cluster(ray, queue=2))
         held: deque[list[TrainingSequence]] = deque()
         most = options.heldout.documents or options.heldout.MOST
-        for sequences in _documents(tokenizer, train, options, facts, skipped):
+        for sequences in _documents(tokenizer, train, options, facts, skipped, cluster):
             if not heldout:
                 held.append(sequences)
                 if len(held) <= most:
@@ -213,7 +220,8 @@ def write_splits(
         while len(held) > most:
             writers[0].add(held.popleft())
         _check_train(writers[0], held, train, options)
-        for sequences in _documents(tokenizer, heldout, options, facts, skipped) if heldout else held:
+        read = _documents(tokenizer, heldout, options, facts, skipped, cluster) if heldout else held
+        for sequences in read:
             writers[1].add(sequences)
             prompts.add(sequences[0].document)
         _check_learnt(writers[1], "held-out", heldout or train)
@@ -228,14 +236,14 @@ def _documents(
     options: PrepareOptions,
     facts: Counter[str],
     skipped: Counter[str],
+    cluster: Cluster | None,
 ) -> Iterator[list[TrainingSequence]]:
     files = expand_paths(paths)
     problems = Problems(strict=options.sequences.sources.strict)
     size = sum(path.stat().st_size for path in files if not is_hub(path))
     with ProgressBar("read and tokenize", size or None, "B") as bar:
-        found = iter_sequences(
-            tokenizer, files, options.sequences, problems=problems, on_bytes=bar.update, facts=facts
-        )
+        make = iter_sequences if cluster is None else partial(cluster_sequences, cluster)
+        found = make(tokenizer, files, options.sequences, problems=problems, on_bytes=bar.update, facts=facts)
         for _, group in itertools.groupby(found, key=lambda sequence: id(sequence.document)):
             yield list(group)
     skipped.update(problems.kinds)
