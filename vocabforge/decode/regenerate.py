@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ..core.artifact import check_output
+from ..core.cluster import Cluster
 from ..core.errors import MismatchError, UsageError, VocabForgeError
 from ..core.gguf import gguf_source
 from ..core.hub import model_name
 from ..core.registry import check_known
 from ..core.values import yaml_pairs
 from ..corpus.regenerate.backends import Backend, RegenerateJob, local_backend, server_backend
-from ..corpus.regenerate.local import LocalTarget, check_answers_end
+from ..corpus.regenerate.local import Continue, LocalTarget, check_answers_end
 from ..corpus.regenerate.pool import PoolOptions
 from ..corpus.regenerate.request import RegenerateRequest
 from ..corpus.regenerate.rows import GenerationSettings
@@ -22,12 +27,13 @@ from ..corpus.regenerate.server import ChatServer, Server, TryAgain, Unusable, a
 from ..corpus.sources.document import SourceOptions
 from ..corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
 from ..models.device import choose_device
-from ..models.target.fingerprint import target_fingerprint
+from ..models.target.fingerprint import same_target, target_fingerprint
 from ..models.target.load import decoding_dtype
 from .build.models import Models
 from .spec import MethodSpec
 from .text import continue_batches
 
+_PIECE_BATCHES = 2  # of prompts that a worker of a cluster gets at once
 _DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
@@ -41,24 +47,35 @@ def run_regenerate(asked: RegenerateRequest, *, overwrite: bool = False) -> dict
         VocabForgeError: the rows cannot be read, or target and servers do not fit the request.
     """
     check_output(asked.output, overwrite=overwrite)
-    generation, backend, tokenizer = choose_side(asked)
     reading = SourceOptions(
         text_field=asked.prompt_field, strict=asked.strict, sample=asked.sample, seed=asked.seed
     )
-    task = RegenerateJob(
-        list(asked.input),
-        reading,
-        generation,
-        asked.first_turn_only,
-        asked.empty == "keep",
-        asked.drop_failed,
-        tokenizer,
-    )
-    return regenerate(task, backend, asked.output, overwrite=overwrite, fresh=asked.fresh)
+    if asked.ray is not None and (asked.server or asked.device_map is not None):
+        raise UsageError(
+            f"{'--server' if asked.server else '--device-map'} and --ray exclude each other",
+            got=f"--ray {asked.ray}",
+            expected="--target with --ray: each worker loads the target on one GPU, or on its CPU threads",
+            remedy="leave one of them out; several --server are used together without Ray",
+        )
+    with contextlib.ExitStack() as stack:
+        cluster = None if asked.ray is None else stack.enter_context(Cluster(asked.ray))
+        generation, backend, tokenizer = choose_side(asked, cluster)
+        task = RegenerateJob(
+            list(asked.input),
+            reading,
+            generation,
+            asked.first_turn_only,
+            asked.empty == "keep",
+            asked.drop_failed,
+            tokenizer,
+        )
+        return regenerate(task, backend, asked.output, overwrite=overwrite, fresh=asked.fresh)
 
 
-def choose_side(asked: RegenerateRequest) -> tuple[GenerationSettings, Backend, TextTokenizer | None]:
-    """Return settings and backend of a target in this process (and its tokenizer), or of servers."""
+def choose_side(
+    asked: RegenerateRequest, cluster: Cluster | None = None
+) -> tuple[GenerationSettings, Backend, TextTokenizer | None]:
+    """Return settings and backend of servers, or of a target in this process or on a cluster (with its tokenizer)."""
     if (asked.target is None) == (not asked.server):
         raise UsageError(
             "give the target once: as --target, or as --server",
@@ -72,12 +89,12 @@ def choose_side(asked: RegenerateRequest) -> tuple[GenerationSettings, Backend, 
         "body": yaml_pairs(asked.body, "--body"),
     }
     if asked.target is not None:
-        return _local_side(asked.target, wanted, asked)
+        return _local_side(asked.target, wanted, asked, cluster)
     return (*_server_side(wanted, asked), None)
 
 
 def _local_side(
-    path: Path, wanted: Mapping[str, Any], options: RegenerateRequest
+    path: Path, wanted: Mapping[str, Any], options: RegenerateRequest, cluster: Cluster | None
 ) -> tuple[GenerationSettings, Backend, TextTokenizer]:
     check_known(options.dtype, _DTYPES, "dtype", source="--dtype")
     if wanted["body"]:
@@ -89,7 +106,7 @@ def _local_side(
         )
     tokenizer = load_tokenizer(options.tokenizer or path, options.content_format)
     check_answers_end(tokenizer)  # before loading weights
-    device = choose_device(options.device)
+    device = choose_device(options.device, elsewhere=cluster is not None and cluster.has_gpus)
     dtype = decoding_dtype(path, None if options.dtype == "auto" else options.dtype, device)
     # Excludes batch size and drafting: they do not change the answers.
     backend = {
@@ -102,17 +119,63 @@ def _local_side(
     if (source := gguf_source(path)) is not None:
         backend["gguf"] = source[1]
     generation = GenerationSettings(backend=backend, model=options.model or model_name(path), **wanted)
-    models = Models(path, options.tokenizer, device=str(device), dtype=dtype, device_map=options.device_map)
-    continue_ids, context = continue_batches(
-        models,
+    load = partial(_load, path.absolute(), options, generation, str(device), dtype)
+    if cluster is None:
+        continue_ids, context = load()
+        together = options.batch_size
+    else:
+        on_cpu = device.type == "cpu"
+        threads = torch.get_num_threads()  # they affect the last bits
+        begin = partial(_load_in_worker, load, path.absolute(), backend["target"], threads)
+        cluster.use(begin, cpus=threads if on_cpu else 1, gpus=0 if on_cpu else 1)
+        context = cluster.get(cluster.submit(_context))
+        continue_ids = partial(_continue_on, cluster, _PIECE_BATCHES * options.batch_size)
+        together = options.batch_size * cluster.ahead
+    target = LocalTarget(continue_ids, tokenizer, generation, context)
+    return generation, local_backend(target, together), tokenizer
+
+
+def _load(
+    path: Path, options: RegenerateRequest, generation: GenerationSettings, device: str, dtype: str
+) -> tuple[Continue, int]:
+    """Load the target and return how it continues prompts, and its context."""
+    return continue_batches(
+        Models(path, options.tokenizer, device=device, dtype=dtype, device_map=options.device_map),
         MethodSpec(drafter=options.drafter, proposer=options.proposer),
         rows=options.batch_size,
         max_new_tokens=generation.max_tokens,
         temperature=generation.temperature,
         top_p=generation.top_p,
     )
-    target = LocalTarget(continue_ids, tokenizer, generation, context)
-    return generation, local_backend(target, options.batch_size), tokenizer
+
+
+def _load_in_worker(
+    load: Callable[[], tuple[Continue, int]], path: Path, fingerprint: str, threads: int
+) -> tuple[Continue, int]:
+    same_target(path, fingerprint)
+    torch.set_num_threads(threads)
+    return load()
+
+
+def _context(loaded: tuple[Continue, int]) -> int:
+    return loaded[1]
+
+
+def _answer(
+    loaded: tuple[Continue, int], asked: Sequence[tuple[list[int], int]]
+) -> list[tuple[int, list[int]]]:
+    return list(loaded[0](asked))
+
+
+def _continue_on(
+    cluster: Cluster, prompts: int, asked: Sequence[tuple[list[int], int]]
+) -> Iterator[tuple[int, list[int]]]:
+    """Continue prompts on the workers of a cluster, ``prompts`` at a time."""
+    starts = range(0, len(asked), prompts)
+    pieces = {cluster.submit(_answer, asked[start : start + prompts]): start for start in starts}
+    for piece in cluster.as_completed(pieces):
+        for number, ids in cluster.get(piece):
+            yield pieces[piece] + number, ids
 
 
 def _server_side(wanted: Mapping[str, Any], options: RegenerateRequest) -> tuple[GenerationSettings, Backend]:

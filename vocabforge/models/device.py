@@ -13,14 +13,18 @@ import torch
 from ..core.errors import UsageError
 
 
-def choose_device(name: str | None) -> torch.device:
+def choose_device(name: str | None, *, elsewhere: bool = False) -> torch.device:
     """Return the named device; ``auto`` or None means CUDA if available.
+
+    With ``elsewhere``, other machines compute and have GPUs, whatever this one has.
 
     Under `accelerate launch --cpu`, they mean the CPU.
 
     Raises:
         UsageError: an unknown or unsupported device, or a CUDA device that is not available.
     """
+    if elsewhere and name in (None, "auto", "cuda"):
+        return torch.device("cuda")
     if name in (None, "auto"):
         on_cpu = os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes")
         return torch.device("cuda" if torch.cuda.is_available() and not on_cpu else "cpu")

@@ -173,7 +173,11 @@ def server_backend(servers: Sequence[ChatServer], options: PoolOptions) -> Backe
 
 
 def local_backend(target: LocalTarget, batch_size: int) -> Backend:
-    """Return a backend in this process that answers turn by turn and batches prompts of similar length."""
+    """Return a backend that answers turn by turn and batches prompts of similar length.
+
+    Args:
+        batch_size: requests that are decoded side by side, on all workers of a cluster together.
+    """
 
     def run(work: RegenerateJob, run: RegenerateRun) -> None:
         walks = map(work.walk, work.conversations())

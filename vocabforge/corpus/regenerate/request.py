@@ -7,7 +7,16 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ...core.config import CONTENT_FORMAT, STRICT, ModelPath, Positive, StrictModel, TokenizerPath, option
+from ...core.config import (
+    CONTENT_FORMAT,
+    RAY,
+    STRICT,
+    ModelPath,
+    Positive,
+    StrictModel,
+    TokenizerPath,
+    option,
+)
 
 
 class RegenerateRequest(StrictModel):
@@ -58,6 +67,7 @@ class RegenerateRequest(StrictModel):
     batch_size: Positive = option(
         16, "With --target: requests decoded side by side. It does not change the answers.", "N"
     )
+    ray: str | None = option(None, f"With --target. {RAY}", "ADDRESS")
     drafter: ModelPath | None = option(
         None,
         "With --target: a drafter, or a smaller model, that drafts the answers. It does not change them.",

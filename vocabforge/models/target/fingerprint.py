@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from ...core.errors import DataError, VocabForgeError
+from ...core.errors import DataError, MismatchError, VocabForgeError
 from ...core.hub import model_name
 from ..checkpoint import EMBEDDING, LM_HEAD, checkpoint_files
 from ..rope import parse_rope
@@ -49,6 +49,22 @@ _FIELDS = (
     "attn_logit_softcapping",
     "query_pre_attn_scalar",
 )
+
+
+def same_target(path: Path, fingerprint: str) -> None:
+    """Check, on another machine, that a folder holds the same target.
+
+    Raises:
+        MismatchError: the fingerprint differs.
+    """
+    if (found := target_fingerprint(path)) != fingerprint:
+        raise MismatchError(
+            "the target is another model on a machine of the cluster",
+            got=f"fingerprint {found[:12]}",
+            expected=f"{fingerprint[:12]}, as on the machine of the command",
+            source=path,
+            remedy="put the target where every machine sees it under the same path",
+        )
 
 
 def target_fingerprint(path: Path) -> str:
