@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from ...core.config import Positive, StrictModel, option
+from ...core.config import RAY, Positive, StrictModel, option
 
 
 class ServerConfig(StrictModel):
@@ -79,6 +79,7 @@ class CaptureRequest(StrictModel):
     )
     shard_mb: Positive = option(256, "File size, MB.")
     part: str | None = option(None, "Process part I of N. The last part to finish merges them.", "I/N")
+    ray: str | None = option(None, f"{RAY} The output must be a folder that all machines share.", "ADDRESS")
     server: str | None = option(
         None, "Request the states from a vLLM server [default: the recipe's capture.server.url].", "URL"
     )

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from ...core.cluster import Cluster
 from ...core.console import say
 from ...core.distributed import rank, world_size
-from ...core.errors import UsageError
+from ...core.errors import DataError, UsageError
+from ...core.files import sha256_file
 from ...core.hub import hub_name, model_name
+from ...core.progress import ProgressBar
+from ...corpus.prepared.packing import PackedRows
 from ...corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
-from ...models.target.fingerprint import target_fingerprint
+from ...models.device import choose_device
+from ...models.target.fingerprint import same_target, target_fingerprint
 from ...models.target.head import TargetHead
 from ...models.target.hf import (
     HFTarget,
@@ -25,7 +35,7 @@ from ...models.target.load import dtype_name, dtype_of
 from ...models.target.text_config import text_config
 from ..config import TrainConfig
 from ..data import prepare
-from ..machine import device_of, set_threads
+from ..machine import device_of, keep_freed_memory, set_threads
 from ..run import briefly_native
 from ..setup import sizes_of
 from .build import load_capture_target
@@ -34,6 +44,7 @@ from .config import CaptureRequest
 from .online import OnlineCapture
 from .server import server_capture
 from .writer import (
+    PLAN,
     CaptureJob,
     check_disk,
     finish,
@@ -43,6 +54,8 @@ from .writer import (
     my_shards,
     plan_capture,
     prepare_folder,
+    shard_rows,
+    write_shard,
     write_shards,
 )
 
@@ -51,7 +64,7 @@ _PART = re.compile(r"([1-9]\d*)/([1-9]\d*)")
 
 def plan_cache(settings: TrainConfig, output: Path, options: CaptureRequest) -> dict[str, Any]:
     """Return what would be captured and its size on disk; only the prepared data may be written."""
-    job, _ = _job(settings, output, options)
+    job, _ = _job(settings, output, options, device_of(settings))
     total, done, free = job.bytes(), job.bytes(finished_shards(job)), free_bytes(output)
     return {
         "output": str(output),
@@ -82,25 +95,35 @@ def run_capture(
     """
     together = settings.capture.tp_plan is not None and _source_name(settings) == "online"
     part = _part(options.part, together)
-    if device_of(settings).type == "cpu":
-        set_threads(settings)  # as in training: the thread count affects the last bits
-    leads = not together or rank() == 0
-    job, tokenizer = _job(settings, output, options)
-    if leads:
-        prepare_folder(job, overwrite=overwrite)
-        done = finished_shards(job)
-        todo = [shard for shard in my_shards(job.shards, part) if shard not in done]
-        _announce(job, todo, None if options.yes else confirm)
-    else:
-        todo = []
-    if todo or together:
-        target = _load(settings, job, tokenizer, served=_source_name(settings) == "server")
-        if together:
-            todo = _agreed(todo)
-        if isinstance(target, TargetHead):
-            _from_server(settings, job, todo, target, f"{output.absolute()} {part}")
+    if options.ray is not None:
+        _check_ray(settings, options)
+    with ExitStack() as stack:
+        cluster = None if options.ray is None else stack.enter_context(Cluster(options.ray))
+        if cluster is None:
+            device = device_of(settings)
         else:
-            write_shards(job, todo, OnlineCapture(target, 0), target, writes=leads)
+            device = choose_device(settings.run.device, elsewhere=cluster.has_gpus)
+        if device.type == "cpu":
+            set_threads(settings)  # as in training: the thread count affects the last bits
+        leads = not together or rank() == 0
+        job, tokenizer = _job(settings, output, options, device)
+        if leads:
+            prepare_folder(job, overwrite=overwrite)
+            done = finished_shards(job)
+            todo = [shard for shard in my_shards(job.shards, part) if shard not in done]
+            _announce(job, todo, None if options.yes else confirm)
+        else:
+            todo = []
+        if cluster is not None:
+            _on_cluster(cluster, settings, job, todo, tokenizer, device)
+        elif todo or together:
+            target = _load(settings, job, tokenizer, served=_source_name(settings) == "server")
+            if together:
+                todo = _agreed(todo)
+            if isinstance(target, TargetHead):
+                _from_server(settings, job, todo, target, f"{output.absolute()} {part}")
+            else:
+                write_shards(job, todo, OnlineCapture(target, 0), target, writes=leads)
     meta = {
         "target_name": model_name(settings.target),
         "tokenizer_fingerprint": tokenizer.fingerprint,
@@ -137,11 +160,13 @@ def _part(text: str | None, together: bool) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
-def _job(settings: TrainConfig, output: Path, options: CaptureRequest) -> tuple[CaptureJob, TextTokenizer]:
+def _job(
+    settings: TrainConfig, output: Path, options: CaptureRequest, device: torch.device
+) -> tuple[CaptureJob, TextTokenizer]:
     """Return the rows, cache key and shards, and the tokenizer, without loading the target's weights."""
     raw = read_target_config(settings.target)
     tokenizer = load_tokenizer(settings.tokenizer or settings.target)
-    text, device = text_config(raw), device_of(settings)
+    text = text_config(raw)
     target_dtype = dtype_name(dtype_of(settings.target, settings.capture.dtype, device))
     with briefly_native(settings) as native:
         layers = tuple(sizes_of(native.drafter, raw, None).aux_layers or ())
@@ -204,6 +229,76 @@ def _from_server(
         write_shards(job, todo, source, target)
     finally:
         source.close()
+
+
+def _check_ray(settings: TrainConfig, options: CaptureRequest) -> None:
+    others = {
+        "--part": options.part,
+        "capture.server": settings.capture.server,
+        "capture.tp_plan": settings.capture.tp_plan,
+        "capture.device_map": settings.capture.device_map,
+        "a launcher of several processes": world_size() > 1 or None,
+    }
+    if given := [name for name, value in others.items() if value is not None]:
+        raise UsageError(
+            f"--ray and {given[0]} exclude each other",
+            got=f"--ray {options.ray}",
+            expected="each worker of the cluster loads the target on one GPU, or on its CPU threads",
+            remedy="leave one of them out",
+        )
+
+
+def _on_cluster(
+    cluster: Cluster,
+    settings: TrainConfig,
+    job: CaptureJob,
+    todo: list[CaptureShard],
+    tokenizer: TextTokenizer,
+    device: torch.device,
+) -> None:
+    """Capture shards on the workers of a cluster, which write them to the shared folder of the output."""
+    there = replace(job, output=job.output.absolute(), rows={})
+    plan, threads = sha256_file(job.partial / PLAN), torch.get_num_threads()
+    on_cpu = device.type == "cpu"
+    cluster.use(
+        partial(_load_in_worker, settings, there, tokenizer, plan, threads),
+        cpus=threads if on_cpu else 1,
+        gpus=0 if on_cpu else 1,
+    )
+    with ProgressBar("capture", sum(shard.tokens for shard in todo), "tokens") as bar:
+        given = ((shard, shard_rows(job, shard)) for shard in todo)
+        for shard, _ in zip(todo, cluster.in_order(_capture_shard, given)):
+            bar.update(shard.tokens)
+
+
+_Loaded = tuple[CaptureJob, HFTarget]
+
+
+def _load_in_worker(
+    settings: TrainConfig, job: CaptureJob, tokenizer: TextTokenizer, plan: str, threads: int
+) -> _Loaded:
+    try:
+        seen = sha256_file(job.partial / PLAN)
+    except OSError:
+        seen = None
+    if seen != plan:
+        raise DataError(
+            "a machine of the cluster does not see the output folder",
+            got="no such folder" if seen is None else "a folder with another plan",
+            source=job.partial,
+            remedy="choose an --output in a folder that all machines share under the same path",
+        )
+    same_target(settings.target, job.key.target)
+    torch.set_num_threads(threads)
+    keep_freed_memory()
+    target = _load(settings, job, tokenizer, served=False)
+    assert isinstance(target, HFTarget)
+    return job, target
+
+
+def _capture_shard(loaded: _Loaded, shard: CaptureShard, rows: PackedRows) -> None:
+    job, target = loaded
+    write_shard(job, shard, rows, OnlineCapture(target, 0), target, lambda tokens: None)
 
 
 def _agreed(todo: list[CaptureShard]) -> list[CaptureShard]:

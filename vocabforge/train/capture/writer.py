@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import save_file
 
@@ -156,30 +157,55 @@ def write_shards(
         written = 0
         for shard in todo:
             bar.update(0, note=f"{gigabytes(written)} of {gigabytes(job.bytes(todo))} written")
-            batches = _batches(job, shard, source, target.device, bar.update)
-            tensors = shard_tensors(batches, DTYPES[job.key.dtype])
-            _check_shard(job, shard, tensors)
-            if writes:
-                facts = LogitFacts.of(tensors["hidden"], target.head_weight, target.transform)
-                tensors |= {"best": facts.best.to("cpu", torch.int32), "log_sum": facts.log_sum.cpu()}
-                _save(job.partial / shard.file, tensors)
+            write_shard(job, shard, shard_rows(job, shard), source, target, bar.update, writes=writes)
             written += job.bytes([shard])
         bar.update(0, note=f"{gigabytes(written)} written")
 
 
-def _batches(
+def shard_rows(job: CaptureJob, shard: CaptureShard) -> PackedRows:
+    """Return the rows of a shard."""
+    rows, place = job.rows[shard.split], slice(shard.first, shard.first + shard.rows)
+    return PackedRows(
+        np.array(rows.input_ids[place]),
+        np.array(rows.loss_mask[place]),
+        np.array(rows.document[place]),
+        np.array(rows.position[place]),
+        shard.tokens,
+    )
+
+
+def write_shard(
     job: CaptureJob,
     shard: CaptureShard,
+    rows: PackedRows,
+    source: CaptureSource,
+    target: HFTarget | TargetHead,
+    progress: Callable[[int], None],
+    *,
+    writes: bool = True,
+) -> None:
+    """Capture the ``rows`` of one shard; see :func:`write_shards`."""
+    batches = _batches(shard, rows, source, target.device, progress)
+    tensors = shard_tensors(batches, DTYPES[job.key.dtype])
+    _check_shard(job, shard, tensors)
+    if writes:
+        facts = LogitFacts.of(tensors["hidden"], target.head_weight, target.transform)
+        tensors |= {"best": facts.best.to("cpu", torch.int32), "log_sum": facts.log_sum.cpu()}
+        _save(job.partial / shard.file, tensors)
+
+
+def _batches(
+    shard: CaptureShard,
+    rows: PackedRows,
     source: CaptureSource,
     device: torch.device,
     progress: Callable[[int], None],
 ) -> Iterator[CapturedBatch]:
-    rows = job.rows[shard.split]
-    stop = shard.first + shard.rows
     together = max(1, PASS_TOKENS // rows.input_ids.shape[1])
-    for first in range(shard.first, stop, together):
-        numbers = list(range(first, min(first + together, stop)))
-        yield source(to_tensors(rows, numbers, device), [(shard.split, number) for number in numbers])
+    for first in range(0, len(rows), together):
+        numbers = list(range(first, min(first + together, len(rows))))
+        keys = [(shard.split, shard.first + number) for number in numbers]
+        yield source(to_tensors(rows, numbers, device), keys)
         progress(int((rows.document[numbers] != 0).sum()))
 
 
