@@ -120,6 +120,7 @@ _SERVERS = "real servers; tests/servers/test_eval_server.py"
 _PROCESSES = "several processes; tests/train/test_distributed.py"
 _EXPORT = "vocabforge export --drafter run/drafter"
 KEPT: dict[tuple[str, str], str] = {
+    ("docs/guides/several-machines.md", "vocabforge"): "a Ray cluster; tests/core/test_cluster.py",
     ("README.md", "vocabforge generate --target HuggingFaceTB"): _REAL,
     ("README.md", "vocabforge eval --target HuggingFaceTB"): _REAL,
     ("README.md", "vocabforge train-drafter --config smollm2-135m"): _REAL,
