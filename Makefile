@@ -7,7 +7,7 @@ STAMP := $(VENV)/.ready
 DEMO_OUTPUT ?= runs/demo
 TEST_WORKERS ?= auto
 
-.PHONY: help setup demo smollm2 smollm2-study smollm2-bench gemma3 gemma3-vocab kernels kernels-cpu emulator gpu-check test coverage test-long test-all test-proof test-fuzz test-faults test-docs test-deepspeed test-speculators test-transformers test-smollm2 test-servers test-vllm test-sglang test-llamacpp servers-table check format wheel release docs docs-serve targets clean
+.PHONY: help setup demo smollm2 smollm2-study smollm2-bench gemma3 gemma3-vocab kernels kernels-cpu emulator gpu-check test coverage test-long test-all test-proof test-fuzz test-faults test-docs test-deepspeed test-speculators test-transformers test-smollm2 test-servers test-vllm test-sglang test-llamacpp servers-table smollm2-servers check format wheel release docs docs-serve targets clean
 .DEFAULT_GOAL := help
 
 help:
@@ -32,6 +32,7 @@ help:
 	@echo "make test-smollm2  the shipped drafter on SmolLM2-135M-Instruct, which this fetches"
 	@echo "make test-servers  real servers load what export writes, each in an environment that this makes (optional)"
 	@echo "make servers-table  the demo's drafter in each of them: the table of docs/guides/serving.md"
+	@echo "make smollm2-servers  SmolLM2 and the shipped drafter in each of them and in transformers: another table there"
 	@echo "make targets  which architectures can be targets: the table of docs/guides/targets.md"
 	@echo "make check   lint and types"
 	@echo "make wheel   a wheel in dist/, with recipes and the sources of the kernels in it"
@@ -223,6 +224,12 @@ servers-table: $(STAMP)
 	@test -d $(DEMO_OUTPUT)/drafter || $(MAKE) demo
 	for server in vllm sglang llamacpp; do $(PYTHON) .ci/server_env $$server $(SERVERS)/$$server || exit; done
 	$(BIN)/python -m tests.servers.table $(DEMO_OUTPUT) docs/guides/serving.md
+
+# SmolLM2 and the shipped drafter in all of them, in turns with our decoder: another table of that page. It resumes.
+smollm2-servers: $(STAMP)
+	$(BIN)/python recipes/models/fetch.py smollm2-135m --output $(SMOLLM2)
+	for server in vllm sglang llamacpp; do $(PYTHON) .ci/server_env $$server $(SERVERS)/$$server || exit; done
+	$(BIN)/python -m tests.servers.smollm2 $(SMOLLM2)/servers $(SMOLLM2)/SmolLM2-135M-Instruct.Q4_1.gguf docs/guides/serving.md
 
 # DeepSpeed is an extra: everything that imports accelerate starts seconds later where it is installed.
 test-deepspeed: $(STAMP)

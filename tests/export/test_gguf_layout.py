@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,23 @@ def test_a_tokenizer_that_llama_cpp_would_cut_otherwise_is_refused(pieces: str, 
     target = write_tokenizer(tmp_path / "target", pieces)
     with pytest.raises(MismatchError, match="this tokenizer is not written"):
         put(tmp_path / "e", target, drafter_of(config_of()))
+
+
+@pytest.mark.parametrize(("each", "pre"), [(True, "smollm"), (False, None)])
+def test_smollms_tokenizer_cuts_digit_by_digit(
+    target: Path, tmp_path: Path, each: bool, pre: str | None
+) -> None:
+    body = json.loads((target / "tokenizer.json").read_text("utf-8"))
+    byte_level = body["pre_tokenizer"]["pretokenizers"][-1] | {"use_regex": True}
+    digits = {"type": "Digits", "individual_digits": each}
+    body["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [digits, byte_level]}
+    (target / "tokenizer.json").write_text(json.dumps(body), "utf-8")
+    if pre is None:
+        with pytest.raises(MismatchError, match="this tokenizer is not written"):
+            put(tmp_path / "e", target, drafter_of(config_of()))
+    else:
+        file = put(tmp_path / "e", target, drafter_of(config_of())) / DRAFTER
+        assert gguf.GGUFReader(file).fields["tokenizer.ggml.pre"].contents() == pre
 
 
 def test_damage_is_one_error(target: Path, tmp_path: Path) -> None:

@@ -41,11 +41,7 @@ SETTINGS = {
 
 def main() -> None:
     request = json.loads(Path(sys.argv[1]).read_text("utf-8"))
-    # One import for all engines: processes are forked. The list of cycles takes the histogram's place in the answer.
-    engine_module.mp.set_start_method = lambda *_, **__: None
-    Req.update_spec_correct_drafts_histogram = lambda self, number: self.spec_correct_drafts_histogram.append(
-        number
-    )
+    watch()
     answers = {}
     for name, settings in request["engines"].items():
         receive, send = multiprocessing.Pipe(duplex=False)
@@ -55,6 +51,14 @@ def main() -> None:
         answers[name] = receive.recv()
         process.join()
     Path(sys.argv[2]).write_text(json.dumps(answers), "utf-8")
+
+
+def watch() -> None:
+    """One import for all engines: processes are forked. The list of cycles takes the histogram's place in answers."""
+    engine_module.mp.set_start_method = lambda *_, **__: None
+    Req.update_spec_correct_drafts_histogram = lambda self, number: self.spec_correct_drafts_histogram.append(
+        number
+    )
 
 
 def generate(request: dict[str, Any], settings: dict[str, Any], send: Any) -> None:

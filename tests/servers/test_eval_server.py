@@ -34,6 +34,19 @@ def world() -> Served:
     return server_world()
 
 
+def command(python: Path, world: Served) -> str:
+    return (
+        f"{python} -m vllm.entrypoints.openai.api_server --model {world.target.resolve()} --served-model-name tiny "
+        f"--host 127.0.0.1 --port {{port}} --dtype float32 --enforce-eager --max-model-len 512 "
+        f"--no-enable-prefix-caching"
+    )
+
+
+def drafting(drafter: object) -> str:
+    config = {"method": "eagle3", "model": str(drafter), "num_speculative_tokens": TOKENS}
+    return f"--speculative-config {shlex.quote(json.dumps(config))}"
+
+
 @pytest.fixture(scope="module")
 def served(world: Served, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An evaluation of vLLM with and without the drafter, under two loads."""
@@ -41,13 +54,8 @@ def served(world: Served, tmp_path_factory: pytest.TempPathFactory) -> Path:
     export = folder / "export"
     words = ("--drafter", world.drafter("eagle3"), "--format", "sglang-eagle3", "--output", export)
     assert invoke("export", *words).exit_code == 0
-    plain = (
-        f"{python} -m vllm.entrypoints.openai.api_server --model {world.target.resolve()} --served-model-name tiny "
-        f"--host 127.0.0.1 --port {{port}} --dtype float32 --enforce-eager --max-model-len 512 "
-        f"--no-enable-prefix-caching --api-key {KEY}"
-    )
-    config = {"method": "eagle3", "model": str(export), "num_speculative_tokens": TOKENS}
-    eagle = f"{plain} --speculative-config {shlex.quote(json.dumps(config))}"
+    plain = f"{command(python, world)} --api-key {KEY}"
+    eagle = f"{plain} {drafting(export)}"
     output = folder / "out"
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {**ENVIRONMENT, "SERVER_KEY": KEY}.items():
@@ -149,6 +157,31 @@ def test_the_servers_are_gone_and_the_key_is_in_no_file(served: Path) -> None:
     assert [path for path in files if KEY.encode() in path.read_bytes()] == []
     running = [one for one in Path("/proc").glob("[0-9]*/cmdline") if KEY.encode() in _read(one)]
     assert running == []
+
+
+def test_an_untrained_drafter_drafts_before_its_training(
+    world: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``train-drafter --dry-run``, with speculation in the server's command and without."""
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    plain, data = command(python_of("vllm"), world), world.root / "responses" / "responses.jsonl"
+    words = (
+        "--config",
+        "tiny/demo",
+        f"target={world.target}",
+        f"data.train=[{data}]",
+        f"output={tmp_path}/run",
+    )
+    words = ("train-drafter", *words, "drafter.intermediate_size=192", "--json", "--dry-run")
+    done = invoke(*words, f"{plain} {drafting('{sglang-eagle3}')}")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert found["server"]["kind"] == "vllm"
+    assert found["drafted"] % TOKENS == 0 < found["drafted"]
+    done = invoke(*words, f"{plain} --served-model-name {{sglang-eagle3}}")
+    assert done.exit_code == 1
+    assert "answers without drafting" in done.stderr
 
 
 def _read(path: Path) -> bytes:

@@ -211,6 +211,23 @@ def settings(reader: Any) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if not name.startswith(left_out)}
 
 
+def test_llama_server_drafts_with_an_untrained_drafter(
+    world: Served, folders: dict[str, Path], tmp_path: Path
+) -> None:
+    """``train-drafter --dry-run``: its counts of draft tokens are read from ``timings``."""
+    command = (
+        f"{PROGRAM.with_name('llama-server')} -m {folders['full'] / 'target.gguf'} -md {{gguf}}/drafter.gguf "
+        f"--host 127.0.0.1 --port {{port}} {DRAFTING} -np 1 -c 512 -t 1 -td 1 -fit off --no-ui"
+    )
+    data = f"data.train=[{world.root / 'responses' / 'responses.jsonl'}]"
+    words = ("--config", "tiny/demo", f"target={world.target}", data, f"output={tmp_path / 'run'}")
+    done = invoke("train-drafter", *words, "--json", "--dry-run", command)
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert found["server"]["kind"] == "llamacpp"
+    assert found["drafted"] >= LEVELS
+
+
 def test_wrong_layers_show_in_the_cycles(world: Served, folders: dict[str, Path], tmp_path: Path) -> None:
     """The negative control: the tokens stay, the cycles do not."""
     wrong = Path(shutil.copy(folders["full"] / "drafter.gguf", tmp_path))

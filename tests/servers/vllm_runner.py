@@ -25,9 +25,8 @@ import vllm
 from vllm.v1.core.sched.scheduler import Scheduler
 
 
-def run(job: dict[str, Any]) -> dict[str, Any]:
-    """Greedy outputs of all prompts, the tokens that each cycle of each request committed, and what was drafted in
-    every step."""
+def watch() -> tuple[dict[str, list[int]], list[list[list[int]]]]:
+    """The tokens that each cycle of each request will commit, by request, and what will be drafted in every step."""
     cycles: dict[str, list[int]] = {}
     drafts: list[list[list[int]]] = []
     taken = Scheduler.update_draft_token_ids
@@ -46,20 +45,30 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
         )
 
     Scheduler.make_spec_decoding_stats = watched
+    return cycles, drafts
+
+
+def engine(target: str, side_by_side: int, speculative: dict[str, Any] | None, **more: Any) -> vllm.LLM:
     settings = {
         "dtype": "float32",
         "enforce_eager": True,
         "max_model_len": 512,
         "enable_prefix_caching": False,
         "disable_log_stats": False,
-        "max_num_seqs": job["side_by_side"],
-        "speculative_config": job["speculative"],
+        "max_num_seqs": side_by_side,
+        "speculative_config": speculative,
     }
-    engine = vllm.LLM(job["model"], **{**settings, **job.get("engine", {})})
+    return vllm.LLM(target, **{**settings, **more})
+
+
+def run(job: dict[str, Any]) -> dict[str, Any]:
+    """Greedy outputs of all prompts, and what :func:`watch` has seen."""
+    cycles, drafts = watch()
+    made = engine(job["model"], job["side_by_side"], job["speculative"], **job.get("engine", {}))
     ends = {"ignore_eos": job.get("ignore_eos", False)}
     sampling = vllm.SamplingParams(temperature=0.0, max_tokens=job["new_tokens"], **ends)
     prompts = [{"prompt_token_ids": prompt} for prompt in job["prompts"]]
-    outputs = engine.generate(prompts, sampling, use_tqdm=False)
+    outputs = made.generate(prompts, sampling, use_tqdm=False)
     return {
         "drafts": drafts,
         "tokens": [list(one.outputs[0].token_ids) for one in outputs],

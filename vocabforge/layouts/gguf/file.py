@@ -49,6 +49,7 @@ _REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _PATTERNS = {_CASES + r"\p{N}{1,3}" + _REST: "llama-bpe", _CASES + r"\p{N}" + _REST: "qwen2"}
 _WHOLE_FIRST = ("llama-bpe",)
 _BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False}
+_DIGITS = {"type": "Digits", "individual_digits": True}
 
 
 def to_neighbours(weight: Tensor, heads: int) -> Tensor:
@@ -161,13 +162,13 @@ def _pre_tokenizer(body: Mapping[str, Any], folder: Path) -> str:
     if model["type"] == "BPE" and not body["normalizer"] and last == last | _BYTE_LEVEL:
         patterns = [step.get("pattern", {}).get("Regex") for step in cuts]
         own = last["use_regex"]
-        pre = "gpt-2" if own and not cuts else None
+        pre = {0: "gpt-2", 1: "smollm" if cuts == [_DIGITS] else None}.get(len(cuts)) if own else None
         pre = _PATTERNS.get(patterns[0]) if len(cuts) == 1 and not own else pre
     if pre is None or bool(model.get("ignore_merges")) != (pre in _WHOLE_FIRST):
         raise MismatchError(
             "this tokenizer is not written to GGUF here",
             got=f"{model['type']} cut by {[step.get('type') for step in (*cuts, last)]}",
-            expected="byte-level BPE that cuts texts as Llama 3, Qwen2 or GPT-2 do",
+            expected="byte-level BPE that cuts texts as Llama 3, Qwen2, GPT-2 or SmolLM do",
             source=folder / "tokenizer.json",
             remedy="export --format sglang-eagle3 and convert it with llama.cpp's convert_hf_to_gguf.py",
         )
