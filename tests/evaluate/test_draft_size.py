@@ -37,9 +37,7 @@ def cases(draw):
 def test_estimates_are_those_of_walking_every_verification(case):
     counts, forced, cycles, head_s, other_s = case
     ranked, total = rank_all(counts, forced), len(counts)
-    drafts = np.array([token for cycle in cycles for token in cycle], np.int64)
-    begins = np.array([place == 0 for cycle in cycles for place in range(len(cycle))])
-    record = DraftRecord("full", total, drafts, begins, len(cycles), head_s, other_s)
+    record = DraftRecord("full", total, cycles, head_s, other_s)
     found = estimate_sizes(record, ranked, counts, len(forced), total)
 
     speeds = {}
@@ -152,14 +150,14 @@ def test_what_cannot_be_estimated_is_refused(tmp_path: Path, counts: Path) -> No
         (
             "captured",
             FakeMethod("full", FakeGenerator((2,)), vocabulary=whole),
-            "no seconds of a static draft",
+            "no accepted drafts of a static",
         ),
         (
             "other",
             FakeMethod("full", Timed((2,)), vocabulary=DraftVocabulary("full", 40, 40)),
             "another target",
         ),
-        ("idle", FakeMethod("full", Timed((1,)), vocabulary=whole), "accepted no draft"),
+        ("idle", FakeMethod("full", Timed((1,)), vocabulary=whole), "no accepted drafts of a static"),
     ):
         evaluation = evaluate(tmp_path / name, method)
         assert_user_error(invoke(*ask, "--size", "auto", "--evaluation", evaluation), 1, words)
