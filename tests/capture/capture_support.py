@@ -13,13 +13,12 @@ from vocabforge.corpus.prepared.packing import PackedRows
 from vocabforge.models.target.fingerprint import target_fingerprint
 from vocabforge.models.target.hf import HFTarget
 from vocabforge.models.target.load import dtype_name
-from vocabforge.train.capture.cache import CaptureKey, rows_digest
+from vocabforge.train.capture.cache import CaptureKey, plan_shards, rows_digest
 from vocabforge.train.capture.online import CaptureSource, OnlineCapture
 from vocabforge.train.capture.writer import (
     CaptureJob,
     finish,
     finished_shards,
-    plan_capture,
     prepare_folder,
     write_shards,
 )
@@ -53,7 +52,8 @@ def key_of(target: HFTarget, rows: dict[str, PackedRows], dtype: torch.dtype | N
 def make_job(
     output: Path, target: HFTarget, rows: dict[str, PackedRows], shard_bytes: int = 40_000
 ) -> CaptureJob:
-    return plan_capture(output, key_of(target, rows), rows, shard_bytes)
+    key = key_of(target, rows)
+    return CaptureJob(output, key, rows, plan_shards(rows, key.token_bytes, shard_bytes))
 
 
 def make_cache(

@@ -1,4 +1,4 @@
-"""A server in a thread that writes hidden states as ``vocabforge.serve.vllm.hidden_states`` does."""
+"""A server in a thread that writes and serves hidden states as ``vocabforge.serve.vllm.hidden_states`` does."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from tests.corpus.chat_server import FakeServer, Reply
 from vocabforge.models.target.fingerprint import target_fingerprint
 from vocabforge.models.target.hf import HFTarget
+from vocabforge.serve.vllm.state_files import StateFiles
 
 
 class HiddenServer(FakeServer):
@@ -21,6 +22,7 @@ class HiddenServer(FakeServer):
     Args:
         layers: as vLLM numbers them.
         meta: replaces entries of the files' metadata.
+        share_bytes: serve the files over HTTP, as many at once as this.
     """
 
     def __init__(
@@ -32,6 +34,8 @@ class HiddenServer(FakeServer):
         meta: dict[str, str] | None = None,
         fail_after: int | None = None,
         port: int = 0,
+        share_bytes: int | None = None,
+        key: str | None = None,
     ) -> None:
         super().__init__(self.complete, port=port)
         folder.mkdir(exist_ok=True)
@@ -41,6 +45,15 @@ class HiddenServer(FakeServer):
         fingerprint = target_fingerprint(Path(str(target.source)))
         self.meta = {"target": fingerprint, "layers": json.dumps(self.layers), **(meta or {})}
         self.most_bytes = 0  # in the folder, before an answer
+        self.files: StateFiles | None = None
+        if share_bytes is not None:
+            self.files = StateFiles("127.0.0.1:0", folder, limit_bytes=share_bytes, key=key)
+
+    def __exit__(self, *failure: object) -> None:
+        super().__exit__(*failure)
+        if self.files is not None:
+            self.files.shutdown()
+            self.files.server_close()
 
     @torch.no_grad()
     def complete(self, body: dict[str, Any]) -> Reply:
@@ -52,9 +65,19 @@ class HiddenServer(FakeServer):
             outputs, _ = self.target.forward(ids[None], range(self.target.num_layers))
             states = torch.stack([outputs[layer - 1][0] for layer in self.layers], 1)
             file = self.folder / f"cmpl-{body['request_id']}-0-abcd.safetensors"
-            aside = file.with_name(f"{file.name}.partial")
-            save_file({"hidden_states": states.contiguous(), "token_ids": ids}, aside, metadata=self.meta)
-            aside.rename(file)
-            sizes = [one.stat().st_size for one in self.folder.glob("*.safetensors")]
-            self.most_bytes = max(self.most_bytes, sum(sizes))
-        return 200, {"choices": [], "kv_transfer_params": {"hidden_states_path": f"/elsewhere/{file.name}"}}
+            tensors = {"hidden_states": states.contiguous(), "token_ids": ids}
+
+            def save() -> None:
+                aside = file.with_name(f"{file.name}.partial")
+                save_file(tensors, aside, metadata=self.meta)
+                aside.rename(file)
+                sizes = [one.stat().st_size for one in self.folder.glob("*.safetensors")]
+                self.most_bytes = max(self.most_bytes, sum(sizes))
+
+            if self.files is None:
+                save()
+            else:
+                self.files.add(file, sum(one.nbytes for one in tensors.values()), save)
+        port = self.files and self.files.server_address[1]
+        facts = {"hidden_states_path": f"/elsewhere/{file.name}", "hidden_states_port": port}
+        return 200, {"choices": [], "kv_transfer_params": facts}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save
 
 from tests.capture.capture_support import key_of, make_cache, make_job, packed, splits
 from vocabforge.core.errors import ArtifactError, DataError, MismatchError, UsageError
@@ -24,7 +24,6 @@ from vocabforge.train.capture.writer import (
     check_disk,
     finish,
     finished_shards,
-    my_shards,
     prepare_folder,
     write_shards,
 )
@@ -75,11 +74,11 @@ def test_caches_without_facts_are_read(
     job = make_job(tmp_path / "c", target, splits())
     prepare_folder(job, overwrite=False)
 
-    def without(tensors: dict[str, torch.Tensor], file: Path) -> None:
-        save_file({name: t for name, t in tensors.items() if name not in ("best", "log_sum")}, file)
+    def without(tensors: dict[str, torch.Tensor]) -> bytes:
+        return save({name: t for name, t in tensors.items() if name not in ("best", "log_sum")})
 
     with monkeypatch.context() as patch:
-        patch.setattr(writer, "save_file", without)
+        patch.setattr(writer, "save", without)
         write_shards(job, job.shards[:1], OnlineCapture(target, 0), target)
     make_cache(job, target)
     cached, online = CachedCapture(tmp_path / "c"), OnlineCapture(target, 0)
@@ -224,7 +223,7 @@ def test_two_parts_make_one_cache(target: HFTarget, tmp_path: Path) -> None:
     job = make_job(tmp_path / "c", target, splits())
     for part, whole in (((2, 2), False), ((1, 2), True)):
         prepare_folder(job, overwrite=False)
-        write_shards(job, my_shards(job.shards, part), OnlineCapture(target, 0), target)
+        write_shards(job, job.shards[part[0] - 1 :: part[1]], OnlineCapture(target, 0), target)
         assert finish(job, {}, {}, overwrite=False) is whole
     assert finish(job, {}, {}, overwrite=False), "a part that comes late finds the work done"
     manifest = json.loads((tmp_path / "c" / "manifest.json").read_text())

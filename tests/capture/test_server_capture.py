@@ -43,7 +43,8 @@ def server(target: HFTarget, tmp_path: Path) -> Iterator[HiddenServer]:
 def source(server: HiddenServer, target: HFTarget, owner: str = "test", **settings: Any) -> ServerCapture:
     """As training makes it: no layer of the target is loaded."""
     path = Path(str(target.source))
-    config = CaptureConfig(server=ServerConfig(url=server.url, folder=server.folder, **settings))
+    settings = {"url": server.url, "folder": server.folder if server.files is None else None, **settings}
+    config = CaptureConfig(server=ServerConfig(**settings))
     head = load_capture_target(path, config, aux_layers=target.aux_layers, device=CPU)
     assert isinstance(head, TargetHead)
     made = build_capture(

@@ -18,20 +18,24 @@ from vocabforge.models.target.hf import HFTarget
 SECTIONS: dict[str, Any] = {"optim": {"steps": 8}, "run": {"live": {"prompts": 0}, "trackers": []}}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_place(tmp_path_factory.mktemp("place"))
 
 
-@pytest.fixture
-def server(place: Path) -> Iterator[HiddenServer]:
-    with HiddenServer(place / "sent", HFTarget.load(place / "target")) as running:
+@pytest.fixture(params=[None, 10**9], ids=["folder", "http"])
+def server(place: Path, request: pytest.FixtureRequest) -> Iterator[HiddenServer]:
+    with HiddenServer(place / "sent", HFTarget.load(place / "target"), share_bytes=request.param) as running:
         yield running
+
+
+def section(server: HiddenServer, **more: Any) -> dict[str, Any]:
+    return {"url": server.url, **({} if server.files else {"folder": str(server.folder)}), **more}
 
 
 def capture(place: Path, server: HiddenServer, output: Path, *words: Any) -> Any:
     config = write_config(place, "run", **SECTIONS)
-    given = ("--server", server.url, "--server-folder", server.folder)
+    given = ("--server", server.url, *(() if server.files else ("--server-folder", server.folder)))
     return invoke("capture", "-c", config, "-o", output, "--yes", *given, *words)
 
 
@@ -55,8 +59,7 @@ def test_training_from_the_server_is_training_from_its_cache(
     )
     assert cached.exit_code == 0, cached.output
     assert len(server.bodies) == captured
-    section = {"url": server.url, "folder": str(server.folder), "buffer_gb": 0.0002}
-    config = write_config(place, "served", **SECTIONS, capture={"server": section})
+    config = write_config(place, "served", **SECTIONS, capture={"server": section(server, buffer_gb=0.0002)})
     served = invoke("train-drafter", "-c", config)
     assert served.exit_code == 0, served.output
     assert len(server.bodies) > captured
@@ -94,8 +97,7 @@ def test_the_same_command_goes_on_when_the_server_is_back(
 
 @pytest.mark.long
 def test_a_stopped_training_goes_on_from_the_server(place: Path, server: HiddenServer) -> None:
-    section = {"url": server.url, "folder": str(server.folder), "retries": 0, "buffer_gb": 0.0002}
-    sections = {**SECTIONS, "capture": {"server": section}}
+    sections = {**SECTIONS, "capture": {"server": section(server, retries=0, buffer_gb=0.0002)}}
     straight = invoke("train-drafter", "-c", write_config(place, "straight", **sections))
     assert straight.exit_code == 0, straight.output
     needed = len(server.bodies)

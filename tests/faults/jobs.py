@@ -96,6 +96,11 @@ FORMS = {
         ("out", "sent"),
         ("states",),
     ),
+    "capture --server over HTTP": Job(
+        "capture --config {w}/train.yaml output={d}/run --yes --server {fetched} --output {d}/out --shard-mb 1 "
+        "capture.server.concurrency=2",
+        servers=("fetched",),
+    ),
     "eval --server": Job(
         "eval --server eagle3={vllm} --server plain={plain} --benchmark {w}/served.jsonl --max-new-tokens 16 "
         "--warmup 1 --output {d}/out",
@@ -277,6 +282,7 @@ def serving(job: Job, world: Path, work: Path) -> Iterator[None]:
 
 
 def _server(kind: str, world: Path, work: Path) -> Any:
-    if kind == "states":
-        return HiddenServer(work / "sent", HFTarget.load(world / "target"))
+    if kind in ("states", "fetched"):
+        room = None if kind == "states" else 10**9
+        return HiddenServer(work / "sent", HFTarget.load(world / "target"), share_bytes=room)
     return FakeInference(Served(speculates=kind == "vllm"))

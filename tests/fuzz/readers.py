@@ -248,8 +248,9 @@ def _hidden_states(path: Path, goods: Path) -> Any:
 
         settings = ServerConfig(url="http://states", folder=Path(shared), retries=0, timeout_s=5.0)
         with answering(reply), mock.patch.multiple(capture_server, _FILE_S=0.02, _LAST_FILES_S=0.0):
-            open_source = capture_server.server_capture
-            source = open_source(settings, target, model, target_fingerprint(model), rows, "owner")
+            source = capture_server.ServerCapture(
+                settings, target, model, target_fingerprint(model), rows, "owner"
+            )
             with contextlib.closing(source):
                 return source(to_tensors(rows["train"], [0], target.device), [("train", 0)])
 

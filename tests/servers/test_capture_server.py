@@ -5,6 +5,7 @@ In fp32, with ``HiddenStatesConnector``, over HTTP. Not proved here: CUDA, tenso
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import socket
@@ -49,12 +50,16 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     place = make_place(tmp_path_factory.mktemp("place"))
     wider = {"hidden_size": 128, "head_dim": 32, "num_attention_heads": 4}  # vLLM's attention wants 32
     tiny_target(place / "target", vocab_size=261, initializer_range=0.1, **wider)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    with socket.socket() as free, socket.socket() as other:
+        for one in (free, other):
+            one.bind(("127.0.0.1", 0))
+        port, files = free.getsockname()[1], other.getsockname()[1]
     layers = (*(layer + 1 for layer in AUX), LAST)
     served = ServedStates(place / "target", "", layers, 128, torch.float32, 64)
     words = shlex.split(served.start_command(place / "states"))[2:]  # behind "vllm serve"
+    transfer = json.loads(words[-1])
+    transfer["kv_connector_extra_config"]["states_address"] = f"127.0.0.1:{files}"
+    words[-1] = json.dumps(transfer)
     command = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", *words, "--enforce-eager"]
     settings = {
         "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -120,16 +125,19 @@ def test_other_layers_than_the_servers_are_refused(running: Running) -> None:
 def test_training_from_the_server_is_training_from_its_cache(running: Running) -> None:
     url, folder = running.options[1], running.options[3]
     before = set(Path(folder).iterdir())
-    server = (f"capture.server.url={url}", f"capture.server.folder={folder}", "capture.server.concurrency=1")
+    fetching = (f"capture.server.url={url}", "capture.server.concurrency=1")
+    server = (*fetching, f"capture.server.folder={folder}")
     captured(running, "alone", *server)
+    cached = (f"capture.cache={running.place / 'alone'}",)
     made = []
-    for name, words in (("served", server), ("cached", (f"capture.cache={running.place / 'alone'}",))):
+    for name, words in (("served", server), ("cached", cached), ("fetched", fetching)):
         done = invoke("train-drafter", "-c", write_config(running.place, name, **SECTIONS), *words)
         assert done.exit_code == 0, done.output
         made.append(load_file(running.place / name / "drafter" / "drafter.safetensors"))
-    one, other = made
-    assert one.keys() == other.keys()
-    assert all(torch.equal(one[key], other[key]) for key in one)
+    one, *others = made
+    for other in others:
+        assert one.keys() == other.keys()
+        assert all(torch.equal(one[key], other[key]) for key in one)
     assert set(Path(folder).iterdir()) <= before
 
 

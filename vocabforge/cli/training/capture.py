@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 
 import typer
@@ -28,7 +29,7 @@ def capture(cache: CaptureRequest, ending: ResultOptions, plan_only: PlanOption 
     from ...train.config import TrainConfig
 
     served = {
-        "url": cache.server,
+        "url": json.dumps(cache.server) if cache.server else None,
         "folder": cache.server_folder,
         "buffer_gb": cache.buffer_gb,
         "api_key_env": cache.api_key_env,

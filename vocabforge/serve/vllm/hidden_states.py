@@ -4,7 +4,8 @@ vLLM loads it through ``kv_connector_module_path`` together with the speculative
 ``extract_hidden_states``, on any device. Like the files of speculators, a file holds ``hidden_states`` (T, L,
 H) and ``token_ids`` (T,). Its metadata holds ``target`` (the fingerprint) and ``layers`` in vLLM's numbering:
 layer i is the input of decoder layer i, and the number of layers means the last layer's output before
-the final norm. Files are written under a temporary name and then renamed.
+the final norm. Files are written under a temporary name and then renamed. With ``states_address`` they are
+also served over HTTP (``state_files.py``).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from vllm.logger import init_logger
 
 from ...core.hub import model_folder
 from ...models.target.fingerprint import target_fingerprint
+from .state_files import StateFiles
 
 _WRITERS = 4
 logger = init_logger(__name__)
@@ -54,7 +56,9 @@ class HiddenStatesConnector(KVConnectorBase_V1, SupportsHMA):
     """Connector that writes the states of each finished prompt to ``shared_storage_path``.
 
     The folder is set in ``kv_connector_extra_config``. The response names the file in
-    ``kv_transfer_params.hidden_states_path``; it appears within one engine step.
+    ``kv_transfer_params.hidden_states_path``; it appears within one engine step. ``states_address``
+    (``HOST:PORT``) of the same configuration serves at most ``states_gb`` (8) of files over HTTP. Clients need
+    the key in the environment variable ``VLLM_API_KEY``, if it is set.
     """
 
     def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
@@ -62,7 +66,10 @@ class HiddenStatesConnector(KVConnectorBase_V1, SupportsHMA):
         settings = vllm_config.speculative_config
         if settings is None or settings.method != "extract_hidden_states":
             raise ValueError("HiddenStatesConnector needs speculative_config.method extract_hidden_states")
-        self._folder = self._kv_transfer_config.get_from_extra_config("shared_storage_path", None)
+        extra = self._kv_transfer_config.get_from_extra_config
+        self._folder, self._address = extra("shared_storage_path", None), extra("states_address", None)
+        self._limit = int(float(extra("states_gb", 8)) * 10**9)
+        self._service: StateFiles | None = None  # only in the worker
         if self._folder is None:
             raise ValueError("HiddenStatesConnector needs kv_connector_extra_config.shared_storage_path")
         self._group, self._layer = next(
@@ -106,7 +113,8 @@ class HiddenStatesConnector(KVConnectorBase_V1, SupportsHMA):
         file = str(Path(self._folder) / f"{request.request_id}.safetensors")
         blocks = list(block_ids[self._group])
         self._finished.append(FinishedPrompt(request.request_id, file, tokens, blocks))
-        return True, {"hidden_states_path": file}
+        port = self._address and int(self._address.rpartition(":")[2])
+        return True, {"hidden_states_path": file, "hidden_states_port": port}
 
     def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
         return self.request_finished_all_groups(request, (block_ids,))
@@ -119,6 +127,9 @@ class HiddenStatesConnector(KVConnectorBase_V1, SupportsHMA):
         if self._writes:
             os.makedirs(self._folder, exist_ok=True)
             self._writers = ThreadPoolExecutor(_WRITERS)
+            if self._address is not None:
+                key, folder = os.environ.get("VLLM_API_KEY"), Path(self._folder)
+                self._service = StateFiles(self._address, folder, limit_bytes=self._limit, key=key)
             model = self._vllm_config.model_config.model
             self._meta["target"] = target_fingerprint(model_folder(Path(model)))
 
@@ -146,10 +157,16 @@ class HiddenStatesConnector(KVConnectorBase_V1, SupportsHMA):
         pass
 
     def _write(self, prompt: FinishedPrompt, states: torch.Tensor) -> None:
-        aside = f"{prompt.file}.partial"
+        tensors = {"hidden_states": states, "token_ids": torch.tensor(prompt.token_ids)}
+
+        def save() -> None:
+            save_file(tensors, f"{prompt.file}.partial", metadata=self._meta)
+            os.replace(f"{prompt.file}.partial", prompt.file)
+
         try:
-            tensors = {"hidden_states": states, "token_ids": torch.tensor(prompt.token_ids)}
-            save_file(tensors, aside, metadata=self._meta)
-            os.replace(aside, prompt.file)
+            if self._service is None:
+                save()
+            else:
+                self._service.add(Path(prompt.file), sum(one.nbytes for one in tensors.values()), save)
         except Exception:
             logger.exception("The hidden states of request %s cannot be written", prompt.request_id)

@@ -15,7 +15,7 @@ from ...models.target.load import DTYPES, dtype_name, dtype_of
 from .cache import CachedCapture, CaptureKey, cache_key, open_cache, rows_digest
 from .config import CaptureConfig
 from .online import CaptureSource, OnlineCapture
-from .server import server_capture
+from .server import ServerCapture
 
 
 def load_capture_target(
@@ -91,7 +91,7 @@ def build_capture(
     if settings.cache is None:
         memory = int(settings.memory_gb * 2**30)
         if settings.server is not None:
-            return server_capture(settings.server, target, path, fingerprint, rows, owner, memory)
+            return ServerCapture(settings.server, target, path, fingerprint, rows, owner, memory)
         assert isinstance(target, HFTarget)
         return OnlineCapture(target, memory, facts=reduced and memory > 0)
     cached = CachedCapture(settings.cache)

@@ -151,6 +151,22 @@ def check_finite(values: Sequence[tuple[str, Tensor]], key: Key, *, source: obje
             )
 
 
+def check_same(
+    message: str, pairs: Mapping[str, tuple[object, object]], *, source: object, remedy: str
+) -> None:
+    """Check that both values of every pair are equal.
+
+    Raises:
+        MismatchError: lists all differences.
+    """
+    wrong = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+    if wrong:
+        got, expected = (
+            "; ".join(f"{name} {_short(wrong[name][side])}" for name in wrong) for side in (0, 1)
+        )
+        raise MismatchError(message, got=got, expected=expected, source=source, remedy=remedy)
+
+
 _OPEN_SHARDS = 32
 
 
@@ -239,16 +255,13 @@ class CachedCapture:
                 for split, digest in expected.rows.items()
             },
         }
-        wrong = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
-        if wrong:
-            raise MismatchError(
-                "the cache of captured states does not belong to this run",
-                got="; ".join(f"{name} {_short(pair[0])}" for name, pair in wrong.items()),
-                expected="; ".join(f"{name} {_short(pair[1])}" for name, pair in wrong.items()),
-                source=self.path,
-                remedy="pass the recipe that the cache was made with, or make a cache for this recipe: "
-                "vocabforge capture --config RECIPE --output DIR",
-            )
+        check_same(
+            "the cache of captured states does not belong to this run",
+            pairs,
+            source=self.path,
+            remedy="pass the recipe that the cache was made with, or make a cache for this recipe: "
+            "vocabforge capture --config RECIPE --output DIR",
+        )
 
     def __call__(self, rows: RowBatch, keys: Sequence[Key]) -> CapturedBatch:
         """Read the states of ``rows``.

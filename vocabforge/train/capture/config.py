@@ -9,28 +9,38 @@ from pydantic import Field, model_validator
 
 from ...core.config import RAY, Positive, StrictModel, option
 
+STATES_PROTOCOL = "VocabForge-states/1"
+"""Name and version of the HTTP service of a server's states, in its ``Server`` header."""
+
 
 class ServerConfig(StrictModel):
-    """Running server that computes hidden states: vLLM with VocabForge's connector.
+    """Running servers that compute hidden states: vLLM with VocabForge's connector.
 
     Attributes:
-        url: server address, ``http://host:8000``.
-        folder: path on this machine of the folder that the server writes to (``shared_storage_path``).
-        buffer_gb: maximum size of unread states in that folder in GB; states are deleted once read.
-        concurrency: concurrent requests. With 1 the states are bitwise reproducible; with more, rounding
+        url: server address, ``http://host:8000``, or a list of addresses that share the documents.
+        folder: path on this machine of the folder that the servers write to (``shared_storage_path``). None
+            fetches the states over HTTP from servers started with ``states_address``.
+        buffer_gb: maximum size of unread states in GB, in that folder or in memory; states are deleted once
+            read.
+        concurrency: concurrent requests per server. With 1 the states are bitwise reproducible; with more, rounding
             depends on which documents share a batch.
         timeout_s: timeout of a request in seconds.
         retries: number of retries if the server is busy or unreachable.
         api_key_env: environment variable that holds the server's API key.
     """
 
-    url: str
-    folder: Path
+    url: str | Annotated[tuple[str, ...], Field(min_length=1)]
+    folder: Path | None = None
     buffer_gb: Annotated[float, Field(gt=0.0)] = 8.0
     concurrency: Annotated[int, Field(ge=1)] = 8
     timeout_s: Annotated[float, Field(gt=0.0)] = 600.0
     retries: Annotated[int, Field(ge=0)] = 7
     api_key_env: str | None = None
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """All addresses, each once."""
+        return (self.url,) if isinstance(self.url, str) else tuple(dict.fromkeys(self.url))
 
 
 class CaptureConfig(StrictModel):
@@ -80,12 +90,14 @@ class CaptureRequest(StrictModel):
     shard_mb: Positive = option(256, "File size, MB.")
     part: str | None = option(None, "Process part I of N. The last part to finish merges them.", "I/N")
     ray: str | None = option(None, f"{RAY} The output must be a folder that all machines share.", "ADDRESS")
-    server: str | None = option(
-        None, "Request the states from a vLLM server [default: the recipe's capture.server.url].", "URL"
+    server: tuple[str, ...] = option(
+        (), "vLLM server to request states from [default: the recipe's capture.server.url].", "URL", many=True
     )
-    server_folder: Path | None = option(None, "Folder that the server writes its states to.", "DIR")
-    buffer_gb: float | None = option(None, "Maximum size of unread states in that folder [default: 8].", "GB")
-    api_key_env: str | None = option(None, "Environment variable with the server's API key.", "VARIABLE")
+    server_folder: Path | None = option(
+        None, "Folder that the server writes its states to [default: fetch them over HTTP].", "DIR"
+    )
+    buffer_gb: float | None = option(None, "Maximum size of unread states [default: 8].", "GB")
+    api_key_env: str | None = option(None, "Environment variable with the servers' API key.", "VARIABLE")
     yes: bool = option(False, "Do not ask for confirmation before writing.", short="-y")
     overrides: tuple[str, ...] = option(
         (), "Override configuration keys, as for train-drafter.", "KEY.SUB=VALUE", positional=True

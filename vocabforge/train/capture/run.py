@@ -39,10 +39,10 @@ from ..machine import device_of, keep_freed_memory, set_threads
 from ..run import briefly_native
 from ..setup import sizes_of
 from .build import load_capture_target
-from .cache import SPLITS, CaptureKey, CaptureShard, rows_digest
+from .cache import SPLITS, CaptureKey, CaptureShard, plan_shards, rows_digest
 from .config import CaptureRequest
 from .online import OnlineCapture
-from .server import server_capture
+from .server import ServerCapture
 from .writer import (
     PLAN,
     CaptureJob,
@@ -51,8 +51,6 @@ from .writer import (
     finished_shards,
     free_bytes,
     gigabytes,
-    my_shards,
-    plan_capture,
     prepare_folder,
     shard_rows,
     write_shard,
@@ -110,7 +108,7 @@ def run_capture(
         if leads:
             prepare_folder(job, overwrite=overwrite)
             done = finished_shards(job)
-            todo = [shard for shard in my_shards(job.shards, part) if shard not in done]
+            todo = [shard for shard in job.shards[part[0] - 1 :: part[1]] if shard not in done]
             _announce(job, todo, None if options.yes else confirm)
         else:
             todo = []
@@ -181,7 +179,8 @@ def _job(
         target_dtype=target_dtype,
         rows={split: rows_digest(packed) for split, packed in rows.items()},
     )
-    return plan_capture(output, key, rows, options.shard_mb * 10**6), tokenizer
+    shards = plan_shards(rows, key.token_bytes, options.shard_mb * 10**6)
+    return CaptureJob(output, key, rows, shards), tokenizer
 
 
 def _announce(job: CaptureJob, todo: list[CaptureShard], confirm: Callable[[str], None] | None) -> None:
@@ -223,7 +222,7 @@ def _from_server(
     settings: TrainConfig, job: CaptureJob, todo: list[CaptureShard], target: TargetHead, owner: str
 ) -> None:
     assert settings.capture.server is not None
-    source = server_capture(settings.capture.server, target, settings.target, job.key.target, job.rows, owner)
+    source = ServerCapture(settings.capture.server, target, settings.target, job.key.target, job.rows, owner)
     source.expect((shard.split, shard.first + row) for shard in todo for row in range(shard.rows))
     try:
         write_shards(job, todo, source, target)

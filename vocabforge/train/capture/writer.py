@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save
 
 from ...core.artifact import MANIFEST, check_output, write_artifact
 from ...core.errors import UsageError
-from ...core.files import atomic_write_json, disk_errors, fsync_path, read_json
+from ...core.files import atomic_write, atomic_write_json, disk_errors, read_json
 from ...core.journal import check_identity
 from ...core.lock import only_writer
 from ...core.progress import ProgressBar
@@ -39,7 +39,6 @@ from .cache import (
     CaptureKey,
     CaptureShard,
     check_finite,
-    plan_shards,
     row_lengths,
     shard_tensors,
 )
@@ -102,13 +101,6 @@ class CaptureJob:
         return sum(s.tokens * self.key.token_bytes for s in (self.shards if shards is None else shards))
 
 
-def plan_capture(
-    output: Path, key: CaptureKey, rows: Mapping[str, PackedRows], shard_bytes: int
-) -> CaptureJob:
-    """Split the rows into shards."""
-    return CaptureJob(output, key, rows, plan_shards(rows, key.token_bytes, shard_bytes))
-
-
 def prepare_folder(job: CaptureJob, *, overwrite: bool) -> None:
     """Create ``OUTPUT.partial``, or check that an existing one has the same plan.
 
@@ -128,11 +120,6 @@ def prepare_folder(job: CaptureJob, *, overwrite: bool) -> None:
 def finished_shards(job: CaptureJob) -> list[CaptureShard]:
     """Return the shards that any process has finished in ``OUTPUT.partial``."""
     return [shard for shard in job.shards if (job.partial / shard.file).is_file()]
-
-
-def my_shards(shards: Sequence[CaptureShard], part: tuple[int, int]) -> list[CaptureShard]:
-    """Return every n-th shard, starting at index i - 1, for ``part`` = (i, n)."""
-    return list(shards[part[0] - 1 :: part[1]])
 
 
 def write_shards(
@@ -191,7 +178,8 @@ def write_shard(
     if writes:
         facts = LogitFacts.of(tensors["hidden"], target.head_weight, target.transform)
         tensors |= {"best": facts.best.to("cpu", torch.int32), "log_sum": facts.log_sum.cpu()}
-        _save(job.partial / shard.file, tensors)
+        # Without metadata, whose order safetensors randomises: equal tensors give equal files.
+        atomic_write(job.partial / shard.file, save({k: t.contiguous() for k, t in tensors.items()}))
 
 
 def _batches(
@@ -219,18 +207,6 @@ def _check_shard(job: CaptureJob, shard: CaptureShard, tensors: Mapping[str, tor
             remedy="try capture.dtype=float32 or --store-dtype bfloat16 (float16 overflows at 65,504), or "
             "remove this row from the data",
         )
-
-
-def _save(file: Path, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Save without metadata, whose order safetensors randomises: equal tensors give equal files."""
-    temporary = file.with_name(f".{file.name}.tmp-{os.getpid()}")
-    with disk_errors(file):
-        try:
-            save_file({name: t.contiguous() for name, t in tensors.items()}, temporary)
-            fsync_path(temporary)
-            os.replace(temporary, file)
-        finally:
-            temporary.unlink(missing_ok=True)
 
 
 def finish(job: CaptureJob, meta: Mapping[str, Any], config: Mapping[str, Any], *, overwrite: bool) -> bool:
