@@ -123,10 +123,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _send(self, file: BinaryIO, digest: str) -> None:
         size = os.fstat(file.fileno()).st_size
         asked = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
-        first = int(asked[1]) if asked else 0
-        if first >= size:
-            self._reply(416, f"the file has {size} bytes")
-            return
+        first = min(int(asked[1]), size) if asked else 0
         self.send_response(206 if asked else 200)
         if asked:
             self.send_header("Content-Range", f"bytes {first}-{size - 1}/{size}")
