@@ -52,13 +52,18 @@ def _ray() -> Iterator[None]:
     ray.shutdown()
 
 
+def parent(process: int) -> int:
+    return int(Path(f"/proc/{process}/stat").read_text("utf-8").rpartition(")")[2].split()[1])
+
+
 def workers() -> list[int]:
-    """The processes of the running command's workers."""
+    """The processes of the running command's workers: grandchildren, for other tests may have clusters too."""
     found = []
     for file in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            if file.read_bytes().startswith(b"ray::_Worker"):
-                found.append(int(file.parent.name))
+            process = int(file.parent.name)
+            if file.read_bytes().startswith(b"ray::_Worker") and parent(parent(process)) == os.getpid():
+                found.append(process)
         except OSError:  # it has just ended
             continue
     return found
