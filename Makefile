@@ -84,7 +84,7 @@ smollm2-study: $(STAMP)
 	  --input $(subst $(comma), ,$(TEXTS))
 	$(BIN)/vocabforge select-vocab --counts $(SMOLLM2)/text-counts --target "$(SMOLLM2_TARGET)" --size 4096,8192,16384 \
 	  --fill lowest-id --overwrite --output $(SMOLLM2)/vocabs/fr
-	$(BIN)/vocabforge select-vocab --counts $(SMOLLM2)/counts --target "$(SMOLLM2_TARGET)" --size 1024,2048,4096 \
+	$(BIN)/vocabforge select-vocab --counts $(SMOLLM2)/counts --target "$(SMOLLM2_TARGET)" --size 64,256,1024,2048,4096 \
 	  --overwrite --output $(SMOLLM2)/vocabs/trim
 	$(BIN)/vocabforge select-vocab --counts $(SMOLLM2)/counts --target "$(SMOLLM2_TARGET)" --schedule decay --k-max 8192 \
 	  --k-min 2048 --steps 4 --overwrite --output $(SMOLLM2)/vocabs/pa-fr
