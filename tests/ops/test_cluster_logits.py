@@ -121,27 +121,6 @@ def test_emulated_kernels_give_the_same_bits_in_any_order_and_company(
     assert torch.equal(found[1], found[2])
 
 
-@pytest.mark.gpu
-def test_cuda_graph_follows_what_is_opened(native_cuda: None) -> None:
-    """One captured graph, replayed for clusters that change: nothing on the host depends on them."""
-    hidden, weight, offsets, opened = moved(inputs(LARGE, 10, 512, torch.bfloat16, share=0.1), "cuda")
-    most = tiles_bound(LARGE, 256)
-    given = (hidden, weight, offsets, opened)
-    cluster_logits(*given, most_tiles=most, backend="native")  # the library is loaded before the capture
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        got = cluster_logits(*given, most_tiles=most, backend="native")
-    for seed in (1, 2, 3):
-        for one, fresh in zip(
-            (hidden, opened), (hidden + seed, torch.rand_like(hidden[:, :256]) < 0.05 * seed)
-        ):
-            one.copy_(fresh)
-        for one in got:
-            one.fill_(77)
-        graph.replay()
-        assert_same(got, cluster_logits(*given, most_tiles=most, backend="reference"))
-
-
 def agree(
     clusters: str,
     rows: int,

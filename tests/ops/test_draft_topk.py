@@ -114,24 +114,6 @@ def test_a_known_answer() -> None:
     )
 
 
-@pytest.mark.proof
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("dtype", FLOATS)
-def test_emulated_kernel_sorts_everything(
-    emulated: Callable[[str], None], schedule: int, kind: str, dtype: torch.dtype
-) -> None:
-    emulated("draft_topk")
-    stream = torch.Generator().manual_seed(schedule)
-    shapes = [(64, 40, 64), (7, 9000, 10), (1, 10_000, 64)]
-    shapes += [
-        (int(torch.randint(1, 9, (), generator=stream)), columns, 64) for columns in (3, 65, 2047, 4096)
-    ]
-    for seed, (rows, columns, most) in enumerate(shapes):
-        k = int(torch.randint(1, most + 1, (), generator=stream))
-        case = random_case(schedule * 50 + seed, rows, columns, k, dtype, kind)
-        assert_right(case, case.ask("emulated"))
-
-
 def odd_cases() -> list[Case]:
     """Rows that a kernel could stumble over."""
     equal = torch.zeros(2, 2600)

@@ -163,34 +163,6 @@ def test_more_ties_than_shared_memory_keeps(emulated: Callable[[str], None]) -> 
     assert_exact(case, case.ask("emulated"))
 
 
-@pytest.mark.proof
-@pytest.mark.parametrize("fp8", [False, True])
-def test_emulated_kernels_sort_everything(emulated: Callable[[str], None], schedule: int, fp8: bool) -> None:
-    emulated("ranker_select")
-    stream = torch.Generator().manual_seed(schedule)
-    for number in range(8):
-        many = 9 if number % 4 else 65
-        rows, size = (int(torch.randint(1, most, (), generator=stream)) for most in (many, 2500))
-        k, rank = int(torch.randint(1, size + 1, (), generator=stream)), 16 * (1 + number % 5)
-        dtype = (torch.bfloat16, torch.float16)[number % 2]
-        case = whole(number, rows, size, rank, k, dtype, largest=1 + number % 4, fp8=fp8)
-        assert_exact(case, case.ask("emulated"))
-        case = noise(number, rows, size, rank, k, dtype, 10.0 ** (number % 7 - 3), fp8)
-        assert_best(case, case.ask("emulated"))
-
-
-@pytest.mark.proof
-def test_a_vocabulary_beyond_the_counters(
-    emulated: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One multiprocessor would count more than 16 bits hold: the product then runs in parts."""
-    emulated("ranker_select")
-    monkeypatch.setenv("VOCABFORGE_EMULATED_SMS", "1")
-    case = Case(torch.ones(1, 8).bfloat16(), torch.ones(70_000, 8).bfloat16(), 66_000)
-    case.vocab[69_000:] *= 2
-    assert_exact(case, case.ask("emulated"))
-
-
 def test_rows_in_8_bits() -> None:
     stream = torch.Generator().manual_seed(0)
     weight = torch.randn(40, 64, generator=stream) * 10.0 ** torch.linspace(-6, 6, 40)[:, None]

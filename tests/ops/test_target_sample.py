@@ -192,17 +192,6 @@ def test_emulated_kernels_on_odd_rows(emulated: Callable[[str], None]) -> None:
     agree(odd_rows(7), [SamplingParams(1.0, top_k=2, top_p=0.9)] * 6, "emulated")
 
 
-@pytest.mark.proof
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("kind", ["plain", "ties", "flat", "infinite"])
-@pytest.mark.parametrize("vocab", [7, 5000])
-def test_emulated_kernels_equal_the_reference_widely(
-    emulated: Callable[[str], None], schedule: int, vocab: int, kind: str, dtype: torch.dtype
-) -> None:
-    emulated("target_sample")
-    agree(logits_of(vocab, kind, len(TRANSFORMS), seed=schedule).to(dtype), TRANSFORMS, "emulated")
-
-
 def test_cpu_implementation_equals_the_reference(native_cpu: None) -> None:
     for vocab in (1, 7, 5000):
         for kind in ("plain", "ties", "flat", "infinite"):
@@ -225,12 +214,6 @@ def check_distribution(rows: int, backend: str) -> None:
 
 def test_draws_follow_the_distribution() -> None:
     check_distribution(20_000, "reference")
-
-
-@pytest.mark.proof
-def test_draws_of_the_emulated_kernel_follow_the_distribution(emulated: Callable[[str], None]) -> None:
-    emulated("target_sample")
-    check_distribution(500, "emulated")
 
 
 @pytest.mark.gpu

@@ -107,18 +107,6 @@ def test_reference_equals_torch_under_the_masks_of_decoding(count: int) -> None:
     assert torch.allclose(got, expected, atol=1e-5)
 
 
-def test_what_nobody_sees_may_hold_anything() -> None:
-    (q, keys, values, _, _), _ = Sizes(2, 2, 1, 16, 8, 1, dtype=torch.float32).make()
-    keys, values = keys.clone(), values.clone()
-    lengths, words = torch.tensor([3]), torch.tensor([[[0b01], [0b11]]])
-    clean = tree_attention(q, keys, values, lengths, words)
-    keys[:, :, 5:], values[:, :, 5:] = NAN, NAN
-    assert torch.equal(tree_attention(q, keys, values, lengths, words), clean)
-    one = tree_attention(q[:, :1], keys, values, lengths, words[:, :1])
-    assert torch.allclose(one, clean[:, :1], atol=1e-6)
-    assert not torch.allclose(tree_attention(q, keys, values, lengths, words.flip(1)), clean)
-
-
 def test_a_query_that_sees_nothing_gives_zeros() -> None:
     (q, keys, values, _, _), _ = Sizes(2, 2, 1, 16, 8, 1, dtype=torch.float32).make()
     out = tree_attention(q, keys, values, torch.tensor([0]), torch.tensor([[[0], [4]]]))
@@ -178,31 +166,6 @@ def test_emulated_kernels_on_random_problems(
         compare(any_sizes(rand, number), "emulated")
 
 
-@pytest.mark.proof
-def test_emulated_kernels_on_many_random_problems(
-    emulated: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, schedule: int
-) -> None:
-    emulated("tree_attention")
-    rand = random.Random(schedule)
-    for number in range(300):
-        monkeypatch.setenv("VOCABFORGE_EMULATED_SMS", str(rand.choice([1, 2, 7, 30, 132])))
-        compare(any_sizes(rand, number), "emulated")
-
-
-def test_the_schedule_changes_no_bit(
-    emulated: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    emulated("tree_attention")
-    monkeypatch.setenv("VOCABFORGE_EMULATED_SMS", "6")
-    for sizes in (Sizes(1, 4, size=64, window=40), Sizes(10, 4, size=80), Sizes(40, 4, size=64)):
-        given, options = sizes.make()
-        results = []
-        for seed in ("1", "2", "3", "4"):
-            monkeypatch.setenv("VOCABFORGE_EMULATOR_SEED", seed)
-            results.append(tree_attention(*given, **options, backend="emulated"))
-        assert all(torch.equal(one, results[0]) for one in results)
-
-
 @pytest.mark.parametrize("lengths", [(0, 0), (-5, 300), (40, 199), (200, 64)])
 def test_lengths_at_the_borders(
     emulated: Callable[[str], None], native_cpu: None, lengths: tuple[int, int]
@@ -259,25 +222,3 @@ def test_cuda_kernels_equal_the_reference(native_cuda: None, size: int) -> None:
             compare(Sizes(queries, 2 * group, 2, size, 1500, 2, 2, seed=size, dtype=dtype), "native", "cuda")
             window = Sizes(queries, 2 * group, 2, size, 700, 2, 2, 333, seed=size, dtype=dtype)
             compare(window, "native", "cuda")
-
-
-@pytest.mark.gpu
-def test_one_cuda_graph_serves_all_lengths(native_cuda: None) -> None:
-    """Captured once; bits equal a plain call's at every length, and a call repeats its bits."""
-    for queries in (1, 10, 60):
-        given, _ = Sizes(queries, 32, 8, 128, 5000, 1, lengths=(4000,)).make("cuda")
-        tree_attention(*given, backend="native")
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            out = tree_attention(*given, backend="native")
-        for length in (0, 1, 63, 1024, 4936):
-            given[3].fill_(length)
-            out.fill_(NAN)
-            graph.replay()
-            first = out.clone()
-            graph.replay()
-            assert torch.equal(first, out)
-            assert torch.equal(first, tree_attention(*given, backend="native"))
-            expected = tree_attention(*given, backend="reference")
-            assert float((first.float() - expected.float()).norm() / expected.float().norm()) < 8e-3

@@ -4,7 +4,7 @@ everywhere."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from itertools import product
 from typing import Any
@@ -177,16 +177,6 @@ def repeated(rows: int) -> tuple[dict[str, Any], dict[int, float]]:
 def test_draws_follow_the_distribution() -> None:
     many, distribution = repeated(20_000)
     assert p_value(Counter(tree_verify_point(**many).numbers[:, 2].tolist()), distribution) > 1e-4
-
-
-@pytest.mark.proof
-def test_draws_of_the_emulated_kernel_follow_the_distribution(emulated: Callable[[str], None]) -> None:
-    emulated("tree_verify_point")
-    many, distribution = repeated(1000)
-    assert (
-        p_value(Counter(tree_verify_point(**many, backend="emulated").numbers[:, 2].tolist()), distribution)
-        > 1e-4
-    )
 
 
 CASES = [
