@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import command
 import decoding
 import pytest
 import torch
@@ -161,23 +160,6 @@ def test_loads_are_measured_side_by_side(place: Path) -> None:
             assert list(row["cycles"]) == ["4 drafts"]
             assert (row["theirs"] is None) == (count == 3)
     assert "4 drafts 100%" in rendered(shown(result))
-
-
-def test_without_a_rival_transformers_is_not_loaded(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoding, "TheirModels", None)
-    (row,) = measured(place, "rival=false")["methods"]
-    assert (row["theirs"], row["tried"], row["ours"]["equal"]) == (None, [], 2)
-
-
-def test_each_round_begins_with_another_side() -> None:
-    order: list[str] = []
-
-    def side(name: str) -> Any:
-        return lambda: order.append(name) or 1.0
-
-    found = command.take_turns("x", {name: side(name) for name in "abc"}, 3)
-    assert "".join(order) == "abcbcacab"
-    assert found == {name: [1.0] * 3 for name in "abc"}
 
 
 @pytest.mark.parametrize(

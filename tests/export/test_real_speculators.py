@@ -23,7 +23,8 @@ from vocabforge.layouts.registry import load_drafter
 from vocabforge.models.kv_cache import CacheView, causal_mask
 
 pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("speculators") is None, reason="the speculators library is not installed"
+    importlib.util.find_spec("speculators") is None,
+    reason="speculators is not installed (make test-speculators)",
 )
 STEPS = 4
 

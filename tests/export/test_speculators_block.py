@@ -120,7 +120,8 @@ def test_a_missing_and_an_unknown_tensor_are_refused(folder: Path, tmp_path: Pat
 
 
 needs_library = pytest.mark.skipif(
-    importlib.util.find_spec("speculators") is None, reason="the speculators library is not installed"
+    importlib.util.find_spec("speculators") is None,
+    reason="speculators is not installed (make test-speculators)",
 )
 
 

@@ -6,7 +6,6 @@ import json
 
 import pytest
 import torch
-from rich.console import Console
 
 from tests.worlds import tiny_drafter, tiny_target
 from vocabforge.models.heads.registry import (
@@ -20,8 +19,8 @@ from vocabforge.models.heads.scorer import LowRankScorer
 from vocabforge.models.target.hf import HFTarget
 from vocabforge.train.capture.online import CapturedBatch, OnlineCapture, RowBatch
 from vocabforge.train.heads import report as module
-from vocabforge.train.heads.report import head_report, report_table
-from vocabforge.train.heads.states import average_precision, best_columns, drafting_rows, labels_of
+from vocabforge.train.heads.report import head_report
+from vocabforge.train.heads.states import drafting_rows
 from vocabforge.train.metrics import expected_accepted_length
 from vocabforge.train.ttt import shift_left
 
@@ -169,31 +168,3 @@ def test_conditional_acceptance_asks_for_hits_at_all_earlier_steps(setup, monkey
     found = [step["conditional"] for step in report["heads"]["full"]["steps"]]
     assert min(hits for _, hits in chained) > 3, "the test needs chains"
     assert found == pytest.approx([hits / rows for rows, hits in chained])
-
-
-def test_average_precision_of_the_router_is_against_the_full_heads_best_tokens(setup) -> None:
-    target, drafters, batches = setup
-    drafter, head = drafters["whole"], make_heads(drafters["whole"])["router"]
-    report = head_report(drafter, target, {"router": head}, batches, STEPS, top_n=4)
-    found, rows_of = 0.0, 0
-    for batch in batches:
-        rows = next(iter(drafting_rows(drafter, batch, STEPS)))
-        logits = rows.hidden @ drafter.head_weight.T
-        labels = labels_of(best_columns(logits[:, : VOCAB - 2], 4), head.router.assignment, 8)
-        found += float(average_precision(head.cluster_scores(rows.state), labels).sum())
-        rows_of += len(labels)
-    step = report["heads"]["router"]["steps"][0]
-    assert step["average_precision"] == pytest.approx(found / rows_of, abs=1e-6)
-
-
-def test_tables_fit_80_columns(setup, capsys) -> None:
-    target, drafters, batches = setup
-    heads = make_heads(drafters["whole"])
-    report = head_report(drafters["whole"], target, heads, batches, STEPS)
-    console = Console(width=80, record=True)
-    console.print(report_table(report))
-    text = console.export_text()
-    assert "…" not in text
-    for name, entry in report["heads"].items():
-        assert name in text
-        assert f"{entry['overall']['argmax_recall']:.1%}" in text

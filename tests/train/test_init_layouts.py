@@ -12,8 +12,7 @@ from safetensors.torch import load_file
 
 from tests.cli.cli_support import invoke
 from tests.decode.drafting import make_drafter
-from tests.train.run_support import curve, write_config
-from tests.train.test_distributed import fork
+from tests.train.run_support import write_config
 from vocabforge.core.artifact import MANIFEST
 from vocabforge.core.journal import read_jsonl_log
 from vocabforge.layouts.importing import folder_digest, import_drafter, is_native
@@ -138,15 +137,6 @@ def test_a_run_goes_on_only_with_the_drafter_that_it_started_from(place: Path, t
     assert native_sizes(place / "resumed" / "drafter").norm_output is False
 
 
-def test_fresh_removes_a_converted_drafter_that_is_not_used(place: Path, tmp_path: Path) -> None:
-    folder = written(place, tmp_path / "sglang-eagle3", "sglang-eagle3")
-    config = config_of(place, "left", folder)
-    assert invoke("train-drafter", "--config", config).exit_code == 0
-    assert (place / "left" / "init").is_dir()
-    assert invoke("train-drafter", "--config", config, "drafter.init=null", "--fresh").exit_code == 0
-    assert not (place / "left" / "init").exists()
-
-
 def test_capture_takes_the_layers_of_such_a_drafter(place: Path, tmp_path: Path) -> None:
     folder = written(place, tmp_path / "sglang-eagle3", "sglang-eagle3")
     body = json.loads((folder / "config.json").read_text())
@@ -159,16 +149,6 @@ def test_capture_takes_the_layers_of_such_a_drafter(place: Path, tmp_path: Path)
     assert "[0, 1, 3]" in str(json.loads((tmp_path / "cache" / MANIFEST).read_text())["meta"])
     trained = invoke("train-drafter", "--config", config, f"capture.cache={tmp_path / 'cache'}")
     assert trained.exit_code == 0, trained.output
-
-
-@pytest.mark.proof
-def test_two_processes_start_from_what_the_first_converted(place: Path, tmp_path: Path) -> None:
-    folder = written(place, tmp_path / "sglang-eagle3", "sglang-eagle3")
-    assert invoke("train-drafter", "--config", config_of(place, "one", folder)).exit_code == 0
-    done = fork(place, "cpu_two", "train-drafter", "--config", str(config_of(place, "two", folder)))
-    assert done.returncode == 0, done.stderr[-4000:]
-    assert done.stderr.count("Converted the drafter") == 1
-    assert curve(place / "two") == pytest.approx(curve(place / "one"), rel=1e-5)
 
 
 def test_a_drafter_of_another_kind_is_refused(place: Path, tmp_path: Path) -> None:

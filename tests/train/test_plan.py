@@ -198,15 +198,3 @@ def test_a_target_is_counted_by_its_headers(tmp_path: Path, capsys: pytest.Captu
     assert found == (96, 80)
     save_file({**tensors, "packed": torch.zeros(4, dtype=torch.uint8)}, tmp_path / "model.safetensors")
     assert count_target(tmp_path) is None
-
-
-def test_own_lm_heads_are_no_blocks(place: Path) -> None:
-    """Medusa heads with own LM heads cost their blocks once, and one LM head a draft step."""
-    section = {"kind": "medusa", "medusa_heads": 3, "head": "own"}
-    shared, own = (
-        planned(place, drafter={**section, "medusa_own_heads": on}, ttt={"steps": 3}) for on in (False, True)
-    )
-    assert own["flop_a_token"] == shared["flop_a_token"]
-    more = own["drafter"]["trained_parameters"] - shared["drafter"]["trained_parameters"]
-    assert more > 0
-    assert more % 2 == 0

@@ -122,21 +122,6 @@ def test_rankings_score_as_in_scikit_learn() -> None:
     assert float(average_precision(scores, labels).mean()) == pytest.approx(theirs)
 
 
-def test_average_precision_by_hand_and_against_its_definition() -> None:
-    scores = torch.tensor([[0.9, 0.1, 0.5, 0.5], [1.0, 2.0, 3.0, 4.0], [1.0, 0.0, 0.0, 0.0]])
-    labels = torch.tensor([[True, False, False, True], [False] * 4, [True, False, False, False]])
-    found = average_precision(scores, labels)
-    torch.testing.assert_close(found, torch.tensor([(1 + 2 / 3) / 2, 0.0, 1.0]))
-    torch.manual_seed(2)
-    scores, labels = torch.randn(20, 9), torch.rand(20, 9) > 0.5
-    labels[:, 0] = True
-    for row in range(20):
-        order = sorted(range(9), key=lambda m: -float(scores[row, m]))
-        at = [place for place, m in enumerate(order) if labels[row, m]]
-        expected = sum((hit + 1) / (place + 1) for hit, place in enumerate(at)) / len(at)
-        assert abs(float(average_precision(scores, labels)[row]) - expected) < 1e-6
-
-
 @torch.no_grad()
 def test_states_are_what_the_unroll_feeds_at_every_step(place: Path) -> None:
     run = trainer(place, "states")

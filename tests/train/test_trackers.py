@@ -140,7 +140,6 @@ def events(folder: Path) -> Iterator[Any]:
 
 
 def test_tensorboard_shows_one_value_a_step_after_a_crash(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboardX")
     run_steps(tmp_path, "tensorboard", 0, 7)
     run_steps(tmp_path, "tensorboard", 5, 9)
     shown: dict[str, dict[int, int]] = {}

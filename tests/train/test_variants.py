@@ -34,18 +34,16 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "dflash": {"drafter": {"kind": "dflash", **BLOCK}, "ttt": {"anchors": 6}},
     "dspark": {
         "drafter": {"kind": "dspark", **BLOCK, "markov_rank": 4, "head": "own"},
-        "ttt": {"anchors": 6},
+        "ttt": {"anchors": 6, "loss": {"ce": 0.1, "tv": 1.8}, "weighting": "d-pace"},
         "memory": {"checkpointing": True, "loss": "fused", "chunk_mb": 8},
     },
-    "dspark-losses": {
-        "drafter": {"kind": "dspark", **BLOCK, "markov_rank": 4},
-        "ttt": {"anchors": 6, "loss": {"ce": 0.1, "tv": 1.8}, "weighting": "d-pace"},
-    },
-    "lk": {"ttt": {"steps": 3, "loss": "lk"}, "memory": {"loss": "fused", "chunk_mb": 32}},
     "eagle1": {"drafter": {"kind": "eagle1"}, "ttt": {"steps": 1}},
     "hass": {"drafter": {"kind": "eagle1", "fc_bias": True}, "ttt": {"steps": 3, "feature_noise": 0.0}},
-    "medusa": {"drafter": {"kind": "medusa", "medusa_heads": 2}, "ttt": {"steps": 2}},
-    "eagle3.1": {"drafter": {"num_layers": 2, "fc_norm": True, "norm_output": True}},
+    "eagle3.1": {
+        "drafter": {"num_layers": 2, "fc_norm": True, "norm_output": True},
+        "optim": MUON,
+        "heads": {"ranker": {"shortlist": 16}, "low_rank": {"weight": 0.5, "init": "random"}},
+    },
     "medusa-own": {
         "drafter": {
             "kind": "medusa",
@@ -67,10 +65,13 @@ VARIANTS: dict[str, dict[str, Any]] = {
         },
         "run": {"mixed_precision": "bf16"},
     },
-    "muon": {"optim": MUON, "heads": {"ranker": {"shortlist": 16}}},
-    "muon-fused": {"optim": {**MUON, "fused": True}, "heads": {"ranker": {"shortlist": 16}}},
+    "lk, muon": {
+        "ttt": {"steps": 3, "loss": "lk"},
+        "memory": {"loss": "fused", "chunk_mb": 32},
+        "optim": {**MUON, "fused": True},
+        "heads": {"ranker": {"shortlist": 16}},
+    },
     "router": {"heads": {"router": {"top_n": 3}}, "ttt": {"steps": 3, "decay": 0.7}},
-    "heads": {"heads": {"ranker": {"shortlist": 16}, "low_rank": {"weight": 0.5, "init": "random"}}},
 }
 
 
