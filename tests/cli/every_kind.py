@@ -114,7 +114,7 @@ def make_coverage(path: Path, folder: Path) -> None:
     results = measure_coverage(counted, [], {"small": load_subset(folder / "subset")})
     meta = {"fingerprint": results["fingerprint"]}
     with write_artifact(path, "coverage", meta) as inside:
-        (inside / "coverage.json").write_text(json.dumps({**results, "facts": {"measured": "now"}}), "utf-8")
+        (inside / "coverage.json").write_text(json.dumps(results), "utf-8")
 
 
 def make_prepared(path: Path, tokenizer: Path) -> None:

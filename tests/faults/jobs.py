@@ -37,7 +37,6 @@ from vocabforge.models.target.hf import HFTarget
 VOLATILE = {
     "metrics.jsonl": ("time", "tokens_per_s", "seconds", "facts"),
     "evaluation": ("answer_id", "tstamp", "wall_time", "prefill_s", "decode_s", "timings"),
-    "coverage": ("created", "command", "measured"),
 }
 TRAINED = ("out/drafter", "out/best", "out/heads/*", "out/checkpoints/step-*", "out/metrics.jsonl")
 TRAINED += ("out/heldout_prompts.jsonl",)
@@ -164,8 +163,6 @@ def digest_of(path: Path) -> str:
     if artifact.kind == "evaluation":
         files = sorted(path.glob("*s/*.jsonl"))
         return _digest([[file.name, _rows(file, VOLATILE["evaluation"])] for file in files])
-    if artifact.kind == "coverage":
-        return _digest(_without(json.loads((path / "coverage.json").read_bytes()), VOLATILE["coverage"]))
     if (
         artifact.kind == "checkpoint"
     ):  # its third file has random streams that start anywhere and are not drawn from

@@ -236,7 +236,7 @@ def _coverage(artifact: Artifact, asked: InspectRequest) -> Content:
 
     results = read_json(artifact.file("coverage.json"), "results")
     lines = map(Text, summary_lines(results))
-    return results, [FactList(dict(results["facts"])), *coverage_tables(results), *lines]
+    return results, [*coverage_tables(results), *lines]
 
 
 # Kinds that are not listed contain weights, or nothing beside the manifest.

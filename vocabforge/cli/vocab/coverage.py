@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...core.config import ResultOptions, StrictModel, option
 from ...core.errors import UsageError
@@ -37,6 +36,7 @@ def coverage(asked: CoverageRequest, ending: ResultOptions) -> None:
     Example: `vocabforge coverage --counts counts/ --heldout test/ --vocab subsets/r32768 --output coverage/`
     """
     from ...core.artifact import check_output
+    from ...evaluate.reports.coverage import coverage_tables, summary_lines, write_coverage
     from ...evaluate.reports.coverage_data import measure_coverage
     from ...vocab.counts.mixtures import TablePart
 
@@ -46,11 +46,15 @@ def coverage(asked: CoverageRequest, ending: ResultOptions) -> None:
     results = measure_coverage(parts[0], parts[1:], vocabs, sizes=sizes_in("--size", asked.size, least=1))
     parents |= {f"heldout {part.name}": str(part.content_hash) for part in parts[1:]}
     parents["counts"] = str(parts[0].content_hash)
-    _write(results, asked.output, parents, overwrite=ending.overwrite)
+    write_coverage(results, asked.output, parents, overwrite=ending.overwrite)
     if ending.as_json:
         print_json(results)
-    else:
-        _print(results, asked.output)
+        return
+    for table in coverage_tables(results):
+        stdout_console().print(table)
+    for line in summary_lines(results):
+        print_line(line)
+    print_line(f"Plot: {asked.output / 'coverage.png'}")
 
 
 def _vocabs(given: tuple[str, ...]) -> tuple[dict[str, VocabSubset], dict[str, str]]:
@@ -67,40 +71,3 @@ def _vocabs(given: tuple[str, ...]) -> tuple[dict[str, VocabSubset], dict[str, s
         vocabs[name] = load_subset(path)
         parents[f"vocabulary {name}"] = open_artifact(path, verify=False).content_hash
     return vocabs, parents
-
-
-def _write(results: dict[str, Any], output: Path, parents: Mapping[str, str], *, overwrite: bool) -> None:
-    import shlex
-    import time
-
-    from ...core.artifact import write_artifact
-    from ...core.files import atomic_write, atomic_write_json
-    from ...core.provenance import command_line
-    from ...evaluate.reports.coverage import render_coverage
-
-    results["created"] = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
-    results["command"] = shlex.join(command_line())
-    results["facts"] = {f"{role} hash": digest[:16] for role, digest in parents.items()} | {
-        "tokenizer fingerprint": results["fingerprint"][:16],
-        "forced ids first": ", ".join(map(str, results["forced"])) or "none",
-        "measured": results["created"],
-    }
-    meta = {
-        "vocab_size": results["vocab_size"],
-        "fingerprint": results["fingerprint"],
-        "texts": [one["name"] for one in results["texts"]],
-        "sizes": results["sizes"],
-    }
-    with write_artifact(output, "coverage", meta, parents=parents, overwrite=overwrite) as folder:
-        atomic_write_json(folder / "coverage.json", results)
-        atomic_write(folder / "coverage.png", render_coverage(results))
-
-
-def _print(results: Mapping[str, Any], output: Path) -> None:
-    from ...evaluate.reports.coverage import coverage_tables, summary_lines
-
-    for table in coverage_tables(results):
-        stdout_console().print(table)
-    for line in summary_lines(results):
-        print_line(line)
-    print_line(f"Plot: {output / 'coverage.png'}")

@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from ...core.artifact import write_artifact
 from ...core.console import DataCell, DataTable
+from ...core.files import atomic_write, atomic_write_json
 from .coverage_data import HELD_OUT
 from .plots import Panel, Trace, render_png
 
 CoverageResults = Mapping[str, Any]
+
+
+def write_coverage(
+    results: CoverageResults, output: Path, parents: Mapping[str, str], *, overwrite: bool = False
+) -> None:
+    """Write the artefact: ``coverage.json`` and ``coverage.png``."""
+    names = [one["name"] for one in results["texts"]]
+    meta = {**{key: results[key] for key in ("vocab_size", "fingerprint", "sizes")}, "texts": names}
+    with write_artifact(output, "coverage", meta, parents=parents, overwrite=overwrite) as folder:
+        atomic_write_json(folder / "coverage.json", results)
+        atomic_write(folder / "coverage.png", render_coverage(results))
 
 
 def render_coverage(results: CoverageResults) -> bytes:
