@@ -169,29 +169,6 @@ def test_busy_and_confused_servers_are_asked_again(rows, tmp_path, monkeypatch):
     assert read(tmp_path / "calm") == read(tmp_path / "troubled")
 
 
-def test_a_server_that_dies_is_left_out(rows, tmp_path, monkeypatch):
-    fast(monkeypatch)
-    with FakeServer() as calm:
-        ok(ask(rows, tmp_path / "calm", calm))
-    dead = False
-
-    def dying(body):
-        nonlocal dead
-        dead = dead or len(doomed.bodies) > 4
-        return None if dead else (200, completion(body))
-
-    with FakeServer(dying) as doomed, FakeServer(delay=0.01) as sound:
-        monkeypatch.setattr(
-            "vocabforge.corpus.regenerate.server.ChatServer.alive",
-            lambda self: not (dead and self.url.startswith(doomed.url)),
-        )
-        done = ask(rows, tmp_path / "out", doomed, sound, concurrency=2, retries=2)
-        ok(done)
-    assert f"{doomed.url}/v1 is left out" in done.output
-    assert "1 of 2 servers left" in done.output
-    assert read(tmp_path / "out") == read(tmp_path / "calm")
-
-
 def test_all_dead_is_an_error_and_answers_are_kept(rows, tmp_path, monkeypatch):
     fast(monkeypatch)
     with FakeServer() as server:
