@@ -2,7 +2,7 @@
 
 The target answers the questions once, without drafts. Each method of a decoding recipe (the format of `vocabforge eval
 --recipe`) is then replayed along these answers, which gives the accepted lengths that decoding would reach: see
-replay/replay.py. A method costs seconds instead of a decoding run. The first method is the baseline.
+replay.py. A method costs seconds instead of a decoding run. The first method is the baseline.
 
 python recipes/study/study.py --recipe recipes/study/smollm2.yaml --benchmark spec-bench --output runs/study
 """
@@ -43,7 +43,6 @@ from vocabforge.models.target.fingerprint import target_fingerprint
 from vocabforge.vocab.counts.table import load_counts
 
 TEMPERATURES = (0.0, 1.0)
-SCORED_ROWS = 64  # hidden rows that are scored at once
 
 
 def main() -> None:
@@ -93,7 +92,6 @@ def main() -> None:
             answers,
             levels=asked.levels,
             width=asked.width,
-            rows=SCORED_ROWS,
             label=f"Replay, temperature {temperature:g}",
         )
         for name in recipe.methods:

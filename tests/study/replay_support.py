@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from replay.types import Continuation
+from replay import Continuation
 
 from tests.worlds import tiny_target
 from vocabforge.core.registry import resolve
@@ -26,7 +26,6 @@ from vocabforge.models.heads.router import Router
 from vocabforge.models.heads.scorer import LowRankScorer
 from vocabforge.models.lean.model import LeanModel, load_target
 from vocabforge.models.target.hf import HFTarget
-from vocabforge.train.capture.online import CapturedBatch, OnlineCapture, RowBatch
 
 VOCAB, HIDDEN, CLUSTERS, NEW = 97, 32, 11, 22
 STOP = 5  # seldom written
@@ -102,15 +101,6 @@ class World:
                 for number, prompt in enumerate(PROMPTS)
             ]
         )
-
-    def captured(self, text: tuple[int, ...]) -> CapturedBatch:
-        return capture(self.hf, torch.tensor([text]))
-
-
-def capture(target: HFTarget, ids: torch.Tensor) -> CapturedBatch:
-    ones = torch.ones_like(ids)
-    rows = RowBatch(ids, ones.bool(), ones, torch.arange(ids.shape[1]).expand(ids.shape))
-    return OnlineCapture(target, 0)(rows, [("train", row) for row in range(len(ids))])
 
 
 @cache

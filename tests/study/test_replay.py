@@ -1,37 +1,25 @@
-"""Replayed ranks against the engine itself, against training's unroll, and against the heads' own answers."""
+"""Replayed ranks against the engine itself; cycles against a plain walk."""
 
 from __future__ import annotations
 
 import math
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
+import replay as replaying
 import torch
-from replay.replay import Drafting, cycle_offsets, replay
-from replay.supports import SUPPORTS
-from replay.types import MISSED, Continuation, Replayed
-from replay.walk import walk
+from replay import MISSED, Continuation, Drafting, Replayed, accepted, cycle_offsets, replay, walk
 
-from tests.study.replay_support import HIDDEN, NEW, SUBSET, VOCAB, World, world
-from vocabforge.core.errors import MismatchError, UsageError
-from vocabforge.decode.trees.shapes import chain, default_shape, from_paths
-from vocabforge.models.heads.low_rank import LowRankHead
-from vocabforge.models.heads.registry import (
-    HEADS,
-    DraftHead,
-    DraftState,
-    HeadOptions,
-    base_of,
-    build_head,
-    exact_head,
-)
-from vocabforge.train.heads.states import drafting_rows
+from tests.study.replay_support import HIDDEN, NEW, SUBSET, VOCAB, world
+from vocabforge.core.errors import UsageError
+from vocabforge.decode.trees.shapes import TreeShape, chain, default_shape, from_paths
+from vocabforge.models.heads.registry import HEADS, DraftHead, HeadOptions, base_of, build_head, exact_head
 
 KINDS = sorted(HEADS)
 REDUCED = "reduced"
-SHARING = ("router", "ranker", "hybrid")
 LEVELS, WIDTH = 4, 4
 # The second tree has gaps in its ranks, and its deepest path is not that of best children.
 SHAPES = {
@@ -53,12 +41,21 @@ def heads() -> dict[str, DraftHead]:
     return {kind: world().head(kind) for kind in KINDS}
 
 
+def replayed_by(
+    drafter: Any, head: DraftHead, texts: Any, *, levels: int = LEVELS, width: int = WIDTH
+) -> Replayed:
+    one = Drafting(drafter, {"one": head})
+    return replay(world().lean, [one], texts, levels=levels, width=width)["one"]
+
+
 @cache
 def replayed(mode: str) -> dict[str, Replayed]:
     """All heads over the whole drafter, and the head of the reduced one, in blocks that cut through answers."""
     w = world()
     draftings = [Drafting(w.drafter, heads()), Drafting(w.reduced, {REDUCED: exact_head(w.reduced)})]
-    return replay(w.lean, draftings, answers(mode), levels=LEVELS, width=WIDTH, rows=7)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(replaying, "SCORED_ROWS", 7)
+        return replay(w.lean, draftings, answers(mode), levels=LEVELS, width=WIDTH)
 
 
 def asked(name: str) -> tuple[Any, Any]:
@@ -99,76 +96,29 @@ def test_these_comparisons_have_power(name: str) -> None:
     assert len({len(one.tokens) for one in answers("drawn")}) > 1
 
 
-def told_context(text: tuple[int, ...], size: int) -> torch.Tensor:
-    """The last ``size`` distinct tokens of a text, by their last places, padded."""
-    last = {token: place for place, token in enumerate(text)}
-    found = sorted(last, key=lambda token: -last[token])[:size]
-    return torch.tensor(found + [-1] * (size - len(found)))
-
-
-@pytest.mark.parametrize("name", [*KINDS, REDUCED])
-def test_ranks_and_counts_are_those_of_the_head_on_the_states_of_training(name: str) -> None:
-    """Every rank is the token's place in ``topk`` on the unroll of ``train``, every count that of ``scores``."""
-    w: World = world()
-    drafter, head = asked(name)
-    texts = answers("drawn")
-    expected = np.full_like(replayed("drawn")[name].ranks, MISSED)
-    scored: list[list[int]] = [[] for _ in range(LEVELS)]
-    for one, begin in zip(texts, cycle_offsets(texts)):
-        text, prompt = one.prompt + one.tokens, len(one.prompt)
-        alive = [True] * (len(one.tokens) - 1)
-        for part in drafting_rows(drafter, w.captured(text), LEVELS):
-            step = part.state.step
-            place = {int(column): at for at, column in enumerate(part.where[1])}
-            for i in range(len(one.tokens) - 1 - step):
-                if not alive[i]:
-                    continue
-                at = place[prompt - 1 + i]
-                row = slice(at, at + 1)
-                context = told_context(text[: prompt + i + 1], head.context_size or 1)[None]
-                state = DraftState(step, part.state.tokens[row], part.state.previous[row], 1, context)
-                ids = head.topk(part.hidden[row], WIDTH, state)[1][0].tolist()
-                scored[step].append(int(head.scores(part.hidden[row], WIDTH, state)[0].isfinite().sum()))
-                wanted = one.tokens[i + 1 + step]
-                alive[i] = wanted in ids
-                if alive[i]:
-                    expected[begin + i, step] = ids.index(wanted)
-    found = replayed("drawn")[name]
-    assert np.array_equal(found.ranks, expected)
-    if isinstance(head, LowRankHead):  # it has scores of its own
-        scored = [[0] * len(counts) for counts in scored]
-    assert len(scored[1]) > 3
-    for value, counts in zip(found.scored, scored, strict=True):
-        assert value == pytest.approx(np.mean(counts)) if counts else math.isnan(value)
-
-
-def test_blocks_and_levels_change_nothing() -> None:
-    w, texts = world(), answers("greedy")
-    for rows, levels in ((1, 2), (500, 6)):
-        found = replay(w.lean, [Drafting(w.drafter, heads())], texts, levels=levels, width=WIDTH, rows=rows)
-        for name in heads():
-            before, same = replayed("greedy")[name].ranks, min(levels, LEVELS)
-            assert np.array_equal(found[name].ranks[:, :same], before[:, :same])
+def check_against_the_engine(drafter: Any, head: DraftHead, shape: TreeShape, found: Replayed) -> None:
+    """Of the greedy answers."""
+    made = world().decode(drafter, head, shape)
+    expected = tuple(tuple(one.accept_lengths) for one in made)
+    assert walk(found.ranks, cycle_offsets(answers("greedy")), shape).lengths == expected
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "full"])
 def test_heads_over_a_reduced_drafter_are_those_of_its_rows(kind: str) -> None:
-    """Against the engine; ids that the drafter's head lacks are never proposed."""
+    """Ids that the drafter's head lacks are never proposed."""
     w, texts = world(), answers("greedy")
     head = w.head(kind, w.reduced)
-    found = replay(w.lean, [Drafting(w.reduced, {kind: head})], texts, levels=LEVELS, width=WIDTH, rows=16)
-    made = w.decode(w.reduced, head, SHAPES["tree"])
-    expected = tuple(tuple(one.accept_lengths) for one in made)
-    assert walk(found[kind].ranks, cycle_offsets(texts), SHAPES["tree"]).lengths == expected
+    found = replayed_by(w.reduced, head, texts)
+    check_against_the_engine(w.reduced, head, SHAPES["tree"], found)
     lacking = np.concatenate([~np.isin(one.tokens[1:], SUBSET) for one in texts])
     assert lacking.any()
-    assert (found[kind].ranks[lacking, 0] == MISSED).all()
+    assert (found.ranks[lacking, 0] == MISSED).all()
 
 
 @pytest.mark.parametrize("kind", ["ranker", "router", "context", "hybrid"])
 def test_shortlists_smaller_than_a_node_s_children_are_widened(kind: str) -> None:
     """One candidate, one cluster, one token of core: the engine asks for as many as the node has children."""
-    w, texts = world(), answers("greedy")
+    w = world()
     small = {
         "ranker": {"shortlist": 1},
         "router": {"budgets": (1,)},
@@ -177,57 +127,46 @@ def test_shortlists_smaller_than_a_node_s_children_are_widened(kind: str) -> Non
     }
     head = w.head(kind, **small[kind])
     wide = 12  # more than any cluster has
-    shape = from_paths([[rank] for rank in range(wide)])
-    found = replay(w.lean, [Drafting(w.drafter, {kind: head})], texts, levels=1, width=wide, rows=16)[kind]
-    made = w.decode(w.drafter, head, shape)
-    expected = tuple(tuple(one.accept_lengths) for one in made)
-    assert walk(found.ranks, cycle_offsets(texts), shape).lengths == expected
+    found = replayed_by(w.drafter, head, answers("greedy"), levels=1, width=wide)
+    check_against_the_engine(w.drafter, head, from_paths([[rank] for rank in range(wide)]), found)
     assert found.scored[0] >= wide
 
 
+def test_exact_logits_are_counted_by_step() -> None:
+    found = {name: one.scored for name, one in replayed("drawn").items()}
+    assert found["full"] == (VOCAB,) * LEVELS
+    assert found["static"] == (VOCAB,) * LEVELS
+    assert found[REDUCED][0] == len(SUBSET)
+    assert found["scheduled"] == (45, 30, 20, 20)
+    assert found["ranker"] == (9,) * LEVELS
+    assert found["hybrid"] == (18,) * LEVELS
+    assert found["low-rank"][0] == 0  # its scores are its own
+
+
 def test_answers_without_a_cycle_have_no_rows() -> None:
-    w = world()
+    full = heads()["full"]
     texts = [
         Continuation((1, 2), (3,)),
         Continuation((4,), ()),
         *answers("greedy")[:1],
         Continuation((5,), (6, 7)),
     ]
-    heads_ = {"full": heads()["full"]}
-    found = replay(w.lean, [Drafting(w.drafter, heads_)], texts, levels=LEVELS, width=WIDTH, rows=8)["full"]
+    found = replayed_by(world().drafter, full, texts)
     assert cycle_offsets(texts) == [0, 0, 0, NEW - 1, NEW]
     assert np.array_equal(found.ranks[:-1], replayed("greedy")["full"].ranks[: NEW - 1])
     lengths = walk(found.ranks, cycle_offsets(texts), SHAPES["chain"]).lengths
     assert (lengths[0], lengths[1], lengths[3]) == ((), (), (1,))
-    nothing = replay(w.lean, [Drafting(w.drafter, heads_)], texts[:2], levels=LEVELS, width=WIDTH, rows=8)[
-        "full"
-    ]
+    nothing = replayed_by(world().drafter, full, texts[:2])
     assert nothing.ranks.shape == (0, LEVELS)
     assert all(map(math.isnan, nothing.scored))
 
 
-def test_every_kind_of_head_can_be_replayed() -> None:
-    assert set(SUPPORTS) == set(HEADS)
-
-
-def test_what_cannot_be_replayed_is_refused() -> None:
-    w = world()
-
-    class Newcomer:
-        KIND, context_size = "newcomer", 0
-
-    def refused(
-        head: object, error: type[Exception], drafter: object = w.drafter, width: int = WIDTH
-    ) -> None:
-        one = Drafting(drafter, {"one": head})
-        with pytest.raises(error):
-            replay(w.lean, [one], answers("greedy"), levels=LEVELS, width=width, rows=8)
-
-    refused(Newcomer(), UsageError)
-    for kind in SHARING:
-        refused(w.head(kind, rows="shared"), UsageError)
-    refused(heads()["full"], MismatchError, drafter=w.reduced)
-    refused(heads()["full"], UsageError, width=MISSED)
+@pytest.mark.parametrize("kind", ["router", "ranker", "hybrid", None])
+def test_what_cannot_be_replayed_is_refused(kind: str | None) -> None:
+    """Rows that share a shortlist, and more ranks than are distinguished."""
+    head = world().head(kind, rows="shared") if kind else heads()["full"]
+    with pytest.raises(UsageError, match="share a shortlist" if kind else "too many ranks"):
+        replayed_by(world().drafter, head, answers("greedy"), width=WIDTH if kind else MISSED)
 
 
 def test_equal_logits_are_ranked_by_id() -> None:
@@ -243,7 +182,7 @@ def test_equal_logits_are_ranked_by_id() -> None:
         "ranker": build_head("ranker", base_of(drafter), _zero(w.module("ranker")), HeadOptions(shortlist=6)),
     }
     text = [Continuation((1, 2), (9, 20, 4, 3, 50, 9, 5, 90, 6, 1))]
-    found = replay(w.lean, [Drafting(drafter, heads_)], text, levels=1, width=30, rows=8)
+    found = replay(w.lean, [Drafting(drafter, heads_)], text, levels=1, width=30)
     first = {name: found[name].ranks[:, 0].tolist() for name in heads_}
     assert first["full"] == [20, 4, 3, MISSED, 9, 5, MISSED, 6, 1]
     # Widened to 30, so all five of its ids.
@@ -255,3 +194,72 @@ def _zero(module: torch.nn.Module) -> torch.nn.Module:
     for parameter in module.parameters():
         torch.nn.init.zeros_(parameter)
     return module
+
+
+def plain_walk(ranks: np.ndarray, offsets: list[int], shape: TreeShape) -> tuple[tuple[int, ...], ...]:
+    """One answer after the other, one cycle after the other."""
+    found = []
+    for begin, end in pairwise(offsets):
+        lengths, at = [], begin
+        while at < end:
+            row = tuple(ranks[at].tolist())
+            depth = max(len(path) for path in shape.paths if row[: len(path)] == path)
+            lengths.append(min(depth + 1, end - at))
+            at += lengths[-1]
+        found.append(tuple(lengths))
+    return tuple(found)
+
+
+def random_ranks(sizes: list[int], levels: int, seed: int) -> tuple[np.ndarray, list[int]]:
+    generator = np.random.default_rng(seed)
+    blocks = []
+    for size in sizes:
+        drawn = generator.choice([0, 0, 0, 1, 2, 3, MISSED], size=(size, levels)).astype(np.uint8)
+        drawn[np.logical_or.accumulate(drawn == MISSED, axis=1)] = MISSED
+        for row in range(size):
+            drawn[row, size - row :] = MISSED
+        blocks.append(drawn)
+    return np.concatenate(blocks), [0, *np.cumsum(sizes).tolist()]
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        chain(1),
+        chain(5),
+        default_shape(4, 4, 20),
+        from_paths([[1], [3], [1, 0], [1, 2], [1, 0, 0]]),
+        chain(9),
+    ],
+    ids=["one", "chain", "tree", "gaps", "too deep"],
+)
+def test_cycles_are_those_of_a_plain_walk(shape: TreeShape) -> None:
+    ranks, offsets = random_ranks([12, 0, 1, 40, 7, 0], 5, seed=1)
+    expected = plain_walk(ranks, offsets, shape)
+    found = walk(ranks, offsets, shape)
+    assert found.lengths == expected
+    assert found.committed.tolist() == [sum(one) for one in expected] == [12, 0, 1, 40, 7, 0]
+    assert found.cycles.tolist() == [len(one) for one in expected]
+    assert max(map(max, filter(None, expected))) > 1
+
+
+def test_a_walk_by_hand() -> None:
+    ranks = np.array(
+        [
+            [0, 1, MISSED],
+            [0, 0, 0],
+            [1, 0, MISSED],
+            [0, 0, MISSED],
+            [MISSED, MISSED, MISSED],
+            [0, MISSED, MISSED],
+        ],
+        np.uint8,
+    )
+    tree = from_paths([[0], [1], [0, 1], [0, 1, 0]])
+    assert accepted(ranks, tree).tolist() == [2, 1, 1, 1, 0, 1]
+    assert accepted(ranks, chain(2)).tolist() == [1, 2, 0, 2, 0, 1]
+    # Root 0 accepts two and goes on at 3, which accepts one and goes on at 5, which accepts the last token.
+    found = walk(ranks, [0, 6], tree)
+    assert found.lengths == ((3, 2, 1),)
+    # Both ends of the same rows: the answers do not run into each other.
+    assert walk(ranks, [0, 2, 6], chain(3)).lengths == ((2,), (1, 3))
