@@ -22,8 +22,6 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # nothing need be installed
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-import gpu_goals
-import gpu_parts
 import gpu_process
 import gpu_tests
 from bench import run as kernels
@@ -63,9 +61,7 @@ class Check:
         if name not in self.asked.parts:
             parts[name] = {"state": "left out"}
             return
-        seconds = self.left() - _RESERVE[name]
-        if not self.asked.sanitize:
-            seconds = min(seconds, _LIMITS[name])
+        seconds = min(self.left() - _RESERVE[name], _LIMITS[name])
         _say(f"{name}: up to {seconds:.0f} s")
         start = time.monotonic()
         try:
@@ -94,17 +90,13 @@ def build(seconds: float, folder: Path) -> Mapping[str, Any]:
 
 
 def run_tests(seconds: float, asked: argparse.Namespace, folder: Path) -> Mapping[str, Any]:
-    """Run the tests marked ``gpu``, optionally under a compute-sanitizer tool; see ``gpu_tests.py``.
+    """Run the tests marked ``gpu``; see ``gpu_tests.py``.
 
     At least one test must run: without a GPU all are skipped, which is a failure unless the device is a CPU.
     """
-    files = gpu_tests.gpu_files(asked.tests)
     limits = gpu_tests.TestLimits(all=seconds)
-    if asked.sanitize:
-        limits = replace(limits, test=seconds, file=seconds)
-        if not asked.tests:  # only the kernels' tests
-            files = [one for one in files if one.startswith("tests/ops/")]
-    return judged(gpu_tests.run_files(files, limits, folder / "tests", asked.sanitize), asked.device)
+    found = gpu_tests.run_files(gpu_tests.gpu_files(asked.tests), limits, folder / "tests")
+    return judged(found, asked.device)
 
 
 def judged(found: gpu_tests.Outcomes, device: str) -> dict[str, Any]:
@@ -125,7 +117,7 @@ def judged(found: gpu_tests.Outcomes, device: str) -> dict[str, Any]:
 
 
 def bench(seconds: float, asked: argparse.Namespace, folder: Path) -> Mapping[str, Any]:
-    """Run all benchmarks, each part in a separate process on a GPU."""
+    """Run all benchmarks, each part in a separate process."""
     options = replace(kernels.SMALL if asked.small else kernels.REAL, device=asked.device)
     asked_for: dict[str, Any] = {
         name: tuple(value) for name in ("rows", "ops", "shapes") if (value := getattr(asked, name))
@@ -133,9 +125,7 @@ def bench(seconds: float, asked: argparse.Namespace, folder: Path) -> Mapping[st
     options = replace(options, budget=seconds, only=asked.only, **asked_for)
 
     def run(part: str, options: Any) -> Any:
-        if asked.device == "cpu":
-            return kernels.in_process(part, options)
-        return gpu_parts.run_isolated(part, options, folder / "parts")
+        return gpu_process.run_isolated(part, options, folder / "parts")
 
     result = kernels.measure(options, tuple(asked.bench), run)
     failed = result["failed"]
@@ -162,8 +152,6 @@ def write(done: Mapping[str, Any], folder: Path) -> None:
             lines += ["", "  ```", *(f"  {line}" for line in part["problem"].splitlines()), "  ```", ""]
     result = report["parts"].get("bench", {}).get("result")
     text = markdown(result) if result else "\nNo benchmark ran.\n"
-    if result:
-        text += "\n".join(["", "## Goals", "", *gpu_goals.goals_table(result).markdown(), ""])
     atomic_write(folder / "gpu-check.md", "\n".join([*lines, "", text]))
 
 
@@ -181,9 +169,6 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--shapes", nargs="+", default=[], help="model shapes to measure [all]")
     parser.add_argument("--only", default="", metavar="TEXT", help="only figures whose name contains TEXT")
     parser.add_argument("--tests", nargs="+", default=[], help="test files [all with GPU tests]")
-    parser.add_argument(
-        "--sanitize", choices=gpu_tests.TOOLS, help="only build and test, under compute-sanitizer"
-    )
     parser.add_argument("--seconds", type=float, default=525.0, help="time limit for the whole run")
     parser.add_argument("--output", type=Path, default=ROOT / "runs" / "gpu-check")
     asked = parser.parse_args(arguments)
@@ -195,8 +180,6 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         choose_device(asked.device)
     except UsageError as error:
         parser.error(f"{error.message} ({asked.device}); --device cpu --small proves the code without a GPU")
-    if asked.sanitize:
-        asked.parts = [name for name in asked.parts if name != "bench"]
     asked.output = asked.output.resolve()
     return asked
 

@@ -1,6 +1,7 @@
-"""Processes on a machine with a GPU: what hangs, aborts or loses the device costs only what was running.
+"""Isolated processes for a machine with a GPU: a hang, an abort or a lost device costs only what was running.
 
-A process appends to a journal what it begins and what came of it; another process goes on behind that.
+A process appends what it begins and what came of it to a journal; the next process continues after that. ``python
+kernels/gpu_process.py PART JOURNAL OPTIONS`` measures a part of the benchmark in such a process.
 """
 
 from __future__ import annotations
@@ -10,37 +11,21 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+
+from bench.parts import NO_TIME, FigureJournal, KernelOptions, read_journal, run_part
+from bench.timing import DeviceCeilings
 
 ROOT = Path(__file__).resolve().parents[1]
 KILLED = 124  # exit code of a process whose time ran out
 _TAIL = 4000  # characters kept of a process's output
-
-
-def append(path: Path, **entry: Any) -> None:
-    """Append an entry as a JSON line: ``name`` and ``begun``, ``ended`` or a result."""
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(entry) + "\n")
-
-
-def read_journal(path: Path) -> tuple[dict[str, dict[str, Any]], str | None]:
-    """Return results by name, and the name that was begun and not ended, or None; a failure stays one."""
-    results: dict[str, dict[str, Any]] = {}
-    begun = None
-    for line in path.read_text("utf-8").splitlines() if path.is_file() else ():
-        try:
-            entry = json.loads(line)
-        except json.JSONDecodeError:  # truncated by a kill
-            continue
-        name = entry["name"]
-        if "begun" in entry or "ended" in entry:
-            begun = name if "begun" in entry else None
-        elif results.get(name, {}).get("outcome") != "failed":
-            results[name] = entry
-    return results, begun
+_MOST_STARTS = 8
+_GRACE = 15.0  # seconds beyond the budget, to finish a figure started in time
+# Timeout per figure in seconds, by part; includes building models.
+_HANGS = {"heads": 30.0, "ops": 30.0, "cycle": 90.0}
 
 
 def run(
@@ -85,3 +70,55 @@ def run(
                 process.wait()
     said = log.read_bytes()[start:].decode("utf-8", "replace").strip()[-_TAIL:]
     return (KILLED, f"{said}\nnot done after {seconds:.0f} s") if code is None else (code, said)
+
+
+def run_isolated(
+    part: str, options: KernelOptions, folder: Path, script: Path = Path(__file__)
+) -> FigureJournal:
+    """Measure a part in a separate process; if it dies, start another for the remaining figures.
+
+    Args:
+        part: key of ``PARTS``.
+        options: ``budget`` covers all processes together.
+        folder: receives the journal and the processes' output.
+        script: a process's program: ``PART JOURNAL OPTIONS``.
+
+    Returns:
+        Measured figures, and unmeasured figures with the reason.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    journal, settings, log = (folder / f"{part}.{end}" for end in ("jsonl", "json", "log"))
+    journal.unlink(missing_ok=True)
+    end = time.monotonic() + options.budget
+    for _ in range(_MOST_STARTS):
+        left = end - time.monotonic()
+        if left <= 0:
+            break
+        settings.write_text(json.dumps({**options.to_dict(), "budget": left, "began": time.time()}))
+        command = [sys.executable, str(script), part, str(journal), str(settings)]
+        code, said = run(command, left + _GRACE, log)
+        found = FigureJournal(path=journal)
+        if code == 0:
+            return found
+        at = read_journal(journal)[1]
+        found.leave(at or f"{part}: start", f"the process ended with {code}: {said[-600:]}")
+        if at is None:  # a restart would fail in the same way
+            break
+    FigureJournal(path=journal).leave(f"{part}: the rest", NO_TIME)
+    return FigureJournal(path=journal)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Measure a part in this process: ``PART JOURNAL OPTIONS``."""
+    part, journal, settings = arguments
+    values = json.loads(Path(settings).read_text())
+    passed = time.time() - values.pop("began")  # includes importing torch
+    values |= {name: tuple(values[name]) for name in ("shapes", "rows", "ops")}
+    ceilings = values["ceilings"] and DeviceCeilings(**values["ceilings"])
+    options = KernelOptions(**{**values, "ceilings": ceilings})
+    end = time.monotonic() + options.budget - passed
+    run_part(part, options, FigureJournal(end, Path(journal), _HANGS[part]))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,9 +1,8 @@
 """Run the tests marked ``gpu``, one process per file: a hang, an abort or a lost device fails only one test.
 
-If a process dies, its file is restarted after the test that was running. Failed tests run again with blocking
-launches, so the error names the kernel. In the processes this module is a plugin of pytest, which writes a journal of
-started and ended tests and stops the process if a test exceeds its limit or the device is lost: after an illegal
-address every later CUDA call fails.
+If a process dies, its file is restarted after the test that was running. In the processes this module is a plugin of
+pytest, which writes a journal of started and ended tests and stops the process if a test exceeds its limit or the
+device is lost: after an illegal address every later CUDA call fails.
 """
 
 from __future__ import annotations
@@ -21,17 +20,16 @@ from pathlib import Path
 from typing import Any
 
 import gpu_process
-from gpu_process import KILLED, ROOT, append, read_journal
+from bench.parts import append, read_journal
+from gpu_process import KILLED, ROOT
 
 JOURNAL, LIMIT = "VOCABFORGE_GPU_TESTS_JOURNAL", "VOCABFORGE_GPU_TESTS_LIMIT"
 LOST = 70  # exit code after a sticky CUDA error
-TOOLS = ("memcheck", "racecheck")
 _STICKY = ("CUDA error", "CUBLAS_STATUS_EXECUTION_FAILED", "device-side assert")
 _NOT_STICKY = ("out of memory", "invalid argument", "invalid configuration")
 # Folders in running order: ops before code that uses them, tests that compile with Inductor last.
 _ORDER = ("tests/ops/", "tests/models/", "tests/train/", "tests/decode/")
 _STARTS = 6  # maximum process starts per file
-_NOT_DONE = "not done after"
 _TAIL = 3000  # characters kept from a failure or a failed process's output
 
 
@@ -85,8 +83,7 @@ class Outcomes:
     """Results of the tests.
 
     Attributes:
-        tests: results by test: ``outcome``, ``seconds``, ``problem`` and, for a failed test, ``blocking``
-            (the result with blocking launches).
+        tests: results by test: ``outcome``, ``seconds`` and ``problem``.
         left: files and tests that did not run, with the reason.
     """
 
@@ -104,129 +101,76 @@ def gpu_files(named: Sequence[str]) -> list[str]:
     return sorted(marked, key=lambda one: next((place[s] for s in _ORDER if one.startswith(s)), len(_ORDER)))
 
 
-def run_files(
-    files: Sequence[str], limits: TestLimits, folder: Path, sanitize: str | None = None
-) -> Outcomes:
+def run_files(files: Sequence[str], limits: TestLimits, folder: Path) -> Outcomes:
     """Run the files' tests, print a line for each finished test, and write logs to ``folder``."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     end, outcomes = time.monotonic() + limits.all, Outcomes()
-    with ThreadPoolExecutor(1 if sanitize else limits.jobs) as pool:
-        for one in pool.map(lambda file: _run_file(file, limits, end, folder, sanitize), files):
+    with ThreadPoolExecutor(limits.jobs) as pool:
+        for one in pool.map(lambda file: _run_file(file, limits, end, folder), files):
             outcomes.tests |= one.tests
             outcomes.left |= one.left
     return outcomes
 
 
-def _run_file(file: str, limits: TestLimits, end: float, folder: Path, sanitize: str | None) -> Outcomes:
+def _run_file(file: str, limits: TestLimits, end: float, folder: Path) -> Outcomes:
     journal = folder / f"{file.removesuffix('.py').replace('/', '-')}.jsonl"
     found, end = Outcomes(), min(end, time.monotonic() + limits.file)
-    death: _Death | None = _Death(124, "no time left")
+    problem: str | None = "no time left"
     for _ in range(_STARTS):
         if (left := end - time.monotonic()) <= 0:
             break
         known = len(found.tests)
-        death = _process(file, journal, left, limits.test, sanitize=sanitize)
+        code, problem = _process(file, journal, left, limits.test)
         found.tests, at = read_journal(journal)
-        if death is None:
+        if problem is None:
             break
-        if death.code != LOST:  # otherwise the test reported the error
+        if code != LOST:  # otherwise the test reported the error
             name = at or f"{file}: between tests"
-            append(journal, name=name, outcome="failed", seconds=0.0, problem=death.text)
-            _say("failed", name, death.text.splitlines()[0])
+            append(journal, name=name, outcome="failed", seconds=0.0, problem=problem)
+            _say("failed", name, problem.splitlines()[0])
             found.tests = read_journal(journal)[0]
             if at is None and len(found.tests) == known + 1:  # a restart would fail in the same way
                 break
-    if death is not None:
-        found.left[file] = "the rest did not run: " + death.text.splitlines()[0]
-    failed = []
+    if problem is not None:
+        found.left[file] = "the rest did not run: " + problem.splitlines()[0]
     for name, one in list(found.tests.items()):
         missing = one["problem"].rpartition("ModuleNotFoundError: ")[2]
         if one.get("collected") is False and missing.startswith("No module named"):
             found.left[name] = missing.splitlines()[0]
             del found.tests[name]
-        elif one["outcome"] == "failed" and "::" in name and not one["problem"].startswith(_NOT_DONE):
-            failed.append(name)
-    if failed and not sanitize:
-        _again(file, failed, journal, max(end - time.monotonic(), limits.test), limits, found)
     return found
 
 
-def _again(
-    file: str, failed: Sequence[str], journal: Path, seconds: float, limits: TestLimits, found: Outcomes
-) -> None:
-    """Run failed tests again, each in a process with blocking launches."""
-    end = time.monotonic() + seconds
-    for number, name in enumerate(failed):
-        if (left := end - time.monotonic()) <= 0:
-            return
-        own = journal.with_suffix(f".blocking-{number}.jsonl")
-        test = f"{file}::{name.partition('::')[2]}"  # pytest picks the folder that its names are relative to
-        death = _process(test, own, left, limits.test, blocking=True)
-        one = read_journal(own)[0].get(name)
-        problem = one["problem"] if one else death.text if death else "it did not run"
-        outcome = one["outcome"] if one else "failed"
-        found.tests[name]["blocking"] = {"outcome": outcome, "problem": problem}
-
-
-@dataclass(frozen=True)
-class _Death:
-    code: int
-    text: str
-
-
-def _process(
-    chosen: str,
-    journal: Path,
-    seconds: float,
-    test_seconds: float,
-    *,
-    sanitize: str | None = None,
-    blocking: bool = False,
-) -> _Death | None:
-    """Run pytest on a file or, ``blocking``, silently on a test; return how it died, or None if it finished."""
+def _process(file: str, journal: Path, seconds: float, test_seconds: float) -> tuple[int, str | None]:
+    """Run pytest on a file; return its exit code and how it died, or None if it finished."""
     arguments = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider"]
-    arguments += ["-p", "gpu_tests", "--continue-on-collection-errors", chosen]
+    arguments += ["-p", "gpu_tests", "--continue-on-collection-errors", file]
     environment = {
         JOURNAL: str(journal),
-        LIMIT: str(seconds if sanitize else min(test_seconds, seconds)),
+        LIMIT: str(min(test_seconds, seconds)),
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # ignore plugins installed on a shared machine
-        **({"CUDA_LAUNCH_BLOCKING": "1"} if blocking else {}),
     }
-    if sanitize:
-        tool = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
-        arguments = [tool, "--tool", sanitize, "--error-exitcode", "99", *arguments]
-        if sanitize == "memcheck":
-            # torch's caching allocator hides out-of-bounds accesses; without it, graphs cannot be captured.
-            environment["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"
-            arguments += ["-k", "not graph and not capture"]
     said = len(read_journal(journal)[0])
 
     def report() -> None:
         nonlocal said
-        said = said if blocking else _report(journal, said)
+        ended = list(read_journal(journal)[0].values())
+        for one in ended[said:]:
+            _say(one["outcome"], one["name"], f"{one.get('seconds', 0.0):.1f} s")
+        said = len(ended)
 
     code, last = gpu_process.run(arguments, seconds, journal.with_suffix(".log"), environment, report)
     if code in (0, 1, 5) and read_journal(journal)[1] is None:  # the watchdog also exits with 1
-        return None
+        return code, None
     trace = journal.with_suffix(".trace")
     hung = trace.read_text("utf-8", "replace").strip() if trace.is_file() else ""
     trace.unlink(missing_ok=True)
     if code == KILLED:
-        return _Death(code, f"{_NOT_DONE} {seconds:.0f} s\n{last[-_TAIL:]}")
-    if code == 99 and sanitize:
-        return _Death(99, f"{sanitize} found errors\n{last[-_TAIL:]}")
+        return code, f"not done after {seconds:.0f} s\n{last[-_TAIL:]}"
     if hung:
-        return _Death(code, f"hung for {test_seconds:.0f} s\n{hung[:_TAIL]}")
-    return _Death(code, f"the process ended with {code}\n{last[-_TAIL:]}")
-
-
-def _report(journal: Path, said: int) -> int:
-    """Print tests that ended since the last report and return the total number of ended tests."""
-    ended = list(read_journal(journal)[0].values())
-    for one in ended[said:]:
-        _say(one["outcome"], one["name"], f"{one.get('seconds', 0.0):.1f} s")
-    return len(ended)
+        return code, f"hung for {test_seconds:.0f} s\n{hung[:_TAIL]}"
+    return code, f"the process ended with {code}\n{last[-_TAIL:]}"
 
 
 def _say(outcome: str, test: str, more: str) -> None:

@@ -49,7 +49,7 @@ class Pair:
     def proposer(self, setting: BenchHead) -> ModelProposer:
         """Create an EAGLE-3 proposer with a dynamic tree and this draft head."""
         random = generator(self.target.device, 7)
-        head, _, _ = build_setting(self.shape, setting, base_of(self.drafter), random)
+        head, _ = build_setting(self.shape, setting, base_of(self.drafter), random)
         tree = TreeSettings(self.shape.topk, self.shape.depth, self.shape.nodes)
         return ModelProposer(EagleBackend(self.drafter, "eagle3", "EAGLE-3"), head, DynamicPolicy(tree))
 

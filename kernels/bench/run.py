@@ -18,7 +18,7 @@ from vocabforge.core.provenance import git_revision, program_output
 from vocabforge.evaluate.run.environment import describe_environment
 from vocabforge.ops.backend import library_facts
 
-from .parts import NO_TIME, FigureJournal, KernelOptions, run_part
+from .parts import NO_TIME, FigureJournal, KernelOptions
 from .timing import measure_ceilings
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -69,16 +69,6 @@ SMALL = KernelOptions("cpu", ("small",), (1,), (), "auto", measure=0.001, budget
 SHARES = {"ops": 0.45, "heads": 0.35, "cycle": 0.2}
 
 Runner = Callable[[str, KernelOptions], FigureJournal]
-
-
-def in_process(part: str, options: KernelOptions) -> FigureJournal:
-    """Run a part in this process."""
-    journal = FigureJournal(deadline=time.monotonic() + options.budget)
-    try:
-        run_part(part, options, journal)
-    except Exception as error:  # noqa: BLE001 (keep the measured figures and run the other parts)
-        journal.leave(f"{part}: the rest", f"{type(error).__name__}: {error}")
-    return journal
 
 
 def measure(options: KernelOptions, parts: Sequence[str], run: Runner) -> dict[str, Any]:

@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
 import torch
-from bench import cycle as bench_cycle
 from bench.cases.heads import head_cost
-from bench.cases.types import LLAMA3_8B, QWEN3_8B, SMALL, ModelShape
-from bench.cycle import Pair, head_settings, lean_config, random_pair
-from bench.parts import NO_TIME, PARTS, FigureJournal, KernelOptions, run_part
-from bench.timing import DeviceCeilings
+from bench.cases.types import LLAMA3_8B, QWEN3_8B, ModelShape
+from bench.cycle import Pair, head_settings, lean_config
 
 from vocabforge.models.drafters.eagle3 import Eagle3Config, Eagle3Drafter
 from vocabforge.models.drafters.eagle_layers import MidLayer, RMSNorm
 from vocabforge.models.lean.model import LeanModel
-
-CPU = torch.device("cpu")
-TINY = dataclasses.replace(SMALL, prefix=16)
-
-
-@pytest.fixture(scope="module")
-def tiny() -> Pair:
-    return random_pair(TINY, CPU, torch.bfloat16)
 
 
 def on_paper(shape: ModelShape) -> Pair:
@@ -65,26 +53,3 @@ def test_a_cycle_reads_the_target_once_and_the_drafter_every_level() -> None:
     norms = extra - 6 * 2 * (layer + cached)
     assert 0 < norms < 6 * 2 * 5 * 4096
     assert head_cost(LLAMA3_8B, settings["ranker"])[0] == 2 * (256 * (128_256 + 4096) + 2048 * 4096)
-
-
-def test_plain_and_speculative_cycles_run(tiny: Pair) -> None:
-    for setting in (None, head_settings(TINY)[0]):
-        for capture in (None, bench_cycle.new_capture(CPU)):
-            times = bench_cycle.cycle_times(tiny, setting, 2, capture)
-            assert len(times) == 2
-            assert min(times) > 0
-
-
-def test_the_whole_cycle_is_one_pass(tiny: Pair) -> None:
-    capture = bench_cycle.new_capture(CPU)
-    bench_cycle.cycle_times(tiny, head_settings(TINY)[0], 1, capture)
-    assert [one.name for one in capture.done if "cycle" in one.name] == [f"cycle of {TINY.nodes} nodes"]
-
-
-def test_nothing_begins_after_the_deadline() -> None:
-    options = KernelOptions("cpu", ("small",), (1,), ceilings=DeviceCeilings(1e9, 1e9, 1e-6))
-    for part in PARTS:
-        journal = FigureJournal(deadline=0.0)
-        run_part(part, options, journal)
-        assert journal.rows == {}
-        assert set(journal.open.values()) == {NO_TIME}

@@ -12,19 +12,14 @@ KERNELS = Path(__file__).resolve().parents[2] / "kernels"
 
 
 @cache
-def load_script(name: str) -> ModuleType:
-    """``kernels/<name>.py``."""
+def load_build() -> ModuleType:
+    """``kernels/build.py``."""
     if str(KERNELS) not in sys.path:
         sys.path.append(str(KERNELS))  # as for a script that is run: they import each other
-    spec = importlib.util.spec_from_file_location(f"vocabforge_kernels_{name}", KERNELS / f"{name}.py")
+    spec = importlib.util.spec_from_file_location("vocabforge_kernels_build", KERNELS / "build.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
-
-
-def load_build() -> ModuleType:
-    """The build script."""
-    return load_script("build")

@@ -55,7 +55,7 @@ def test_an_op_stands_in_all_places(name: str) -> None:
     for backend in ('"native"',) if op.host else ('"emulated"', '"native"', "pytest.mark.gpu"):
         assert backend in text or "parity(" in text, f"no test of {name} with {backend}"
     if op.host:
-        return  # timed by recipes/bench/cpu_switches.py
+        return
     benched = {case.op for bench in OP_BENCHES for case in op_cases(bench, SMALL)}
     assert name in benched, "no row in OP_BENCHES with a case of it"
 

@@ -1,4 +1,4 @@
-"""What the CUDA compiler makes of the kernels: they compile, within the registers written down."""
+"""What the CUDA compiler makes of the kernels: they compile for every target, and no register is spilled."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ import subprocess
 
 import pytest
 
-from tests.ops.kernels_build import load_build, load_script
+from tests.ops.kernels_build import load_build
+
+_ENTRY = re.compile(r"Compiling entry function '(\S+)' for 'sm_(\w+)'")
+_STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 
 
 @pytest.fixture(scope="module")
 def architectures() -> list[str]:
     """What the library that is built here was compiled for: both targets, or those of ``make kernels ARCH=...``."""
-    facts = load_script("ptxas_table").FACTS
+    facts = load_build().NATIVE.with_suffix(".json")
     found: list[str] = json.loads(facts.read_text())["architectures"] if facts.is_file() else []
     if load_build().find_nvcc() is None or not found:
         pytest.skip("the CUDA sources are not compiled here: make kernels, which needs nvcc")
@@ -23,43 +26,28 @@ def architectures() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def compiled(architectures: list[str]) -> dict[str, dict[str, list[int]]]:
-    load_build().build()
-    table: dict[str, dict[str, list[int]]] = load_script("ptxas_table").resources()
-    return table
+def compiled(architectures: list[str]) -> dict[tuple[str, str], list[int]]:
+    """(kernel, architecture) -> bytes on the stack and spilled, as ptxas reports them."""
+    build, found = load_build(), {}
+    build.build()
+    for log in (build.BUILD / "native").glob("*_cu.log"):
+        kernel = ("", "")
+        for line in log.read_text().splitlines():
+            if entry := _ENTRY.search(line):
+                kernel = entry.groups()
+            elif frame := _STACK.search(line):
+                found[kernel] = [int(frame[1]), int(frame[2]) + int(frame[3])]
+    return found
 
 
-def test_every_kernel_compiles_for_every_target(
-    compiled: dict[str, dict[str, list[int]]], architectures: list[str]
+def test_every_kernel_compiles_for_every_target_and_nothing_spills(
+    compiled: dict[tuple[str, str], list[int]], architectures: list[str]
 ) -> None:
-    assert compiled
-    for name, targets in compiled.items():
-        assert sorted(targets) == sorted(architectures), name
-
-
-def test_nothing_spills(compiled: dict[str, dict[str, list[int]]]) -> None:
     """A spilled register or an array with an index known only at run time goes through memory."""
-    bad = {
-        f"{name} sm_{target}": numbers
-        for name, targets in compiled.items()
-        for target, numbers in targets.items()
-        if numbers[2] or numbers[3]
-    }
-    assert not bad
-
-
-def test_registers_and_shared_memory_are_those_of_the_table(
-    compiled: dict[str, dict[str, list[int]]],
-) -> None:
-    build = load_build()
-    table = json.loads(load_script("ptxas_table").TABLE.read_text())
-    if table["nvcc"] != build.nvcc_version(build.find_nvcc()):
-        pytest.skip(f"the table is of nvcc {table['nvcc']}")
-    remedy = "if the change is meant: python kernels/ptxas_table.py --write"
-    assert sorted(compiled) == sorted(table["kernels"]), remedy
-    expected = {name: {one: table["kernels"][name][one] for one in found} for name, found in compiled.items()}
-    changed = {name: (found, expected[name]) for name, found in compiled.items() if found != expected[name]}
-    assert not changed, remedy
+    assert {kernel: numbers for kernel, numbers in compiled.items() if any(numbers)} == {}
+    names = {name for name, _ in compiled}
+    assert compiled.keys() == {(name, target) for name in names for target in architectures}
+    assert len(names) > 30
 
 
 _INSTRUCTION = re.compile(r"/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+\s+)?([A-Z]\w*)([^;]*);")
@@ -97,6 +85,6 @@ def test_compiled_kernels_wait_before_they_touch_device_memory(compiled: dict[st
     command = ["cuobjdump", "-sass", "-arch", "sm_90a", str(load_build().NATIVE)]
     listing = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     found = {part.split()[0]: before_the_wait(part) for part in listing.split("Function : ")[1:]}
-    assert len(found) == len(compiled)
+    assert len(found) == len({name for name, _ in compiled})
     # Products of contiguous rows copy their weights early; the emulator watches those.
     assert {name: fault for name, fault in found.items() if fault and "14ContiguousRows" not in name} == {}

@@ -9,15 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
 
 from vocabforge.models.heads.interface import DraftHead, DraftState, HeadBase, HeadOptions
 from vocabforge.models.heads.registry import build_head
-from vocabforge.models.heads.router import Router, top_clusters
-from vocabforge.models.heads.scorer import LowRankScorer
-from vocabforge.ops.fp8 import quantise_rows, restore_rows
+from vocabforge.models.heads.router import Router
+from vocabforge.models.heads.scorer import LowRankScorer, Selector
 
 from . import ranker
 from .types import Inputs, ModelShape, OpCase, distinct_ids, integers, normal
@@ -56,7 +56,7 @@ class BenchHead:
     ops: bool = True
 
 
-Built = tuple[DraftHead, "nn.Module | None", Tensor]  # head, trained part, ids of the rows below it
+Built = tuple[DraftHead, "nn.Module | None"]  # head, trained part
 
 
 def some_ids(shape: ModelShape, count: int, random: torch.Generator) -> Tensor:
@@ -100,8 +100,8 @@ def hybrid_core(shape: ModelShape) -> int:
 
 
 def build_setting(shape: ModelShape, setting: BenchHead, base: HeadBase, random: torch.Generator) -> Built:
-    """Build a head over a base of V rows; return it with its trained part and the ids of its base rows."""
-    kind, ids, below = setting.kind, base.target_ids, base
+    """Build a head over a base of V rows; return it with its trained part."""
+    kind = setting.kind
     module: nn.Module | None = None
     options: dict[str, Any] = {"ops": setting.ops}
     if setting.rank:  # ranker, low-rank, hybrid
@@ -111,7 +111,7 @@ def build_setting(shape: ModelShape, setting: BenchHead, base: HeadBase, random:
         module = nn.Linear(shape.hidden, len(ids), bias=False, device="meta")
         module.weight = nn.Parameter(base.weight[ids], False)
         below = HeadBase(module.weight, ids, base.embedding)
-        return build_head(kind, below, None, HeadOptions(**options)), module, ids
+        return build_head(kind, below, None, HeadOptions(**options)), module
     if kind == "ranker":
         options |= {"shortlist": setting.shortlist, "rows": "own", "fp8": setting.fp8 or None}
     elif kind == "router":
@@ -125,51 +125,7 @@ def build_setting(shape: ModelShape, setting: BenchHead, base: HeadBase, random:
     elif kind == "hybrid":
         ids = some_ids(shape, hybrid_core(shape), random)
         options |= {"ranked": tuple(ids.tolist()), "shortlist": setting.shortlist, "rows": "own"}
-    return build_head(kind, below, module, HeadOptions(**options)), module, ids
-
-
-def distribution_of(kind: str, inputs: Inputs, topk: int) -> tuple[Tensor, Tensor | None]:
-    """Compute a reference in fp32: logits (N, V) and a bool mask (N, V) of each row's shortlist; None: all.
-
-    Args:
-        inputs: inputs of a head's case.
-        topk: number of requested tokens; a router opens enough clusters for them.
-    """
-    head, module, state = inputs["head"], inputs["module"], inputs["state"]
-    if kind == "low-rank":
-        return _scores(inputs), None
-    logits = inputs["hidden"].float() @ inputs["weight"].float().T
-    if kind == "full":
-        return logits, None
-    listed = torch.zeros_like(logits, dtype=torch.bool)
-    if kind in ("static", "context", "hybrid"):
-        listed[:, inputs["used"]] = True
-    if kind == "ranker":
-        best = _scores(inputs).topk(max(head.shortlist, topk), dim=1).indices
-        listed.scatter_(1, best, True)
-    elif kind == "router":
-        scores = module(inputs["base"].embedding[state.tokens], state.previous).float()  # (N, M)
-        sizes = module.assignment.bincount(minlength=module.clusters)
-        opened = top_clusters(scores, sizes, head.budgets[-1], topk)
-        together = opened.view(state.requests, -1, opened.shape[1]).any(1)  # (B, M)
-        listed = together.repeat_interleave(len(opened) // state.requests, 0)[:, module.assignment]
-    elif kind == "context":
-        rows = state.context.repeat_interleave(len(listed) // state.requests, 0)  # (N, C)
-        listed.scatter_(1, rows, True)
-    elif kind == "hybrid":
-        tail = _scores(inputs).masked_fill(listed, float("-inf")).topk(head.tail_size, dim=1).indices
-        listed.scatter_(1, tail, True)
-    return logits, listed
-
-
-def _scores(inputs: Inputs) -> Tensor:
-    """Compute (N, V) low-rank scores; the projection is rounded to the weights' dtype, as in the head."""
-    scorer = inputs["module"]
-    rows = scorer.head_weight.float()
-    if inputs["fp8"]:
-        rows = restore_rows(*quantise_rows(scorer.head_weight))
-    found: Tensor = scorer.project(inputs["hidden"]).float() @ rows.T
-    return found
+    return build_head(kind, base, module, HeadOptions(**options)), module
 
 
 def settings(shape: ModelShape) -> list[BenchHead]:
@@ -224,7 +180,7 @@ def case_of(shape: ModelShape, setting: BenchHead) -> OpCase:
         },
         make=partial(_make, shape, setting),
         run=lambda inputs, backend: inputs["head"].topk(inputs["hidden"], shape.topk, inputs["state"]),
-        reference=partial(_reference, setting, shape.topk),
+        reference=partial(_reference, shape.topk),
         floor_bytes=moved + 2.0 * shape.rows * shape.hidden,
         floor_flops=2.0 * shape.rows * work,
         check=_check,
@@ -234,7 +190,7 @@ def case_of(shape: ModelShape, setting: BenchHead) -> OpCase:
 
 
 def _is_goal(shape: ModelShape, setting: BenchHead) -> bool:
-    """Return whether a head is static, or dynamic with a possible 2x speed-up; see ``gpu_goals.py``."""
+    """Return whether a head is static, or dynamic with a possible 2x speed-up."""
     possible = setting.alike or shape.rows <= 10  # otherwise the lists have as many rows as a static head
     small = setting.kind == "ranker" and setting.shortlist == min(shape.shortlists) and possible
     return small or setting.kind in ("static", "context")
@@ -253,16 +209,12 @@ def _make(shape: ModelShape, setting: BenchHead, random: torch.Generator, dtype:
     tokens = integers(shape.vocab, (1,), random).expand(rows).clone()
     requests = requests_of(rows)
     context = distinct_ids(shape.vocab, (requests, text_tokens(shape)), random)
-    head, module, used = build_setting(shape, setting, base, random)
+    head, module = build_setting(shape, setting, base, random)
     own = {f"part {n}": one for n, one in enumerate(module.parameters())} if module is not None else {}
     return {
         "head": head,
         "hidden": hidden,
         "state": DraftState(_STEP, tokens, previous, requests, context),
-        "base": base,
-        "module": module,
-        "used": used,
-        "fp8": setting.fp8,
         "weight": weight,
         **own,
     }
@@ -304,12 +256,14 @@ def head_cost(shape: ModelShape, setting: BenchHead, item: int = 2) -> tuple[flo
     return moved, float(scorer + routed + rows * d)
 
 
-def _reference(setting: BenchHead, topk: int, inputs: Inputs) -> tuple[Tensor, ...]:
-    """Return (N, V) fp32 log-probabilities, -inf outside a row's shortlist."""
-    logits, listed = distribution_of(setting.kind, inputs, topk)
-    if listed is not None:
-        logits = logits.masked_fill(~listed, float("-inf"))
-    return (logits.log_softmax(-1),)
+def _reference(topk: int, inputs: Inputs) -> tuple[Tensor, ...]:
+    """Return (N, V) fp32 log-probabilities by the head's plain scores, -inf outside a row's shortlist."""
+    scores = Selector.scores  # a shortlist by scores in bf16 would not be the op's
+    with patch.object(Selector, "scores", lambda self, projected: scores(self, projected.float())):
+        logits, ids = inputs["head"].scores(inputs["hidden"], topk, inputs["state"])
+    found = torch.full((len(logits), len(inputs["weight"])), float("-inf"), device=logits.device)
+    found.scatter_reduce_(1, ids.expand_as(logits), logits.float(), "amax")  # padding has -inf
+    return (found.log_softmax(-1),)
 
 
 def _check(inputs: Inputs, got: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> str | None:
