@@ -187,13 +187,15 @@ def train(model: Any, rows: tuple[Tensor, Tensor], steps: int, stop: int | None 
     return losses
 
 
-def texts() -> tuple[list[SampleConversation], list[SampleConversation], list[SampleConversation]]:
-    """Return training and held-out conversations, and the questions, without shared first prompts."""
+def texts(
+    count: int = CONVERSATIONS,
+) -> tuple[list[SampleConversation], list[SampleConversation], list[SampleConversation]]:
+    """Return ``count`` training and the held-out conversations, and the questions, without shared first prompts."""
     asked = questions()
     blocked = {one.exchanges[0].prompt for one in asked}
     heldout = mixed("heldout", HELDOUT, blocked)
     blocked |= {one.exchanges[0].prompt for one in heldout}
-    return mixed("train", CONVERSATIONS, blocked), heldout, asked
+    return mixed("train", count, blocked), heldout, asked
 
 
 def write(folder: Path, model: Any, tokenizer: Tokenizer) -> None:

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import itertools
+import math
+from fractions import Fraction
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vocabforge.decode.control import estimates
-from vocabforge.decode.control.estimates import CostEstimates, TokenEstimates, fit_line, isotonic
+from vocabforge.decode.control.estimates import (
+    CostEstimates,
+    TokenEstimates,
+    expected_by_length,
+    fit_line,
+    isotonic,
+)
 from vocabforge.decode.interface import PLAIN_PLAN, Plan
 
 CHAINS = [PLAIN_PLAN, *(Plan(n, n + 1) for n in range(1, 5))]
@@ -29,6 +37,17 @@ def _plain_constants(monkeypatch: pytest.MonkeyPatch) -> None:
     }
     for name, value in given.items():
         monkeypatch.setattr(estimates, name, value)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(1, 11).map(lambda n: Fraction(n, 12)), min_size=1, max_size=6))
+def test_expected_tokens_are_those_of_all_outcomes(conditional: list[Fraction]) -> None:
+    """Formula (1) of docs/speculation-theory.md."""
+    total = Fraction(0)
+    for outcome in itertools.product([True, False], repeat=len(conditional)):
+        weight = math.prod(p if happens else 1 - p for happens, p in zip(outcome, conditional))
+        total += weight * (1 + next((j for j, happens in enumerate(outcome) if not happens), len(outcome)))
+    assert expected_by_length(conditional)[-1] == total
 
 
 def test_conditional_acceptance_is_accepted_over_tested() -> None:

@@ -13,13 +13,9 @@ from vocabforge.core.errors import ConfigError, UsageError
 from vocabforge.models.heads.io import drafter_digest, load_head, owner_of
 from vocabforge.models.heads.scorer import factor_head
 from vocabforge.models.target.hf import HFTarget
-from vocabforge.train import run as training
 from vocabforge.train.config import HeadsConfig, TrainConfig
 from vocabforge.train.heads.draft_heads import (
-    FOLDER,
-    KINDS,
     configured,
-    head_name,
     make_heads,
 )
 from vocabforge.train.loop import train
@@ -71,11 +67,6 @@ def test_both_learn_and_both_are_reported(place: Path, trained: Path) -> None:
     sizes = {name: final[name]["overall"]["shortlist"] for name in NAMES}
     assert sizes == {"ranker": 20, "small-ranker": 12, "low-rank": 261}
     assert final["ranker"]["overall"] != final["small-ranker"]["overall"]
-
-
-def test_what_a_fresh_start_removes_holds_every_head() -> None:
-    assert {f"{FOLDER}/{head_name(key)}" for key in KINDS} <= training._ARTIFACTS.keys()
-    assert KINDS.keys() == HeadsConfig.model_fields.keys()
 
 
 def test_the_others_are_the_same_without_it(place: Path) -> None:

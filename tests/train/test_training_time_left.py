@@ -6,7 +6,6 @@ import itertools
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
 import torch
 
 from tests.core.progress_support import Clock, Forecasts, fake_clock
@@ -83,13 +82,3 @@ def test_a_first_epoch_that_waits_for_the_target(monkeypatch, tmp_path) -> None:
     seconds = [5.4] * 304 + [2.2] * 4 + [6.5] * 132
     steps = Steps(clock, seconds, [1] * 308 + [4] * 132, 60.0, fresh=304)
     assert worst(monkeypatch, tmp_path, steps, 220) <= 1.5
-
-
-@pytest.mark.parametrize("start", [0, 400])
-def test_evaluations_that_take_nearly_half_of_the_time_and_a_first_step_that_compiles(
-    monkeypatch, tmp_path, start: int
-) -> None:
-    clock = fake_clock(monkeypatch)
-    steps = Steps(clock, [0.1] * 1000, [7] * 1000, 8.0)
-    steps.seconds[start] = 120.0
-    assert worst(monkeypatch, tmp_path, steps, 100, start=start) <= 2
