@@ -164,8 +164,7 @@ def small_base() -> HeadBase:
         ("scheduled", HeadOptions(ranked=EVEN, schedule=(40, 20, 10)), 20),  # 40, 20, 10, 10 over four steps
         ("context", HeadOptions(ranked=EVEN, context=24), 64),
         ("context", HeadOptions(ranked=EVEN, context=90), ROWS),  # no more than there are
-        ("hybrid", HeadOptions(ranked=EVEN, context=24), 64),
-        ("hybrid+ranker", HeadOptions(ranked=EVEN, shortlist=8), 48),
+        ("hybrid", HeadOptions(ranked=EVEN, shortlist=8), 48),
         ("ranker", HeadOptions(shortlist=12), 12),
         ("low-rank", HeadOptions(), ROWS),
         ("router", HeadOptions(budgets=(4, 2)), 30),  # clusters of 12: 48, 24, 24, 24
@@ -177,9 +176,8 @@ def test_the_tokens_scored_are_the_mean_over_the_steps(
     modules = {
         "ranker": lambda: LowRankScorer(WIDTH, ROWS, 4),
         "low-rank": lambda: LowRankScorer(WIDTH, ROWS, 4),
-        "hybrid+ranker": lambda: LowRankScorer(WIDTH, ROWS, 4),
+        "hybrid": lambda: LowRankScorer(WIDTH, ROWS, 4),
         "router": lambda: Router(WIDTH, torch.arange(ROWS) % 8, 8),
     }
-    name = kind.partition("+")[0]
-    head = build_head(name, small_base(), modules[kind]() if kind in modules else None, options)
-    assert draft_vocabulary(head, 4, 128) == DraftVocabulary(name, expected, 128)
+    head = build_head(kind, small_base(), modules[kind]() if kind in modules else None, options)
+    assert draft_vocabulary(head, 4, 128) == DraftVocabulary(kind, expected, 128)

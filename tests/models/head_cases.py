@@ -88,12 +88,11 @@ def make_case(
     seed: int = 0,
     dtype=torch.float32,
     requests: int = 1,
-    trained: bool = True,
     transform: LogitTransform = IDENTITY,
 ) -> Case:
-    """A head and rows of ``requests`` requests; without ``trained`` a kind that needs no trained part has none."""
+    """A head and rows of ``requests`` requests."""
     base = make_base(ids, seed=seed, dtype=dtype, transform=transform)
-    module = make_module(kind, seed=seed, dtype=dtype) if trained else None
+    module = make_module(kind, seed=seed, dtype=dtype)
     stream = torch.Generator().manual_seed(seed + 1)
     hidden = torch.randn(rows, HIDDEN, generator=stream).to(dtype)
     state = DraftState(

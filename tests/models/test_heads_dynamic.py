@@ -9,7 +9,7 @@ import torch
 
 from tests.models.head_cases import OPTIONS, RANKED, VOCAB, check_topk, make_base, make_case, make_module
 from vocabforge.core.errors import MismatchError, UsageError
-from vocabforge.models.heads.core import text_tail
+from vocabforge.models.heads.core import ContextHead
 from vocabforge.models.heads.registry import HeadBase, HeadOptions, build_head
 
 REDUCED = torch.arange(1, VOCAB, 3)
@@ -24,11 +24,9 @@ def texts(case) -> list[set[int]]:
 
 @pytest.mark.parametrize("ids", [None, REDUCED], ids=["whole", "reduced"])
 @pytest.mark.parametrize("requests", [1, 4])
-@pytest.mark.parametrize("kind", ["context", "hybrid"])
-def test_the_core_and_the_requests_own_text(ids, requests: int, kind: str) -> None:
-    """A hybrid head without a ranker is the context head."""
+def test_the_core_and_the_requests_own_text(ids, requests: int) -> None:
     options = HeadOptions(ranked=RANKED, context=25)
-    case = make_case(kind, ids=ids, rows=8, requests=requests, options=options, trained=False)
+    case = make_case("context", ids=ids, rows=8, requests=requests, options=options)
     known = set(case.base.target_ids.tolist())
     found = texts(case)
     assert any(text & CORE for text in found), "the test needs tokens that are in both"
@@ -96,7 +94,7 @@ def test_rows_of_a_request_may_share_a_tail(requests: int) -> None:
 )
 def test_the_default_context_keeps_all_under_three_thousand(core: int, vocab: int, size: int) -> None:
     rows = torch.empty(vocab, 1)
-    assert text_tail(HeadBase(rows, torch.arange(vocab), rows), range(core), None).context_size == size
+    assert ContextHead(HeadBase(rows, torch.arange(vocab), rows), range(core)).context_size == size
 
 
 def test_mistakes_are_told() -> None:
@@ -104,12 +102,12 @@ def test_mistakes_are_told() -> None:
     for kind in ("context", "hybrid", "scheduled"):
         with pytest.raises(UsageError, match=rf"(?s){kind} head is made over a draft vocabulary.*--vocab"):
             build_head(kind, base)
+        module = scorer if kind == "hybrid" else None
         with pytest.raises(MismatchError, match="scores no token of this draft vocabulary"):
-            build_head(kind, base, None, HeadOptions(ranked=(VOCAB, VOCAB + 4)))
+            build_head(kind, base, module, HeadOptions(ranked=(VOCAB, VOCAB + 4)))
     for size in (0, VOCAB + 1):
-        for kind in ("context", "hybrid"):
-            with pytest.raises(UsageError, match=rf"(?s)context.*{size} tokens.*1 to {VOCAB}"):
-                build_head(kind, base, None, HeadOptions(ranked=RANKED, context=size))
+        with pytest.raises(UsageError, match=rf"(?s)context.*{size} tokens.*1 to {VOCAB}"):
+            build_head("context", base, None, HeadOptions(ranked=RANKED, context=size))
     with pytest.raises(UsageError, match=r"(?s)hybrid head has no such setting.*context 5"):
         build_head("hybrid", base, scorer, HeadOptions(ranked=RANKED, context=5))
     with pytest.raises(UsageError, match=r"(?s)context head has no such setting.*shortlist 5"):

@@ -20,14 +20,13 @@ from vocabforge.models.heads.router import most_clusters, top_clusters
 from vocabforge.ops.ordering import topk_lowest_id
 
 REDUCED = torch.arange(1, VOCAB, 3)
-# (kind, what differs from head_cases.OPTIONS, with a trained part)
-FORMS = {kind: (kind, {}, True) for kind in HEADS} | {
-    "ranker-shared": ("ranker", {"rows": "shared"}, True),
-    "ranker-fp8": ("ranker", {"fp8": True}, True),
-    "router-own": ("router", {"rows": "own"}, True),
-    "hybrid-shared": ("hybrid", {"rows": "shared"}, True),
-    "hybrid-context": ("hybrid", {"shortlist": None, "context": 25}, False),
-    "hybrid-fp8": ("hybrid", {"fp8": True}, True),
+# (kind, what differs from head_cases.OPTIONS)
+FORMS = {kind: (kind, {}) for kind in HEADS} | {
+    "ranker-shared": ("ranker", {"rows": "shared"}),
+    "ranker-fp8": ("ranker", {"fp8": True}),
+    "router-own": ("router", {"rows": "own"}),
+    "hybrid-shared": ("hybrid", {"rows": "shared"}),
+    "hybrid-fp8": ("hybrid", {"fp8": True}),
 }
 proof = pytest.mark.proof
 # requests, rows of each
@@ -36,11 +35,9 @@ TRACED = [(2, 10), *(pytest.param(*shape, marks=proof) for shape in SHAPES[:3])]
 
 
 def make(form: str, *, requests: int, each: int, ops: bool | None, seed: int = 0, **how) -> Case:
-    kind, changes, trained = FORMS[form]
+    kind, changes = FORMS[form]
     options = dataclasses.replace(OPTIONS.get(kind, HeadOptions()), **changes, ops=ops)
-    return make_case(
-        kind, options=options, rows=requests * each, requests=requests, seed=seed, trained=trained, **how
-    )
+    return make_case(kind, options=options, rows=requests * each, requests=requests, seed=seed, **how)
 
 
 def traced(case: Case, k: int):

@@ -266,16 +266,11 @@ class HybridHead(CoreAndTail):
     KIND = "hybrid"
 
     @classmethod
-    def new_module(cls, sizes: HeadSizes) -> LowRankScorer | None:
-        """Return a ranker's scorer; None without a rank, when the tail is the text."""
-        return None if sizes.rank is None else new_scorer(sizes)
+    def new_module(cls, sizes: HeadSizes) -> LowRankScorer:
+        return new_scorer(sizes)
 
     @classmethod
     def build(cls, base: HeadBase, module: nn.Module | None, options: HeadOptions) -> DraftHead:
-        if module is None:
-            refuse_options(cls.KIND, options, ("ranked", "context"))
-            ranked = ranked_ids(cls.KIND, options.ranked)
-            return cls(base, ranked, text_tail(base, ranked, options.context), options.ops)
         refuse_options(cls.KIND, options, ("ranked", "shortlist", "rows", "fp8"))
         check_shortlist(options.shortlist, len(base.embedding))
         ranked, size = ranked_ids(cls.KIND, options.ranked), options.shortlist or DEFAULT_TAIL
@@ -288,8 +283,11 @@ class ContextHead(CoreAndTail):
 
     Args:
         ranked: target ids of the hot core, in rank order; ids without a head row are dropped.
-        context: number of tokens of the text, the most recent ones.
+        context: number of tokens of the text, the most recent ones; None for ``MOST_TOKENS`` minus the core.
         ops: see ``HeadOptions.ops``.
+
+    Raises:
+        UsageError: ``context`` is outside 1 to V.
     """
 
     KIND = "context"
@@ -297,27 +295,18 @@ class ContextHead(CoreAndTail):
     def __init__(
         self, base: HeadBase, ranked: Sequence[int], context: int | None = None, ops: bool | None = None
     ) -> None:
-        super().__init__(base, ranked, text_tail(base, ranked, context), ops)
+        vocab_size = len(base.embedding)
+        if context is None:
+            context = min(max(MOST_TOKENS - len(ranked), LEAST_CONTEXT), vocab_size)
+        if not 1 <= context <= vocab_size:
+            raise UsageError(
+                "the context of a draft head does not suit the vocabulary",
+                got=f"{context:,} tokens of the text",
+                expected=f"1 to {vocab_size:,}",
+            )
+        super().__init__(base, ranked, ContextTail(context), ops)
 
     @classmethod
     def build(cls, base: HeadBase, module: nn.Module | None, options: HeadOptions) -> DraftHead:
         refuse_options(cls.KIND, options, ("ranked", "context"))
         return cls(base, ranked_ids(cls.KIND, options.ranked), options.context, options.ops)
-
-
-def text_tail(base: HeadBase, ranked: Sequence[int], size: int | None) -> ContextTail:
-    """Create a tail of ``size`` tokens of the request's text; None for ``MOST_TOKENS`` minus the core.
-
-    Raises:
-        UsageError: ``size`` is outside 1 to V.
-    """
-    vocab_size = len(base.embedding)
-    if size is None:
-        size = min(max(MOST_TOKENS - len(ranked), LEAST_CONTEXT), vocab_size)
-    if not 1 <= size <= vocab_size:
-        raise UsageError(
-            "the context of a draft head does not suit the vocabulary",
-            got=f"{size:,} tokens of the text",
-            expected=f"1 to {vocab_size:,}",
-        )
-    return ContextTail(size)

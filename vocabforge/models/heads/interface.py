@@ -126,7 +126,7 @@ class HeadOptions:
         ranked: target ids of a draft vocabulary in rank order: all tokens of a scheduled head, or the hot
             core of a context or hybrid head.
         schedule: B(0), B(1), ...: draft step t of a scheduled head uses the first B(t) of ``ranked``.
-        context: number of tokens of the request's text, for a context head or a hybrid head without a ranker.
+        context: number of tokens of the request's text, for a context head.
         fp8: use a ranker's scorer in float8_e4m3fn, with one scale per token; candidates change slightly,
             logits do not.
         ops: run ``topk`` on the ops, which CUDA graphs can capture; None for true if the weights are on CUDA.
