@@ -9,8 +9,9 @@ from typing import Any, Literal
 
 from torch import nn
 
-from ...core.errors import MismatchError, UsageError, did_you_mean
+from ...core.errors import UsageError, did_you_mean
 from ...core.values import parse_size
+from ...models.drafters.revocab import subset_rows
 from ...models.heads.core import rows_of
 from ...models.heads.io import LoadedHead
 from ...models.heads.low_rank import check_shortlist
@@ -178,16 +179,7 @@ def missing_ids(base: HeadBase, subset: VocabSubset) -> Any:
 
 
 def _vocab_head(base: HeadBase, subset: VocabSubset, source: Path) -> BuiltHead:
-    rows, _ = rows_of(base, subset.ids.tolist())
-    missing = missing_ids(base, subset)
-    if len(missing):
-        raise MismatchError(
-            "the drafter's head does not score every token of this draft vocabulary",
-            got=f"{len(missing):,} ids without a row, first {missing[:5].tolist()}",
-            expected=f"a subset of the head's {len(base.target_ids):,} ids",
-            source=source,
-            remedy="prune a drafter trained with the full vocabulary",
-        )
+    rows = subset_rows(base.target_ids, subset, source=source)
     if not subset.schedule:
         head = StaticHead(base.weight[rows], base.target_ids[rows], transform=base.transform)
         return BuiltHead(head, f"draft vocabulary of {head.size:,} tokens", extra=False)

@@ -47,18 +47,27 @@ def prune_head(drafter: Drafter, subset: VocabSubset, *, source: object) -> Draf
 
     SpecVocab (section 5) finds this better than training with a reduced vocabulary.
     """
-    ids = torch.from_numpy(subset.ids).to(drafter.target_ids.device)
-    rows, known = rows_of(drafter.target_ids, ids)
-    missing = ids[~known]
-    if len(missing):
+    rows = subset_rows(drafter.target_ids, subset, source=source)
+    return with_head(drafter, drafter.target_ids[rows], drafter.head_weight[rows])
+
+
+def subset_rows(have: Tensor, subset: VocabSubset, *, source: object) -> Tensor:
+    """Return the rows (R,) of a subset's ids in a head whose ids are the ascending ``have``.
+
+    Raises:
+        MismatchError: the head lacks an id.
+    """
+    ids = torch.from_numpy(subset.ids).to(have.device)
+    rows, known = rows_of(have, ids)
+    if len(missing := ids[~known]):
         raise MismatchError(
             "the drafter's head does not score every token of this draft vocabulary",
             got=f"{len(missing):,} ids without a row, first {missing[:5].tolist()}",
-            expected=f"a subset of the head's {len(drafter.target_ids):,} ids",
+            expected=f"a subset of the head's {len(have):,} ids",
             source=source,
             remedy="prune a drafter trained with the full vocabulary",
         )
-    return with_head(drafter, ids, drafter.head_weight[rows])
+    return rows
 
 
 def with_stored_rows(drafter: Drafter) -> Drafter:
