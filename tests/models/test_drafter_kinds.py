@@ -88,20 +88,6 @@ def test_eagle1_starts_with_both_inputs_equally_strong(folder: Path, target: HFT
     assert not drafter.fc.bias.any()
 
 
-def test_eagle1_has_no_bias_unless_it_is_wished(folder: Path, target: HFTarget) -> None:
-    sizes = drafter_sizes("eagle1", read_target_config(folder))
-    drafter = new_drafter("eagle1", sizes, target.embedding, target.head_weight)
-    names = {name for name, _ in drafter.named_parameters()}
-    assert names == {
-        "fc.weight",
-        *(f"layers.0.self_attn.{n}_proj.weight" for n in "qkvo"),
-        *(f"layers.0.mlp.{n}_proj.weight" for n in ("gate", "up", "down")),
-        "layers.0.post_attention_layernorm.weight",
-    }
-    hidden = torch.randn(5, 32)
-    drafter.init_from_target(hidden, hidden)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_medusa_and_block_drafters_are_not_autoregressive(kind: str, folder: Path, target: HFTarget) -> None:
     drafter = make_drafter(kind, folder, target)

@@ -173,26 +173,6 @@ def test_each_switch_changes_the_draft(switch: str, folder: Path, target: HFTarg
     assert max(gaps) > 0.05
 
 
-@pytest.mark.parametrize(
-    ("switch", "added"),
-    [
-        ("norm_before_residual", {}),
-        ("norm_before_fc", {"input_norm.weight": (96,)}),
-        ("fc_norm", {f"fc_norm.{i}.weight": (32,) for i in range(3)}),
-        ("norm_output", {}),
-        ("qk_norm", {"midlayer.self_attn.q_norm.weight": (8,), "midlayer.self_attn.k_norm.weight": (8,)}),
-    ],
-)
-def test_the_parameters_of_each_switch(
-    switch: str, added: dict[str, tuple[int, ...]], folder: Path, target: HFTarget
-) -> None:
-    plain = {name for name, _ in make_drafter("eagle3", folder, target).named_parameters()}
-    drafter = variant(folder, target, {switch: True})
-    found = {name: tuple(p.shape) for name, p in drafter.named_parameters() if name not in plain}
-    assert found == added
-    assert drafter.config.to_dict()[switch] is True
-
-
 def test_sizes_without_switches_are_the_published_form(folder: Path) -> None:
     """Drafters written before the switches existed."""
     body = sizes_for("eagle3", folder).to_dict()

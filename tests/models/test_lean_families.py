@@ -14,7 +14,6 @@ from tests.models.lean_support import (
     LINEAR,
     LLAMA3,
     SIZES,
-    WINDOWED,
     YARN,
     build,
     build_from_config,
@@ -253,16 +252,6 @@ def test_a_long_view_of_a_windowed_model_needs_its_window_mask(tmp_path: Path) -
         )
     expected, _ = run_full(lean, ids)
     torch.testing.assert_close(lean.logits(out.hidden), expected[:, :view], rtol=0, atol=1e-5)
-
-
-def test_sliding_layers_follow_the_configuration(tmp_path: Path) -> None:
-    cases = {"qwen2": (False,) * 3, "qwen2-window": (False, True, True), "mistral-window": (True,) * 3}
-    for case, expected in cases.items():
-        build(case, tmp_path / case)
-        config = LeanConfig.from_hf_config(tmp_path / case)
-        assert config.sliding_layers == expected
-        assert (config.sliding_window is None) == (not any(expected))
-    assert LeanConfig.from_hf_config(tmp_path / "qwen2-window").sliding_window == WINDOWED["sliding_window"]
 
 
 @pytest.mark.parametrize("first", [0, 1, 2, 3])

@@ -13,7 +13,6 @@ from transformers import AutoModelForCausalLM
 from tests.folders import edit_folder
 from tests.models.architectures import ARCHITECTURES, make_architecture
 from vocabforge.core.errors import DataError, MismatchError
-from vocabforge.models.target.documents import document_mask
 from vocabforge.models.target.hf import HFTarget, check_tokenizer_fits, default_aux_layers
 
 
@@ -60,11 +59,6 @@ def test_features_come_in_the_order_asked_for_and_hooks_are_removed(folder: Path
     assert torch.equal(first, second.roll(32, -1))
     assert not torch.equal(first, second)
     assert [len(layer._forward_hooks) for layer in one.model.model.layers] == before
-
-
-def test_document_mask_by_hand() -> None:
-    mask = document_mask(torch.tensor([[1, 1, 2, 0, 0]]))[0, 0].int().tolist()
-    assert mask == [[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [0, 0, 1, 0, 0], [0, 0, 0, 1, 0], [0, 0, 0, 0, 1]]
 
 
 @pytest.mark.parametrize(
