@@ -15,7 +15,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ class Worker:
     """A decoder in a process of its own (``in_turns.py``)."""
 
     def __init__(self, kind: str, told: Told, log: Path) -> None:
-        python = {"vllm": python_of, "sglang": python_of}.get(kind, lambda _: Path(sys.executable))(kind)
+        python = python_of(kind) if kind in ("vllm", "sglang") else Path(sys.executable)
         environment = {name: os.environ[name] for name in ("PATH", "HOME")}
         environment |= {"OMP_NUM_THREADS": str(told["threads"]), "PYTHONPATH": str(ROOT)}
         self._log = log.open("w")
@@ -153,9 +153,9 @@ def cells(title: str, drafts: int, rows: Rows, ends: list[int]) -> tuple[str, ..
         return [before_end(one["tokens"], ends) for one in rows[name]]
 
     def accepted(name: str) -> str:
-        passes = [one["passes"] for one in rows[name]]
+        passes = [one["passes"] or 0 for one in rows[name]]
         tokens = sum(len(one["tokens"]) - 1 for one in rows[name])
-        return "–" if None in passes else f"{tokens / sum(passes):.2f}"
+        return f"{tokens / sum(passes):.2f}" if drafts else "–"
 
     def rates(name: str) -> list[float]:
         return [len(one["tokens"]) / one["seconds"] for one in rows[name]]
@@ -175,16 +175,12 @@ def cells(title: str, drafts: int, rows: Rows, ends: list[int]) -> tuple[str, ..
         str(drafts) if drafts else "plain",
         *(f"{count} of {len(their)}" for count in same),
         accepted(name),
-        "–" if kindred(title, drafts) else accepted(ours),
+        # Plain, or with drafts of another kind: no comparison.
+        accepted(ours) if drafts and not title.startswith("transformers") else "–",
         speed(name),
         speed(ours),
         f"{statistics.median(each):.2f} ({min(each):.2f}–{max(each):.2f})",
     )
-
-
-def kindred(title: str, drafts: int) -> bool:
-    """Whether our accepted length would be no comparison: plain, or with drafts of another kind."""
-    return not drafts or title.startswith("transformers")
 
 
 def before_end(tokens: list[int], ends: list[int]) -> list[int]:
@@ -218,8 +214,7 @@ def main() -> None:
     made = made_table(told.folder, told.model, told.threads)
     print(f"{made}\n{told.threads} threads, {time.perf_counter() - begin:.0f} s")
     if told.document is not None:
-        text: Mapping[str, Any] | str = told.document.read_text("utf-8")
-        told.document.write_text(replaced(str(text), made, START, END), "utf-8")
+        told.document.write_text(replaced(told.document.read_text("utf-8"), made, START, END), "utf-8")
 
 
 if __name__ == "__main__":

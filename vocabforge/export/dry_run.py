@@ -27,7 +27,7 @@ from ..train.setup import read_basis
 from .forms import SERVED
 
 OPTION = "--dry-run"
-_QUESTION, _NEW_TOKENS = "Why is the sky blue?", 16
+_PROMPT, _NEW_TOKENS = "1, 2, 3, 4, 5, 6, 7, 8,", 16  # a question without chat template may get no answer
 _TIMEOUT_S, _SHOWN_LINES = 600.0, 15
 
 
@@ -58,18 +58,18 @@ def dry_run(config: TrainConfig, command: str) -> dict[str, Any]:
         )
         with server.serving(None), server.window(1):
             asked: dict[str, Any] = {"max_new_tokens": _NEW_TOKENS, "stop_ids": ()}
-            answer = server.generate(_QUESTION, **asked, sampling=SamplingParams())
-            facts = server.facts.model_dump()
-    found = answer.speculation
-    if found is None or not found.drafted:
-        last = log.read_text("utf-8", "replace").splitlines()[-_SHOWN_LINES:]
-        raise VocabForgeError(
-            "the server answers without drafting",
-            got="\n    ".join([f"no draft tokens for {answer.new_tokens} tokens; its last lines", *last]),
-            expected="counters of draft tokens, as vLLM, SGLang and llama.cpp report them",
-            source=log,
-            remedy="pass the server's options of speculative decoding in the command",
-        )
+            answer = server.generate(_PROMPT, **asked, sampling=SamplingParams())
+            facts, found = server.facts.model_dump(), answer.speculation
+            if found is None or not found.drafted:
+                last = log.read_text("utf-8", "replace").splitlines()[-_SHOWN_LINES:]
+                told = [f"no draft tokens for {answer.new_tokens} tokens; its last lines", *last]
+                raise VocabForgeError(
+                    "the server answers without drafting",
+                    got="\n    ".join(told),
+                    expected="counters of draft tokens, as vLLM, SGLang and llama.cpp report them",
+                    source=log,
+                    remedy="pass the server's options of speculative decoding in the command",
+                )
     say(
         f"{facts['kind']} serves the recipe's drafter as {name}: {found.drafted} draft tokens for "
         f"{answer.new_tokens} tokens (untrained: hardly any is accepted)"
