@@ -28,6 +28,7 @@ NETWORK = {
     "vocabforge/corpus/sources/remote.py": "inputs given as URLs, by fsspec",
     "vocabforge/evaluate/benchmarks/find.py": "published question files, checked by SHA-256",
     "vocabforge/evaluate/servers/process.py": "no network: a free port of this machine for the server of --start",
+    "vocabforge/serve/vllm/state_files.py": "hidden states, served by vLLM's process where its options ask for it",
     "vocabforge/train/monitoring/trackers.py": "W&B and MLflow, where run.trackers names them",
 }
 

@@ -39,7 +39,6 @@ GIVEN: dict[str, tuple[str, ...]] = {
     "recipe_without_data": ("recipe.yaml",),
     "mtp_target": ("docs/guides/mtp.md:model",),
     "mtp_recipe": ("mtp.yaml",),
-    "medusa_recipe": ("medusa.yaml",),
     "tuned": ("tuned",),
 }
 # thing of the world -> the command that makes it; ``SMALLER`` and its output are added.
@@ -61,7 +60,6 @@ RECIPES = {
     "data: {train: [$chats], heldout_documents: 4, heldout_prompts: 2, sequence_length: 128}\n",
     "recipe_without_data": "target: $target\noutput: of-recipe\nheads: {ranker: {rank: 4, shortlist: 16}}\n"
     "optim: {steps: 2, batch_size: 1}\nttt: {steps: 2}\n",
-    "medusa_recipe": "data: {train: [$chats]}\ndrafter: {kind: medusa}\noptim: {steps: 2}\n",
     "mtp_recipe": "target: $mtp_target\noutput: mtp-run\ndata: {train: [$chats]}\n"
     "drafter: {kind: mtp, init: $mtp_target}\nttt: {decay: 0.6, loss: ce}\noptim: {steps: 2}\n",
 }
@@ -99,7 +97,6 @@ SMALLER: dict[str, tuple[str, ...]] = {
         *("optim.steps=2", "optim.batch_size=1", "data.sequence_length=128", "data.heldout_documents=4"),
         "run.device=cpu",
     ),
-    "coverage": ("--tokens", "64", "--context", "32"),
     "regenerate": ("--max-tokens", "8"),
     "demo": ("--size", "ci"),
     "eval": ("--limit", "2", "--max-new-tokens", "6", "--warmup", "0"),
@@ -129,6 +126,10 @@ KEPT: dict[tuple[str, str], str] = {
         "docs/guides/train-drafter.md",
         "accelerate launch --config_file recipes/accelerate/multi_gpu",
     ): _ELSEWHERE,
+    (
+        "docs/guides/train-drafter.md",
+        "vocabforge train-drafter --config qwen3-0.6b target=model/ data.train=[chats.jsonl] output=run/ --dry-run",
+    ): "tests/export/test_dry_run.py",
     ("docs/guides/eight-billion.md", "accelerate launch"): _ELSEWHERE,
     ("docs/guides/eight-billion.md", "vocabforge train-drafter --config qwen3-8b"): _ELSEWHERE,
     ("docs/guides/targets.md", "vocabforge generate --target model.gguf"): "tests/core/test_gguf.py",
