@@ -166,13 +166,13 @@ def select_vocab(
     Raises:
         VocabForgeError: the table does not exist, or too few ids occur in it.
     """
-    from .evaluate.acceptance.draft_size import auto_size
+    from .evaluate.acceptance.draft_size import resolve_size
     from .vocab.subset.request import SelectRequest
     from .vocab.subset.run import run_select
     from .vocab.subset.subset import load_subset
 
     asked = _asked(SelectRequest, options, counts=(counts,), size=(str(size),), output=output)
-    run_select(asked, overwrite=overwrite, estimate=auto_size)
+    run_select(resolve_size(asked)[0], overwrite=overwrite)
     return load_subset(asked.output)
 
 

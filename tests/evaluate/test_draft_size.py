@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.cli.cli_support import assert_user_error, invoke
 from tests.evaluate.eval_fakes import ROWS, FakeGenerator, FakeMethod, make_benchmark, make_tokenizer
 from tests.vocab.table_factory import make_table
+from vocabforge.core.artifact import open_artifact
 from vocabforge.corpus.tokenizer.special_tokens import SpecialTokens
 from vocabforge.decode.build.heads import DraftVocabulary
 from vocabforge.evaluate.acceptance.draft_size import DraftRecord, estimate_sizes
@@ -106,7 +107,7 @@ def test_the_size_comes_from_the_evaluation(tmp_path: Path, counts: Path) -> Non
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
     auto, (made,) = found["auto"], found["subsets"]
-    assert (auto["method"], made["asked"]) == ("full", "size auto")
+    assert (auto["method"], made["asked"]) == ("full", f"size {auto['size']}")
     assert made["size"] == auto["size"] == len(load_subset(tmp_path / "s"))
     assert (
         auto["size"]
@@ -114,6 +115,8 @@ def test_the_size_comes_from_the_evaluation(tmp_path: Path, counts: Path) -> Non
             "size"
         ]
     )
+    manifest = json.loads((tmp_path / "s" / "manifest.json").read_text("utf-8"))
+    assert manifest["parents"]["evaluation"] == open_artifact(evaluation).content_hash
     # Six turns of eight tokens, the first from the prompt: verifications of 2, 3 and 2 tokens.
     assert (auto["verifications"], auto["accepted_drafts"]) == (18, 24)
     rows = (evaluation / "details" / "full.jsonl").read_text("utf-8").splitlines()
@@ -136,7 +139,7 @@ def test_the_size_comes_from_the_evaluation(tmp_path: Path, counts: Path) -> Non
     assert f"Chosen: {auto['size']}." in shown.stdout
     both = invoke(*ask, "--size", "30", "--output", tmp_path / "m", "--json")
     sizes = [(one["size"], one["asked"]) for one in json.loads(both.stdout)["subsets"]]
-    assert sizes == [(30, "size 30"), (auto["size"], "size auto")]
+    assert sizes == [(auto["size"], f"size {auto['size']}"), (30, "size 30")]
 
 
 def test_what_cannot_be_estimated_is_refused(tmp_path: Path, counts: Path) -> None:

@@ -19,10 +19,11 @@ def select_vocab(asked: SelectRequest, ending: ResultOptions) -> None:
     Examples: `vocabforge select-vocab --counts counts/ --size 8192 --size 32768 --output subsets/`
     and `vocabforge select-vocab --counts counts/ --coverage 0.95 --export fr-spec --output subset/`
     """
-    from ...evaluate.acceptance.draft_size import auto_size
+    from ...evaluate.acceptance.draft_size import resolve_size
     from ...vocab.subset.run import run_select
 
-    facts = run_select(asked, overwrite=ending.overwrite, estimate=auto_size)
+    asked, estimated = resolve_size(asked)
+    facts = run_select(asked, overwrite=ending.overwrite) | estimated
     if ending.as_json:
         print_json(facts)
     else:

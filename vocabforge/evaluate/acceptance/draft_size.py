@@ -12,12 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from ...core.errors import DataError, MismatchError
-from ...vocab.subset.coverage import coverage_at, size_ladder
+from ...core.artifact import open_artifact
+from ...core.errors import DataError, MismatchError, UsageError
+from ...core.values import words_in
+from ...vocab.subset.coverage import coverage_at, rank_all, size_ladder
+from ...vocab.subset.request import SelectRequest
+from ...vocab.subset.run import checked, read_table
 from ...vocab.subset.select import Ids
 from ..results.answers import read_method
 from ..results.schema import read_results
 
+AUTO = "auto"
 NEAR = 0.99  # share of the best tokens/s within which sizes are named
 
 
@@ -35,9 +40,29 @@ class DraftRecord:
     other_s: float
 
 
-def auto_size(evaluation: Path, ranked: Ids, counts: Ids, least: int, most: int) -> dict[str, Any]:
-    """Read an evaluation and estimate the sizes; see :func:`read_record` and :func:`estimate_sizes`."""
-    return estimate_sizes(read_record(evaluation, len(counts), least), ranked, counts, least, most)
+def resolve_size(asked: SelectRequest) -> tuple[SelectRequest, dict[str, Any]]:
+    """Replace ``--size auto`` by the fastest size, and return it in the request and ``auto``: its estimate."""
+    words = words_in(asked.size)
+    if (AUTO in words) != (asked.evaluation is not None):
+        raise UsageError(
+            "--size auto reads the record of an evaluation",
+            got=f"--size {AUTO} without --evaluation"
+            if AUTO in words
+            else "--evaluation without --size auto",
+            expected="--size auto --evaluation DIR",
+            remedy="evaluate the drafter over its full vocabulary: vocabforge eval --drafter DIR",
+        )
+    if asked.evaluation is None:
+        return asked, {}
+    open_artifact(asked.evaluation, "evaluation", verify=False)
+    table, forced, _, _ = read_table(checked(asked))
+    least, most = max(1, len(forced)), len(np.union1d(forced, table.counts.nonzero()[0]))
+    if asked.fill == "lowest-id":
+        most = table.vocab_size
+    record = read_record(asked.evaluation, table.vocab_size, least)
+    found = estimate_sizes(record, rank_all(table.counts, forced), table.counts, least, most)
+    sizes = tuple(str(found["size"]) if word == AUTO else word for word in words)
+    return asked.model_copy(update={"size": sizes}), {AUTO: found}
 
 
 def read_record(evaluation: Path, vocab_size: int, least: int = 1) -> DraftRecord:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from ...core.artifact import MANIFEST, check_output, open_artifact
 from ...core.console import say
@@ -18,7 +16,7 @@ from ...corpus.sources.inputs import origin_of
 from ...corpus.tokenizer.tokenizer import TextTokenizer, check_fingerprint, load_tokenizer
 from ..counts.mixtures import choose_domains
 from ..counts.table import FrequencyTable, load_counts
-from .coverage import rank_all, size_for_coverage
+from .coverage import size_for_coverage
 from .forced import ForceOptions, forced_ids, target_rows
 from .maps import ExportInputs, exporters, read_counts_text, read_fr_spec, subset_from_list
 from .request import SelectRequest
@@ -26,61 +24,29 @@ from .schedule import schedule_sizes
 from .select import Ids
 from .subset import VocabSubset, make_subset, save_subset
 
-AUTO = "auto"
-# Evaluation, ranking (V,), counts (V,), smallest and largest size -> "size", and what else to report.
-Estimate = Callable[[Path, Ids, Ids, int, int], dict[str, Any]]
 
-
-def run_select(
-    asked: SelectRequest, *, overwrite: bool = False, estimate: Estimate | None = None
-) -> dict[str, Any]:
-    """Create and write the draft vocabularies.
-
-    Args:
-        estimate: finds the size for ``--size auto``.
-
-    Returns:
-        Output of ``--json``.
-    """
-    target, output = asked.target, asked.output
-    if asked.tokenizer is None and not asked.counts and target and (target / "tokenizer.json").is_file():
-        asked = asked.model_copy(update={"tokenizer": target})
-    _check_source(asked)
-    _check_sizes(asked)
-    tokenizer = load_tokenizer(asked.tokenizer) if asked.tokenizer is not None else None
-    options = ForceOptions(asked.force, asked.force_bytes, asked.force_tools, target)
-    if asked.from_list is not None and tokenizer is not None:
-        return _import_list(asked, asked.from_list, tokenizer, options, overwrite=overwrite)
+def run_select(asked: SelectRequest, *, overwrite: bool = False) -> dict[str, Any]:
+    """Create and write the draft vocabularies, of plain sizes; return the output of ``--json``."""
+    asked = checked(asked)
+    if asked.from_list is not None and asked.tokenizer is not None:
+        return _import_list(asked, asked.from_list, load_tokenizer(asked.tokenizer), overwrite=overwrite)
     sizes: tuple[int, ...] = ()
     if asked.schedule is not None and asked.k_max is not None:
         sizes = schedule_sizes(asked.schedule, asked.k_max, asked.k_min, asked.steps)
-    table, given, parents = _table(asked, tokenizer)
-    forced = forced_ids(table, options)
-    estimated = None
-    if asked.evaluation is not None and estimate is not None:
-        available = np.union1d(forced, table.counts.nonzero()[0])
-        most = table.vocab_size if asked.fill == "lowest-id" else len(available)
-        ranked = rank_all(table.counts, forced)
+    table, forced, given, parents = read_table(asked)
+    if asked.evaluation is not None:
         parents["evaluation"] = open_artifact(asked.evaluation, "evaluation", verify=False).content_hash
-        estimated = estimate(asked.evaluation, ranked, table.counts, max(1, len(forced)), most)
-    plan = _plan(asked, table.counts, forced, estimated)
-    places = {size: output if len(plan) == 1 else output / f"r{size}" for size in plan}
-    if len(plan) > 1 and (output / MANIFEST).exists():
+    plan = _plan(asked, table.counts, forced)
+    places = {size: asked.output / f"r{size}" if len(plan) > 1 else asked.output for size in plan}
+    if len(plan) > 1 and (asked.output / MANIFEST).exists():
         raise UsageError(
             "the output is an artefact and cannot contain the folders of several sizes",
-            got=output,
+            got=asked.output,
             remedy="choose another --output",
         )
     for place in places.values():
         check_output(place, overwrite=overwrite)
-    if tokenizer is not None:
-        check_fingerprint(
-            table.fingerprint,
-            tokenizer.fingerprint,
-            expected_from="the frequency table",
-            got_from=tokenizer.source,
-        )
-    rows = None if target is None else target_rows(target, table.vocab_size)
+    rows = None if asked.target is None else target_rows(asked.target, table.vocab_size)
     made: dict[Path, VocabSubset] = {}
     for size in plan:
         made[places[size]] = make_subset(
@@ -88,8 +54,17 @@ def run_select(
         )
     exports = {place: ExportInputs(one, table.counts, rows) for place, one in made.items()}
     _save(exports, parents, asked, table.sources, overwrite=overwrite)
-    facts = _facts([given], made, list(plan.values()), rows)
-    return facts if estimated is None else {**facts, AUTO: estimated}
+    return _facts([given], made, list(plan.values()), rows)
+
+
+def checked(asked: SelectRequest) -> SelectRequest:
+    """Check source and sizes; return the request with the target's tokenizer if it needs one."""
+    target = asked.target
+    if asked.tokenizer is None and not asked.counts and target and (target / "tokenizer.json").is_file():
+        asked = asked.model_copy(update={"tokenizer": target})
+    _check_source(asked)
+    _check_sizes(asked)
+    return asked
 
 
 def _check_source(asked: SelectRequest) -> None:
@@ -125,15 +100,6 @@ def _check_sizes(asked: SelectRequest) -> None:
     sized = {"--size": words_in(asked.size), "--coverage": asked.coverage}
     scheduled = {"--schedule": asked.schedule, "--k-max": asked.k_max, "--k-min": asked.k_min}
     given = [name for name, value in (sized | scheduled).items() if value]
-    if (AUTO in words_in(asked.size)) != (asked.evaluation is not None):
-        raise UsageError(
-            "--size auto reads the record of an evaluation",
-            got="--evaluation without --size auto"
-            if asked.evaluation
-            else "--size auto without --evaluation",
-            expected="--size auto --evaluation DIR",
-            remedy="evaluate the drafter over its full vocabulary: vocabforge eval --drafter DIR",
-        )
     if asked.from_list is not None:
         if given:
             raise UsageError(
@@ -152,16 +118,11 @@ def _check_sizes(asked: SelectRequest) -> None:
         )
 
 
-def _plan(
-    asked: SelectRequest, counts: Ids, forced: Sequence[int], estimated: Mapping[str, Any] | None
-) -> dict[int, str]:
+def _plan(asked: SelectRequest, counts: Ids, forced: Sequence[int]) -> dict[int, str]:
     """Return size -> the option that requested it, in order."""
     if asked.k_max is not None:
         return {asked.k_max: f"schedule {asked.schedule}"}
-    words = [word for word in words_in(asked.size) if word != AUTO]
-    plan = {size: f"size {size}" for size in sizes_in("--size", words, least=1)}
-    if estimated is not None:
-        plan[estimated["size"]] = ", ".join(filter(None, (plan.get(estimated["size"]), "size auto")))
+    plan = {size: f"size {size}" for size in sizes_in("--size", words_in(asked.size), least=1)}
     for share in dict.fromkeys(asked.coverage):
         size = size_for_coverage(counts, share, forced)
         plan[size] = ", ".join(filter(None, (plan.get(size), f"coverage {share:g}")))
@@ -169,16 +130,16 @@ def _plan(
 
 
 def _import_list(
-    asked: SelectRequest, file: Path, tokenizer: TextTokenizer, options: ForceOptions, *, overwrite: bool
+    asked: SelectRequest, file: Path, tokenizer: TextTokenizer, *, overwrite: bool
 ) -> dict[str, Any]:
-    if options != ForceOptions(target=options.target):
+    if asked.force or asked.force_bytes or asked.force_tools:
         raise UsageError(
             "an imported list is taken as it is, so nothing can be forced into it",
             remedy="select from a frequency table instead",
         )
     check_output(asked.output, overwrite=overwrite)
     subset, missing = subset_from_list(read_fr_spec(file), tokenizer, source=file)
-    rows = None if options.target is None else target_rows(options.target, subset.vocab_size)
+    rows = None if asked.target is None else target_rows(asked.target, subset.vocab_size)
     if missing:
         say(
             f"Warning: the list lacks the end tokens {', '.join(map(str, missing))}: a drafter with it never drafts "
@@ -191,22 +152,31 @@ def _import_list(
     return _facts(given, {asked.output: subset}, [f"list {file}"], rows, missing)
 
 
-def _table(
-    asked: SelectRequest, tokenizer: TextTokenizer | None
-) -> tuple[FrequencyTable, dict[str, Any], dict[str, str]]:
-    """Return the table, its origin for ``--json``, and the origin's hash by role."""
+def read_table(
+    asked: SelectRequest,
+) -> tuple[FrequencyTable, tuple[int, ...], dict[str, Any], dict[str, str]]:
+    """Return the table, the forced ids, the table's origin for ``--json``, and the origin's hash by role."""
+    tokenizer = None if asked.tokenizer is None else load_tokenizer(asked.tokenizer)
     if asked.counts_text is not None and tokenizer is not None:
-        table = read_counts_text(asked.counts_text, tokenizer)
-        (digest,) = table.sources.values()
-        return table, {"path": str(asked.counts_text)}, {"counts text": digest}
-    (path,) = asked.counts
-    table = load_counts(path)
-    if asked.domain:
-        table = choose_domains(
-            table, dict(split_weight(text, "--domain", table.domains) for text in asked.domain)
+        path = asked.counts_text
+        table = read_counts_text(path, tokenizer)
+        parents = {"counts text": next(iter(table.sources.values()))}
+    else:
+        (path,) = asked.counts
+        table = load_counts(path)
+        if asked.domain:
+            weights = dict(split_weight(text, "--domain", table.domains) for text in asked.domain)
+            table = choose_domains(table, weights)
+        parents = {"counts": open_artifact(path, "counts", verify=False).content_hash}
+    if tokenizer is not None:
+        check_fingerprint(
+            table.fingerprint,
+            tokenizer.fingerprint,
+            expected_from="the frequency table",
+            got_from=tokenizer.source,
         )
-    digest = open_artifact(path, "counts", verify=False).content_hash
-    return table, {"path": str(path)}, {"counts": digest}
+    options = ForceOptions(asked.force, asked.force_bytes, asked.force_tools, asked.target)
+    return table, forced_ids(table, options), {"path": str(path)}, parents
 
 
 def _save(
