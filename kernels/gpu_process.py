@@ -39,7 +39,7 @@ def run(
 
     Args:
         log: receives its output.
-        environment: variables beside those of this process.
+        environment: variables in addition to those of this process.
         watch: called about ten times a second.
 
     Returns:

@@ -33,7 +33,7 @@ os.environ["RAY_AUTH_MODE"], os.environ["RAY_AUTH_TOKEN"] = (
     secrets.token_hex(32),
 )  # not a file at home
 os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # Ray then listens on 127.0.0.1 alone
-ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'vocabforge[ray]'")
+ray = pytest.importorskip("ray", reason="Ray is not installed: pip install ray")
 
 
 @pytest.fixture(scope="module", autouse=True)

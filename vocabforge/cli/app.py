@@ -136,7 +136,7 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
             console().print(f"Error: {error.render()}", style="red")
             raise typer.Exit(error.exit_code) from None
         except KeyboardInterrupt:
-            console().print("Interrupted. No partial output was left behind.", style="yellow")
+            console().print("Interrupted. No partial output was left.", style="yellow")
             raise typer.Exit(130) from None
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -148,7 +148,7 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
             console().print(f"Error: {message}", style="red")
             raise typer.Exit(1) from None
 
-    # The help text keeps line breaks inside code spans, with the indentation behind them.
+    # The help text keeps line breaks inside code spans, with the indentation after them.
     run.__doc__ = re.sub(r"(?<=\S)\n {4,}(?=\S)", " ", inspect.cleandoc(command.__doc__ or ""))
     run.__signature__ = signature(command)  # type: ignore[attr-defined]
     run.__annotations__ = {name: one.annotation for name, one in signature(command).parameters.items()}

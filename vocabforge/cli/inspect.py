@@ -239,7 +239,7 @@ def _coverage(artifact: Artifact, asked: InspectRequest) -> Content:
     return results, [*coverage_tables(results), *lines]
 
 
-# Kinds that are not listed contain weights, or nothing beside the manifest.
+# Kinds that are not listed contain weights, or only the manifest.
 VIEWS: Mapping[str, Callable[[Artifact, InspectRequest], Content]] = {
     "counts": _counts,
     "subset": _subset,

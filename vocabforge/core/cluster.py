@@ -1,7 +1,7 @@
 """Workers of a Ray cluster: processes on one or many machines that do pieces of a command's work.
 
 The command submits pieces, takes their results and alone writes what others read. A piece whose worker dies
-is given to another one. Ray starts, places and watches the processes.
+is given to another worker. Ray starts, places and watches the processes.
 """
 
 from __future__ import annotations
@@ -192,14 +192,14 @@ class Cluster:
             self._waiting.appendleft(piece)
             return
         where = "" if host is None else f" on {host}"
-        told = " ".join(str(error).split())
-        if "No module named" in told:
+        text = " ".join(str(error).split())
+        if "No module named" in text:
             raise VocabForgeError(
                 "a worker cannot import VocabForge, or has another version of it",
                 got=str(error).strip().rpartition("\n")[2],
                 remedy="install the same version on every machine of the cluster",
             ) from error
-        hungry = isinstance(error, self._ray.exceptions.OutOfMemoryError) or "low on memory" in told
+        hungry = isinstance(error, self._ray.exceptions.OutOfMemoryError) or "low on memory" in text
         cause = "ran out of memory" if hungry else "died"
         if hungry:
             self._most = max(1, len(self._hosts))
@@ -216,7 +216,7 @@ class Cluster:
         elif deaths == _ATTEMPTS:
             raise VocabForgeError(
                 f"{_ATTEMPTS} workers {cause} {what}",
-                got=told[:400],
+                got=text[:400],
                 source=host,
                 remedy="give each worker more memory, or the work in smaller pieces"
                 if hungry
@@ -281,9 +281,7 @@ def _connect(address: str) -> tuple[Any, bool]:
         import ray
         import ray.exceptions
     except ImportError as error:
-        raise UsageError(
-            "--ray needs the package ray", got=error, remedy="pip install 'vocabforge[ray]'"
-        ) from error
+        raise UsageError("--ray needs the package ray", got=error, remedy="pip install ray") from error
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if address not in ("auto", "local") and not (host and port.isdecimal()):
         raise UsageError(

@@ -132,7 +132,7 @@ def judge(evaluation: Evaluation, target: Target, row: DivergenceRow, plain: Cho
         verdict, reason = "near-tied", f"both tokens lie within {allowed:.3g} of the largest logit"
     else:
         verdict = "fault"
-        reason = f"{whose} token lies {below:.3g} below the largest logit; rounding explains {allowed:.3g}"
+        reason = f"{whose} token is {below:.3g} below the largest logit; rounding explains {allowed:.3g}"
     figures = {"gap": abs(expected - got), "tolerance": allowed, "expected_logit": expected, "got_logit": got}
     finite = {name: value for name, value in figures.items() if np.isfinite(value)}
     return texts | finite | {"judgement": verdict, "reason": reason}

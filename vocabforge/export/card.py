@@ -258,7 +258,7 @@ def _commands(name: str, layout: str, export: Export) -> str:
         config = json.dumps(asked)
         start = " ".join(["vllm serve", target, *dtype])
         title = {
-            "vllm": "vLLM, with VocabForge installed beside it",
+            "vllm": "vLLM, with VocabForge installed in its environment",
             "medusa": "vLLM 0.32 (0.33 has dropped Medusa)",
         }
         start = f"{start} \\\n  --speculative-config {shlex.quote(config)}"

@@ -1,4 +1,4 @@
-"""Start a server with an untrained drafter of a recipe's form, before an hour is spent on training it."""
+"""Start a server with an untrained drafter of a recipe's form, before it is trained."""
 
 from __future__ import annotations
 

@@ -16,9 +16,9 @@ from ..core.errors import UsageError
 def choose_device(name: str | None, *, elsewhere: bool = False) -> torch.device:
     """Return the named device; ``auto`` or None means CUDA if available.
 
-    With ``elsewhere``, other machines compute and have GPUs, whatever this one has.
+    With ``elsewhere``, workers on other machines compute; they may have GPUs even if this machine has none.
 
-    Under `accelerate launch --cpu`, they mean the CPU.
+    Under `accelerate launch --cpu`, ``auto`` and None mean the CPU.
 
     Raises:
         UsageError: an unknown or unsupported device, or a CUDA device that is not available.

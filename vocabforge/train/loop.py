@@ -256,7 +256,7 @@ def take_step(trainer: Trainer, step: int, window: Window) -> int:
 def add_gradients(trainer: Trainer, step: int, rows: list[int], window: Window) -> tuple[Tensor | None, int]:
     """Run the forward and backward passes of a step; return the loss and the batch's tokens. Collective.
 
-    Tokens exclude padding. If no row of the batch is counted, there is no pass and the loss is None.
+    Tokens exclude padding. If the batch has no counted row, no pass runs and the loss is None.
     """
     strategy, steps = trainer.strategy, trainer.steps_at(step)
     everyone = to_tensors(trainer.data.train, rows, torch.device("cpu"))  # (B, T) of all processes

@@ -67,7 +67,7 @@ class MethodOptions(StrictModel):
             if given := _given(context, _RECIPES_OWN):
                 raise UsageError(
                     "a recipe already determines all methods",
-                    got=f"{given} beside --recipe {self.recipe}",
+                    got=f"{given} and --recipe {self.recipe}",
                     expected="one of them",
                     remedy="change the recipe, or leave --recipe out",
                 )

@@ -105,7 +105,7 @@ def _divide(path: Path, options: SourceOptions, domain: str, shard_bytes: int) -
 
 
 def _finder(path: Path, kind: SourceKind, options: SourceOptions) -> Finder | None:
-    """Return how to find a place where a file may be divided, or None if it stays whole."""
+    """Return a function that finds where a file may be divided, or None if it stays whole."""
     if split_suffix(path)[1]:
         return None
     if kind == "lines":
@@ -195,12 +195,12 @@ def shard_mark(shard: Shard) -> str:
 
 
 def check_marks(shards: Sequence[Shard], marks: Sequence[str]) -> None:
-    """Check that this machine sees the same files as the one that computed ``marks``.
+    """Check that this machine reads the same files as the machine that computed ``marks``.
 
     Raises:
         DataError: a file is missing or differs.
     """
-    remedy = "put the inputs where every machine sees them under the same path (a shared folder), or at URLs"
+    remedy = "put the inputs at the same path on every machine (a shared folder), or at URLs"
     for shard, mark in zip(shards, marks, strict=True):
         try:
             same = shard_mark(shard) == mark

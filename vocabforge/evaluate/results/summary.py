@@ -227,7 +227,7 @@ POSITIONS = (0, *(1024 << doubling for doubling in range(8)))  # where the range
 def acceptance_by_position(choices: Sequence[Choice]) -> list[PositionFigures]:
     """Return the accepted length by the length of the text at a verification; empty if no prompt's length is known.
 
-    A drafter that was trained on short rows accepts less behind their length.
+    A drafter that was trained on short rows accepts less beyond that length.
     """
     counts, tokens = np.zeros(len(POSITIONS), np.int64), np.zeros(len(POSITIONS), np.int64)
     for choice in choices:

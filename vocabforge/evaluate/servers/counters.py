@@ -136,7 +136,7 @@ def read_details(details: Mapping[str, Any]) -> Speculation:
 def read_timings(timings: Mapping[str, Any]) -> Speculation | None:
     """Parse llama.cpp's ``timings`` of one request; None if nothing was drafted.
 
-    Every pass of the target gives a token beside the accepted ones; the first token is the prompt's.
+    Every pass of the target gives one token in addition to the accepted ones; the prompt's pass gives the first token.
 
     Raises:
         LookupError, ValueError: the format is different.

@@ -142,7 +142,9 @@ def _eagle3(served: Served, folder: Folder, config: Any, target: ServedTarget) -
         qk_norm=served.architecture in (_IMPORTED["qwen3"], WITH_HEAD[True]),
     )
     if isinstance(own := folder.body.get(KEY), Mapping):
-        served.facts["draft head"] = f"{own.get('kind')}, by VocabForge's class: install it beside vLLM"
+        served.facts["draft head"] = (
+            f"{own.get('kind')}, by VocabForge's class: install it in vLLM's environment"
+        )
     if "sliding_attention" in (getattr(config, "layer_types", None) or ()):
         served.facts["sliding window"] = f"{config.sliding_window} positions"
     if sizes is None:

@@ -63,7 +63,7 @@ def same_target(path: Path, fingerprint: str) -> None:
             got=f"fingerprint {found[:12]}",
             expected=f"{fingerprint[:12]}, as on the machine of the command",
             source=path,
-            remedy="put the target where every machine sees it under the same path",
+            remedy="put the target at the same path on every machine",
         )
 
 

@@ -282,8 +282,8 @@ def _load_in_worker(
         seen = None
     if seen != plan:
         raise DataError(
-            "a machine of the cluster does not see the output folder",
-            got="no such folder" if seen is None else "a folder with another plan",
+            "a machine of the cluster cannot find the output folder",
+            got="no folder, or no plan in it" if seen is None else "a folder with another plan",
             source=job.partial,
             remedy="choose an --output in a folder that all machines share under the same path",
         )
