@@ -238,5 +238,5 @@ def _divergence(number: int, fault: bool) -> DivergenceRow:
         tolerance=0.016,
         expected_logit=21.43,
         got_logit=19.03 if fault else 21.427,
-        reason="rounding cannot explain it" if fault else "both tokens lie within 0.016 of the largest logit",
+        reason="rounding cannot explain it" if fault else "both tokens are within 0.016 of the largest logit",
     )

@@ -175,7 +175,7 @@ def test_another_token_is_a_fault_with_the_targets_own_logits(world: World, posi
     assert row.expected_logit == pytest.approx(float(logits[best]), abs=1e-4)
     assert row.got_logit == pytest.approx(float(logits[second]), abs=1e-4)
     assert row.gap == pytest.approx(float(logits[best] - logits[second]), abs=1e-4)
-    assert row.reason.startswith("this method's token lies ")
+    assert row.reason.startswith("this method's token is ")
     assert (row.expected_text, row.got_text) == (f"w{best - 5}", f"w{second - 5}")
 
 

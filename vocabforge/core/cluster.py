@@ -188,7 +188,7 @@ class Cluster:
     def _lost(self, worker: Any, piece: Piece | None, error: Exception) -> None:
         host = self._hosts.pop(worker, None)
         self._idle = [one for one in self._idle if one is not worker]
-        if host is None and piece is not None:  # its first reply has told
+        if host is None and piece is not None:  # reported already: by the reply of its start
             self._waiting.appendleft(piece)
             return
         where = "" if host is None else f" on {host}"

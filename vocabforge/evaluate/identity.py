@@ -129,7 +129,7 @@ def judge(evaluation: Evaluation, target: Target, row: DivergenceRow, plain: Cho
     allowed = rounding(target.dtype) * float(np.abs(scores[np.isfinite(scores)]).max(initial=0.0))
     below, whose = max((largest - got, "this method's"), (largest - expected, "plain decoding's"))
     if below <= allowed:
-        verdict, reason = "near-tied", f"both tokens lie within {allowed:.3g} of the largest logit"
+        verdict, reason = "near-tied", f"both tokens are within {allowed:.3g} of the largest logit"
     else:
         verdict = "fault"
         reason = f"{whose} token is {below:.3g} below the largest logit; rounding explains {allowed:.3g}"
