@@ -117,10 +117,14 @@ def test_what_nobody_fetches_expires(
         {"prompt": [3, 4, 5], "max_tokens": 1, "temperature": 0, "model": "tiny", "request_id": "k"}
     )
     (left,) = server.folder.iterdir()
+    former = server.folder / "cmpl-of-a-killed-server.safetensors.partial"
+    foreign = server.folder / "model.safetensors"
+    for file in (former, foreign):
+        file.write_bytes(b"1")
     monkeypatch.setattr(state_files, "_EXPIRE_S", -1.0)
     assert server.files is not None
     server.files.add(server.folder / "next.safetensors", 10**10, lambda: None)
-    assert not left.exists()
+    assert (left.exists(), former.exists(), foreign.exists()) == (False, False, True)
     assert request(server, "GET", f"/{left.name}")[0] == 404
 
 

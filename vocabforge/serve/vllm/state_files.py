@@ -22,6 +22,7 @@ from ...train.capture.config import STATES_PROTOCOL
 
 _WAIT_S = 10.0  # vLLM answers before the file is complete
 _EXPIRE_S = 300.0  # after the last request; files of killed clients
+_NAMED = re.compile("(chat)?cmpl-")  # vLLM's names of requests
 _LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
@@ -82,12 +83,16 @@ class StateFiles(ThreadingHTTPServer):
             return True
 
     def _expire(self) -> int:
-        """Remove what nobody has requested for a while; return the size of the rest."""
+        """Remove states that nobody has requested for a while; return the size of the rest.
+
+        States of a former server are known by vLLM's prefix. Other files, such as weights, are not ours.
+        """
         size, oldest = 0, time.time() - _EXPIRE_S
         for file in self.folder.glob("*.safetensors*"):
             with contextlib.suppress(FileNotFoundError):
                 facts = file.stat()
-                if facts.st_mtime < oldest:
+                ours = file.name in self.digests or _NAMED.match(file.name)
+                if ours and facts.st_mtime < oldest:
                     self.digests.pop(file.name, None)
                     file.unlink()
                 elif file.suffix == ".safetensors":  # others are being written
