@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,11 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_server_gets_the_drafter_and_its_draft_tokens_are_counted(place: Path) -> None:
+def test_the_server_gets_the_drafter_and_its_draft_tokens_are_counted(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place / "a folder").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(place / "a folder"))
     found = dry_run(config(place, "run"), SERVER)
     assert found["format"] == "sglang-eagle3"
     assert found["server"]["kind"] == "vllm"
@@ -47,3 +52,14 @@ def test_the_command_names_a_format_of_the_kind_and_the_port(place: Path) -> Non
     ):
         with pytest.raises(UsageError, match=told):
             dry_run(config(place, "run"), command)
+
+
+def test_the_log_of_a_run_in_the_current_folder_lies_beside_it(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = config(place, "run").model_copy(update={"output": Path(".")})
+    (place / "run").mkdir()
+    monkeypatch.chdir(place / "run")
+    with pytest.raises(UsageError, match="cannot be started"):
+        dry_run(settings, "no-such-server {sglang-eagle3} {port}")
+    assert (place / "run.dry-run.log").is_file()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import tempfile
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,7 @@ from ..core.errors import UsageError, VocabForgeError
 from ..core.registry import check_known
 from ..decode.request import SamplingParams
 from ..evaluate.servers.generator import ServerGenerator
-from ..evaluate.servers.process import started
+from ..evaluate.servers.process import split_command, started
 from ..layouts.interface import Export
 from ..layouts.registry import FORMATS, layout_of
 from ..models.drafters.registry import new_drafter
@@ -47,12 +48,14 @@ def dry_run(config: TrainConfig, command: str) -> dict[str, Any]:
         VocabForgeError: the server does not start, does not answer, or does not draft.
     """
     name = _format_of(command, config.drafter.kind)
-    log = config.output.with_name(f"{config.output.name}.dry-run.log")
+    words = split_command(command, OPTION)
+    run = config.output.resolve()  # "." has no name
+    log = run.with_name(f"{run.name}.dry-run.log")
     with tempfile.TemporaryDirectory() as folder:
         made = Path(folder) / name
         _write_untrained(config, name, made)
-        words = command.replace(f"{{{name}}}", str(made))
-        running = partial(started, "the dry run", words, log, key=None, health_s=_TIMEOUT_S, source=OPTION)
+        filled = shlex.join(word.replace(f"{{{name}}}", str(made)) for word in words)
+        running = partial(started, "the dry run", filled, log, key=None, health_s=_TIMEOUT_S, source=OPTION)
         server = ServerGenerator(
             "of the dry run", running, chat=False, model=None, key=None, timeout=_TIMEOUT_S
         )
