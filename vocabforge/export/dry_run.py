@@ -33,7 +33,7 @@ _TIMEOUT_S, _SHOWN_LINES = 600.0, 15
 
 
 def dry_run(config: TrainConfig, command: str) -> dict[str, Any]:
-    """Serve an untrained drafter, ask the server one question, and count its draft tokens.
+    """Serve an untrained drafter, send the server one prompt, and count its draft tokens.
 
     Args:
         command: starts the server: ``{port}`` is replaced, and the name of an export format in braces, such

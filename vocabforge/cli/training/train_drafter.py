@@ -22,7 +22,7 @@ class TrainRequest(StrictModel):
     )
     dry_run: str | None = option(
         None,
-        "Do not train: export an untrained drafter, start this server with it, ask one question and check that it "
+        "Do not train: export an untrained drafter, start this server with it, send one prompt and check that it "
         "drafts. `{port}` and an export format in braces, as `{sglang-eagle3}`, are replaced by the port and the "
         "drafter's folder.",
         "COMMAND",
