@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
     from ..core.artifact import Artifact
 
 _COMMAND_LENGTH = 400
-_FILES = 12
 _MOST_ROWS = 100
 _CONFIGS = ("drafter.json", "head.json", "config.json")
 # Content of an artefact: JSON values, and tables to show instead of the default ones.
@@ -42,6 +43,8 @@ def inspect(asked: InspectRequest, as_json: JsonOption = False) -> None:
 
     Example: `vocabforge inspect counts/ --top 20 --tokenizer model/`
     """
+    from rich.text import Text
+
     from ..core.artifact import open_artifact
     from ..core.files import form_errors
 
@@ -53,50 +56,33 @@ def inspect(asked: InspectRequest, as_json: JsonOption = False) -> None:
     ):
         content, tables = VIEWS.get(artifact.kind, _weights)(artifact, asked)
         tables = _tables(content) if tables is None else tables
-    header = _header(artifact)
-    if as_json:
-        tokenizer = None if asked.tokenizer is None else str(asked.tokenizer)
-        print_json({**header, "tokenizer": tokenizer, "content": content})
-    else:
-        _print(header, tables)
-        if asked.tokenizer is None and artifact.kind in ("counts", "subset"):
-            stdout_console().print(
-                "Tokens are shown by id: give --tokenizer PATH to see their texts.", style="dim"
-            )
-
-
-def _header(artifact: Artifact) -> dict[str, Any]:
-    """Return the fields that every artefact has; its files are already verified."""
-    manifest = artifact.manifest
+    manifest, files = artifact.manifest, artifact.manifest["files"]
     command = [str(word) for word in manifest.get("command") or ()]
     if command and Path(command[0]).name in ("vocabforge", "__main__.py"):
         command[0] = "vocabforge"
-    return {
+    header = {
         "kind": artifact.kind,
         "path": str(artifact.path),
         "created": manifest.get("created"),
         "command": shlex.join(command),
-        "versions": dict(manifest.get("versions") or {}),
-        "git_revision": manifest.get("git_revision"),
         "content_hash": artifact.content_hash,
         "parents": dict(manifest.get("parents") or {}),
-        "files": {name: entry["bytes"] for name, entry in manifest["files"].items()},
-        "verified": True,
     }
-
-
-def _print(header: dict[str, Any], tables: Sequence[RenderableType]) -> None:
-    files = header["files"]
-    # List only the first files: a cache may have thousands.
-    listed = ", ".join(f"{name} ({size:,} bytes)" for name, size in list(files.items())[:_FILES])
+    if as_json:
+        more = {name: manifest.get(name) for name in ("versions", "git_revision")}
+        sizes = {name: entry["bytes"] for name, entry in files.items()}
+        print_json({**header, **more, "files": sizes, "verified": True, "content": content})
+        return
     facts = {name.replace("_", " "): value for name, value in header.items()}
-    facts["command"] = shorten(header["command"], _COMMAND_LENGTH, placeholder="…")
-    facts["files"] = listed + (f" and {len(files) - _FILES:,} more" if len(files) > _FILES else "")
-    facts["verified"] = f"{len(files)} file{'s' if len(files) != 1 else ''}, every hash as recorded"
+    facts["command"] = shorten(str(header["command"]), _COMMAND_LENGTH, placeholder="…")
+    size = sum(entry["bytes"] for entry in files.values())
+    facts["verified"] = f"every hash as recorded (files: {len(files)}, bytes: {size:,})"
     out = stdout_console(highlight=True)
     for table in (FactList(facts), *tables):
-        out.print(table)
+        out.print(Text(table) if isinstance(table, str) else table)
         out.print()
+    if asked.tokenizer is None and artifact.kind in ("counts", "subset"):
+        out.print("Tokens are shown by id: give --tokenizer PATH to see their texts.", style="dim")
 
 
 # The content of each kind
@@ -105,37 +91,28 @@ def _print(header: dict[str, Any], tables: Sequence[RenderableType]) -> None:
 def _weights(artifact: Artifact, asked: InspectRequest) -> Content:
     """Return the meta, the configuration, and the shapes of all tensors, from the headers of the files."""
     from ..core.files import read_json
+    from ..layouts.gguf.file import read_file
     from ..models.checkpoint import read_headers
+    from ..models.target.load import dtype_name
 
     names = [name for name in artifact.manifest["files"] if name != "optimizer.safetensors"]
     config: Any = next(
         (read_json(artifact.file(name), "configuration") for name in _CONFIGS if name in names), {}
     )
     stored = read_headers([artifact.file(name) for name in names if name.endswith(".safetensors")])
-    tensors: dict[str, dict[str, Any]] = {
-        name: {"dtype": one.dtype, "shape": list(one.shape)} for name, one in sorted(stored.items())
-    }
+    dtypes = {name: (one.dtype, list(one.shape)) for name, one in sorted(stored.items())}
     for name in names:
         if name.endswith(".gguf"):
-            config, tensors = _gguf(artifact.file(name))
+            config, held = read_file(artifact.file(name))
+            dtypes = {key: (dtype_name(one.dtype), list(one.shape)) for key, one in held.items()}
     # F32, BF16 or float32; integers are token ids.
-    floats = [one for one in tensors.values() if "f" in str(one["dtype"]).lower()]
+    floats = [(dtype, shape) for dtype, shape in dtypes.values() if "f" in dtype.lower()]
     sizes = {
-        "parameters": sum(math.prod(one["shape"]) for one in floats),
-        "dtype": ", ".join(sorted({str(one["dtype"]) for one in floats})),
+        "parameters": sum(math.prod(shape) for _, shape in floats),
+        "dtype": ", ".join(sorted({dtype for dtype, _ in floats})),
     }
+    tensors = {name: {"dtype": dtype, "shape": shape} for name, (dtype, shape) in dtypes.items()}
     return {**(sizes if floats else {}), **artifact.meta, "config": config, "tensors": tensors}, None
-
-
-def _gguf(file: Path) -> tuple[Mapping[str, Any], dict[str, dict[str, Any]]]:
-    from ..layouts.gguf.file import read_file
-    from ..models.target.load import dtype_name
-
-    config, stored = read_file(file)
-    shapes = {
-        name: {"dtype": dtype_name(one.dtype), "shape": list(one.shape)} for name, one in stored.items()
-    }
-    return config, shapes
 
 
 def _counts(artifact: Artifact, asked: InspectRequest) -> Content:
@@ -147,35 +124,27 @@ def _counts(artifact: Artifact, asked: InspectRequest) -> Content:
     table, text = load_counts(artifact.path), _texts(artifact, asked.tokenizer)
     order = np.argsort(-table.counts, kind="stable")[: table.seen].tolist()  # ties: lower id first
     special = table.special
-    purposes = {
-        "end": special.eos,
-        "control": special.control,
-        "tools": special.tools,
-        "other": special.others,
-    }
+    purposes = {"end": special.eos, "control": special.control, "tools": special.tools}
 
     def row(token: int) -> dict[str, Any]:
         count = int(table.counts[token])
         share = count / table.tokens if table.tokens else None
         return {"id": token, "text": text(token), "count": count, "share": share}
 
-    named: dict[int, list[str]] = {}
-    for purpose, ids in purposes.items():
-        for token in ids:
-            if purpose != "other" or table.counts[token]:
-                named.setdefault(token, []).append(purpose)
+    # Others of the tokenizer's special tokens are listed if they occur.
+    ids = {*special.eos, *special.control, *special.tools, *(id for id in special.others if table.counts[id])}
     content = {
         **table.totals(),
-        "bytes_per_token": round(table.bytes / table.tokens, 3) if table.tokens else None,
-        "sources": len(table.sources),
         "domains": {
-            name: {"tokens": part.tokens, "documents": part.documents, "bytes": part.bytes}
+            name: {key: getattr(part, key) for key in ("tokens", "documents", "bytes")}
             for name, part in table.domains.items()
         },
         "top": [row(token) for token in order[: asked.top]],
         "rare": [row(token) for token in order[::-1][: asked.top]],
-        "special": [{**row(token), "purpose": ", ".join(named[token])} for token in sorted(named)],
-        "origin": dict(table.origin),
+        "special": [
+            {**row(id), "purpose": ", ".join(name for name, those in purposes.items() if id in those)}
+            for id in sorted(ids)
+        ],
     }
     return content, None
 
@@ -204,8 +173,7 @@ def _overlap(artifact: Artifact, asked: InspectRequest) -> Content:
     from .vocab.compare_vocab import overlap_tables
 
     overlap = load_overlap(artifact.path)
-    compared = dict(artifact.manifest.get("config") or {})
-    return overlap.to_json(), [FactList(compared, "Compared"), *overlap_tables(overlap)]
+    return overlap.to_json(), overlap_tables(overlap)
 
 
 def _prepared(artifact: Artifact, asked: InspectRequest) -> Content:
@@ -213,30 +181,24 @@ def _prepared(artifact: Artifact, asked: InspectRequest) -> Content:
     from .training.prepare_data import data_tables
 
     prepared = load_prepared(artifact.path, verify=False)
-    facts = _tables({"key": prepared.key, **artifact.meta["options"]})
-    return artifact.meta, [*facts, *data_tables(prepared)]
+    return artifact.meta, [*_tables(artifact.meta["options"]), *data_tables(prepared)]
 
 
 def _evaluation(artifact: Artifact, asked: InspectRequest) -> Content:
-    from rich.text import Text
-
     from ..evaluate.reports.tables import divergence_lines, headline, main_tables
     from ..evaluate.results.schema import read_results
 
     results = read_results(artifact.file("results.json"))
-    lines = map(Text, [*divergence_lines(results), headline(results)])
+    lines = [*divergence_lines(results), headline(results)]
     return results.model_dump(mode="json"), [FactList(results.run_facts), *main_tables(results), *lines]
 
 
 def _coverage(artifact: Artifact, asked: InspectRequest) -> Content:
-    from rich.text import Text
-
     from ..core.files import read_json
     from ..evaluate.reports.coverage import coverage_tables, summary_lines
 
     results = read_json(artifact.file("coverage.json"), "results")
-    lines = map(Text, summary_lines(results))
-    return results, [*coverage_tables(results), *lines]
+    return results, [*coverage_tables(results), *summary_lines(results)]
 
 
 # Kinds that are not listed contain weights, or only the manifest.
@@ -254,12 +216,7 @@ VIEWS: Mapping[str, Callable[[Artifact, InspectRequest], Content]] = {
 
 
 def _texts(artifact: Artifact, tokenizer: Path | None) -> Callable[[int], str]:
-    """Return a function that gives a token's printable text (empty without a tokenizer).
-
-    Raises:
-        MismatchError: the tokenizer does not match the artefact.
-        DataError: the tokenizer cannot be read.
-    """
+    """Return a function that gives a token's printable text (empty without a tokenizer)."""
     from ..corpus.tokenizer.token_bytes import readable, token_bytes
     from ..corpus.tokenizer.tokenizer import check_fingerprint, load_tokenizer
 
@@ -273,10 +230,9 @@ def _texts(artifact: Artifact, tokenizer: Path | None) -> Callable[[int], str]:
         got_from=tokenizer,
         remedy="give the tokenizer that the artefact was made with",
     )
-    try:
-        forms: Sequence[bytes | None] = token_bytes(loaded)
-    except DataError:  # fall back to the tokens as written in the vocabulary
-        forms = ()
+    forms: Sequence[bytes | None] = ()
+    with contextlib.suppress(DataError):  # then the tokens are shown as written in the vocabulary
+        forms = token_bytes(loaded)
 
     def text(token: int) -> str:
         form = forms[token] if token < len(forms) else None
@@ -285,48 +241,25 @@ def _texts(artifact: Artifact, tokenizer: Path | None) -> Callable[[int], str]:
     return text
 
 
-# JSON values as tables
-
-
 def _tables(content: Mapping[str, Any]) -> list[RenderableType]:
-    """Return single values as a list, then a table for each list of rows and each group of facts."""
+    """Return single values as a list, and a table for each list of rows and each group of facts."""
     lines: dict[str, Any] = {}
     tables: list[RenderableType] = []
     for key, value in content.items():
-        name = key.replace("_", " ")
-        title = name[:1].upper() + name[1:]
-        if isinstance(value, list) and value and isinstance(value[0], Mapping):
-            tables.append(_rows_table(title, value))
-        elif isinstance(value, Mapping) and value:
-            keys = [row.keys() if isinstance(row, Mapping) else None for row in value.values()]
-            if keys[0] is not None and all(one == keys[0] for one in keys):
-                tables.append(_rows_table(title, [{"name": one, **row} for one, row in value.items()]))
-            else:
-                tables.append(FactList(_flat(value), title))
+        title = key.replace("_", " ").capitalize()
+        if isinstance(value, Mapping) and value:
+            more = f" ({len(value):,}; all with --json)" if len(value) > _MOST_ROWS else ""
+            tables.append(FactList(dict(islice(value.items(), _MOST_ROWS)), title + more))
+        elif isinstance(value, list) and value and isinstance(value[0], Mapping):
+            heads = [name if isinstance(one, (int, float)) else f"{name}<" for name, one in value[0].items()]
+            cells = [[_cell(name, row.get(name)) for name in value[0]] for row in value[:_MOST_ROWS]]
+            tables.append(DataTable(title, heads, cells))
         elif value not in ({}, []):
-            share = name == "coverage" and isinstance(value, float)
-            lines[name] = percent(value) if share else value
+            lines[key.replace("_", " ")] = _cell(key, value)
     return [FactList(lines), *tables]
 
 
-def _rows_table(title: str, rows: Sequence[Mapping[str, Any]]) -> DataTable:
-    """Return JSON rows as a table with a column per key: texts left-aligned, numbers right-aligned."""
-    numbers = {name for name, value in rows[0].items() if isinstance(value, (int, float, type(None)))}
-    heads = [name.replace("_", " ") + ("" if name in numbers else "<") for name in rows[0]]
-    cells = [[_cell(name, row.get(name)) for name in rows[0]] for row in rows[:_MOST_ROWS]]
-    more = len(rows) - len(cells)
-    return DataTable(title, heads, cells, f"{more:,} more: --json has all" if more else "")
-
-
 def _cell(name: str, value: Any) -> str:
-    if name == "share":
+    if name in ("coverage", "share") and isinstance(value, float):
         return percent(value, 3)
     return str(value) if name == "id" or value == "" else value_text(value)
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flatten nested mappings to dotted names."""
-    flat: dict[str, Any] = {}
-    for name, value in values.items():
-        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
-    return flat
