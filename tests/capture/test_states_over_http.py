@@ -162,9 +162,14 @@ def test_no_other_file_is_served(target: HFTarget, tmp_path: Path) -> None:
 
 
 def test_other_machines_need_a_key(tmp_path: Path) -> None:
-    for address in ("0.0.0.0:0", ":0"):
-        with pytest.raises(ValueError, match="VLLM_API_KEY"):
-            StateFiles(address, tmp_path, limit_bytes=1, key=None)
+    with pytest.raises(ValueError, match="VLLM_API_KEY"):
+        StateFiles("0.0.0.0:0", tmp_path, limit_bytes=1, key=None)
+
+
+@pytest.mark.parametrize("address", [":0", "0", "127.0.0.1:", "127.0.0.1:x"])
+def test_without_a_host_no_other_address_is_opened(address: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="HOST:PORT"):
+        StateFiles(address, tmp_path, limit_bytes=1, key="a-key")
 
 
 def test_the_key_is_sent(target: HFTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,8 +230,9 @@ def test_a_transfer_that_stays_damaged_is_one_error(server: HiddenServer, target
         ({}, "does not serve its states over HTTP"),
         ({"hidden_states_port": 9}, "gives no hidden states"),
         ({"hidden_states_port": None}, "does not serve its states over HTTP"),
+        ({"hidden_states_port": 10**30}, "does not serve its states over HTTP"),
     ],
-    ids=["older-connector", "nobody-listens", "not-served"],
+    ids=["older-connector", "nobody-listens", "not-served", "no-port"],
 )
 def test_servers_that_serve_no_states(
     server: HiddenServer, target: HFTarget, facts: dict[str, Any], message: str

@@ -23,7 +23,7 @@ from ...train.capture.config import STATES_PROTOCOL
 _WAIT_S = 10.0  # vLLM answers before the file is complete
 _EXPIRE_S = 300.0  # after the last request; files of killed clients
 _NAMED = re.compile("(chat)?cmpl-")  # vLLM's names of requests
-_LOCAL = ("127.0.0.1", "localhost", "::1")
+_LOCAL = ("127.0.0.1", "localhost")
 
 
 class StateFiles(ThreadingHTTPServer):
@@ -35,7 +35,7 @@ class StateFiles(ThreadingHTTPServer):
         key: required as a bearer token.
 
     Raises:
-        ValueError: other machines could read the states without a key.
+        ValueError: no host and port, or other machines could read the states without a key.
         OSError: the address is in use.
     """
 
@@ -43,6 +43,8 @@ class StateFiles(ThreadingHTTPServer):
 
     def __init__(self, address: str, folder: Path, *, limit_bytes: int, key: str | None) -> None:
         host, _, port = address.rpartition(":")
+        if not host or not port.isdecimal():
+            raise ValueError(f"states_address is HOST:PORT, such as 127.0.0.1:8100, not {address}")
         if not key and host not in _LOCAL:
             raise ValueError(f"states at {address} need a key: set VLLM_API_KEY, or listen at 127.0.0.1")
         self.folder, self._limit, self.key = folder, limit_bytes, key

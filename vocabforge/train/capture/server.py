@@ -367,10 +367,11 @@ class ServerCapture:
         if name in ("", "..") or not name.isprintable() or len(name.encode()) > _LONGEST_NAME:
             raise TryAgain(f"it names no file: {named[:80]!r}")
         if folder is None:
-            if not isinstance(port, int):
+            if type(port) is not int or not 0 < port < 1 << 16:
                 raise VocabForgeError(
                     "the server does not serve its states over HTTP",
-                    got="no kv_transfer_params.hidden_states_port",
+                    got=f"kv_transfer_params.hidden_states_port: {str(port)[:80]}",
+                    expected="a port",
                     source=server.url,
                     remedy=f"give the folder that it writes to (capture.server.folder), or {self._start}",
                 )
