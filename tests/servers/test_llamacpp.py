@@ -167,7 +167,7 @@ def test_tokens_and_cycles_are_ours(
 
 def test_a_qwen3_target_answers_as_ours(world: Served, tmp_path: Path) -> None:
     """Of random weights, as is its drafter: of the drafts hardly any is right."""
-    target = tiny_target(tmp_path / "target", kind="qwen3", vocab_size=1024, num_hidden_layers=8)
+    target = tiny_target(tmp_path / "target", kind="qwen3", vocab_size=4096, num_hidden_layers=8)
     for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
         shutil.copy(world.target / name, target)
     make_drafter(tmp_path / "drafter", target)
