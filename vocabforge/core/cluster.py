@@ -52,13 +52,14 @@ class Cluster:
         self._ray, self._mine = _connect(address)
         self._queue = queue
         self._cpus, self._gpus = 1, 0
+        self._start = Piece(_Worker.begin, ())  # the first call of every worker; never done
         self.use(lambda: None)
         self._waiting: deque[Piece] = deque()
-        self._busy: dict[Any, tuple[Any, Piece | None]] = {}  # reply -> worker, piece (None: it is starting)
+        self._busy: dict[Any, tuple[Any, Piece]] = {}  # reply -> worker, piece
         self._idle: list[Any] = []
         self._hosts: dict[Any, str] = {}  # of the workers that are ready
         self._most = 1 << 30  # fewer after a worker ran out of memory
-        self._failed, self._since = 0, time.monotonic()
+        self._since = time.monotonic()
 
     def __enter__(self) -> Cluster:
         return self
@@ -133,7 +134,7 @@ class Cluster:
 
     def _turn(self) -> list[Piece]:
         """Start workers, give pieces to the idle ones, and take replies; return the pieces that are done."""
-        starting = sum(piece is None for _, piece in self._busy.values())
+        starting = sum(piece is self._start for _, piece in self._busy.values())
         wanted = len(self._waiting) - len(self._idle) - starting * self._queue
         if wanted > 0:
             workers = len(self._hosts) + starting
@@ -154,16 +155,16 @@ class Cluster:
                 f"{has.get('CPU', 0):g} and {has.get('GPU', 0):g}, all busy, too few, or still starting"
             )
             self._since = float("inf")
-        return [piece for _, _, piece in taken if piece is not None and piece.done]
+        return [piece for _, _, piece in taken if piece.done]
 
     def _begin_worker(self) -> None:
         kind = self._ray.remote(_Worker).options(num_cpus=self._cpus, num_gpus=self._gpus, max_restarts=0)
         worker = kind.remote()
         # In a list, so that the worker reads it after it has compared versions.
         given = _software(), os.getcwd(), self._cpus, [self._begin]
-        self._busy[worker.begin.remote(*given)] = worker, None
+        self._busy[worker.begin.remote(*given)] = worker, self._start
 
-    def _take(self, reply: Any, worker: Any, piece: Piece | None) -> None:
+    def _take(self, reply: Any, worker: Any, piece: Piece) -> None:
         errors = self._ray.exceptions
         try:
             host, value, said = self._ray.get(reply)
@@ -174,10 +175,10 @@ class Cluster:
             raise error.cause if isinstance(error.cause, Exception) else error from error
         for line in said:
             say(line)
-        if piece is None:
+        if piece is self._start:
             if isinstance(value, Exception):
                 raise value
-            self._hosts[worker], self._failed = host, 0
+            self._hosts[worker], piece.deaths = host, 0
             self._idle += [worker] * self._queue
             if len(self._hosts) == self._room():
                 say(f"Workers at work: {len(self._hosts)}, on machines: {len(set(self._hosts.values()))}")
@@ -185,42 +186,32 @@ class Cluster:
         piece.done, piece.value = True, value
         self._idle.append(worker)
 
-    def _lost(self, worker: Any, piece: Piece | None, error: Exception) -> None:
-        host = self._hosts.pop(worker, None)
+    def _lost(self, worker: Any, piece: Piece, error: Exception) -> None:
+        host, starting = self._hosts.pop(worker, None), piece is self._start
         self._idle = [one for one in self._idle if one is not worker]
-        if host is None and piece is not None:  # reported already: by the reply of its start
+        if not starting:
             self._waiting.appendleft(piece)
-            return
-        where = "" if host is None else f" on {host}"
-        text = " ".join(str(error).split())
-        if "No module named" in text:
-            raise VocabForgeError(
-                "a worker cannot import VocabForge, or has another version of it",
-                got=str(error).strip().rpartition("\n")[2],
-                remedy="install the same version on every machine of the cluster",
-            ) from error
-        hungry = isinstance(error, self._ray.exceptions.OutOfMemoryError) or "low on memory" in text
+            if host is None:  # the worker's first reply has told
+                return
+        told = " ".join(str(error).split())
+        hungry = isinstance(error, self._ray.exceptions.OutOfMemoryError) or "low on memory" in told
         cause = "ran out of memory" if hungry else "died"
-        if hungry:
-            self._most = max(1, len(self._hosts))
-        if piece is None:
-            self._failed += 1
-            deaths, what = self._failed, "while starting"
-        else:
-            self._waiting.appendleft(piece)
-            piece.deaths += 1
-            deaths, what = piece.deaths, "at the same piece of work"
-        say(f"A worker{where} {cause} {what} ({deaths} of {_ATTEMPTS} attempts)")
-        if deaths == _ATTEMPTS and piece is None and self._hosts:
-            self._most = len(self._hosts)  # go on with the others
-        elif deaths == _ATTEMPTS:
+        what = "while starting" if starting else "at the same piece of work"
+        piece.deaths += 1
+        where = "" if host is None else f" on {host}"
+        say(f"A worker{where} {cause} {what} ({piece.deaths} of {_ATTEMPTS} attempts)")
+        last = piece.deaths == _ATTEMPTS
+        if hungry or (last and starting):
+            self._most = max(1, len(self._hosts))  # go on with the others
+        if last and not (starting and self._hosts):
+            remedy = "see Ray's logs on that machine (/tmp/ray/session_latest/logs)"
+            if starting:
+                remedy = f"install the same version of VocabForge on every machine; {remedy}"
+            if hungry:
+                remedy = "give each worker more memory, or the work in smaller pieces"
+            got = told if hungry else str(error).strip().rpartition("\n")[2]  # the cause
             raise VocabForgeError(
-                f"{_ATTEMPTS} workers {cause} {what}",
-                got=text[:400],
-                source=host,
-                remedy="give each worker more memory, or the work in smaller pieces"
-                if hungry
-                else "see Ray's logs on that machine (/tmp/ray/session_latest/logs)",
+                f"{_ATTEMPTS} workers {cause} {what}", got=got[:400], source=host, remedy=remedy
             ) from error
 
 
