@@ -7,6 +7,7 @@ import os
 import random
 import secrets
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -124,6 +125,17 @@ def test_pieces_of_killed_workers_are_done_again(tmp_path: Path, capsys: pytest.
     assert said.count(f"A worker on {os.uname().nodename} died at the same piece of work") == 3
     assert said.count("squaring 5") == 1
     assert ended()
+
+
+def test_a_terminated_command_ends_without_a_dump() -> None:
+    code = (
+        "import os, signal\n"
+        "from vocabforge.core.cluster import Cluster\n"
+        "with Cluster('local'):\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (-signal.SIGTERM, "")
 
 
 def test_a_piece_that_kills_every_worker_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import signal
 import socket
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -296,7 +298,11 @@ def _connect(address: str) -> tuple[Any, bool]:
         if mine:
             # Ray would print deaths of workers to stdout, where --json prints; they are reported here.
             ray._private.worker._worker_logs_enabled = False
+            former = signal.getsignal(signal.SIGTERM)
             ray.init(**options)
+            if threading.current_thread() is threading.main_thread():
+                # Ray's handler aborts with a dump of the stack.
+                signal.signal(signal.SIGTERM, former or signal.SIG_DFL)
     except Exception as error:  # Ray raises many kinds
         raise VocabForgeError(
             "the Ray cluster cannot be used",
