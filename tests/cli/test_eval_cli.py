@@ -130,7 +130,7 @@ def test_methods_of_a_recipe_have_verifiers_of_their_own(
     ]
     assert_user_error(run_eval(place, tmp_path / "greedy", *named), 2, "method point: --verifier")
     beside = run_eval(place, tmp_path / "beside", *named, "--verifier", "point", "--temperature", 1)
-    assert_user_error(beside, 2, "--verifier beside --recipe")
+    assert_user_error(beside, 2, "--verifier and --recipe")
 
 
 def test_a_recipe_is_evaluated(place: Path, tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_some_of_a_recipe(place: Path, tmp_path: Path) -> None:
 )
 def test_what_a_recipe_says_is_not_said_again(place: Path, tmp_path: Path, beside: tuple[str, ...]) -> None:
     result = run_eval(place, tmp_path / "out", "--recipe", place / "recipe.yaml", *beside)
-    assert_user_error(result, 2, f"{beside[0]} beside --recipe")
+    assert_user_error(result, 2, f"{beside[0]} and --recipe")
     assert not (tmp_path / "out").exists()
 
 
