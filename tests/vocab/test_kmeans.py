@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -85,6 +86,19 @@ def test_equal_rows_share_no_more_clusters_than_are_needed():
 def test_more_clusters_than_rows_are_refused():
     with pytest.raises(UsageError, match="fewer rows than clusters"):
         spherical_kmeans(units(np.eye(3)), KMeansOptions(4))
+
+
+def test_two_packages_that_provide_faiss_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The module would be that of the package installed last, whatever its GPU support."""
+    for name in ("faiss-gpu-cu12", "faiss-cpu"):
+        info = tmp_path / f"{name.replace('-', '_')}-1.14.2.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.14.2\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(
+        UsageError, match=r"several packages(.|\n)*faiss-cpu, faiss-gpu-cu12(.|\n)*pip uninstall"
+    ):
+        spherical_kmeans(units(np.eye(4)), KMeansOptions(2))
 
 
 def test_a_missing_faiss_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from importlib.metadata import distributions
 from typing import Any
 
 import numpy as np
@@ -112,6 +113,16 @@ class KMeansResult:
 
 
 def _import_faiss() -> Any:
+    # Which of them the module is depends on the order in which they were installed.
+    names = {one.metadata["Name"] or "" for one in distributions()}
+    providers = sorted(name for name in names if name.startswith("faiss-"))
+    if len(providers) > 1:
+        raise UsageError(
+            "several packages provide the module faiss",
+            got=", ".join(providers),
+            expected="one of them",
+            remedy=f"pip uninstall {' '.join(providers)}, then install the one that you want",
+        )
     try:
         import faiss
     except ImportError as error:
