@@ -131,7 +131,7 @@ def drafted_part(piece: str, ids: Sequence[int], tokenizer: TextTokenizer) -> st
 
 def _facts(method: Method, answer: Answer) -> dict[str, Any]:
     """Return the output of ``--json``."""
-    from ...decode.counts import figures_of
+    from ...decode.proposers.counts import figures_of
 
     return {
         "method": method.name,
@@ -144,7 +144,7 @@ def _facts(method: Method, answer: Answer) -> dict[str, Any]:
 
 
 def _say_figures(method: Method, answer: Answer) -> None:
-    from ...decode.counts import phrase_of
+    from ...decode.proposers.counts import phrase_of
 
     result = answer.generation
     tokens, seconds = len(result.token_ids), result.prefill_s + result.decode_s

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...core.console import DataCell, DataTable, FactList
-from ...decode.counts import phrase_of
+from ...decode.proposers.counts import phrase_of
 from ..results.schema import Results
 from .page import Block, CodeBlock, Folded, PageChart, PageSection, ReportPage, line_chart, render_report_page
 from .plots import Bar, Panel, Trace, bar_rows, stacked_rows

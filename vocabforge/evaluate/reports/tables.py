@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...core.console import DataCell, DataTable
-from ...decode.counts import phrase_of
+from ...decode.proposers.counts import phrase_of
 from ..benchmarks import MT_BENCH
 from ..results.intervals import Verdict, verdict_of
 from ..results.schema import Figure, GroupFigures, MethodResults, Outputs, Results

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.errors import DataError
-from ...decode.counts import figures_of, summed
+from ...decode.proposers.counts import figures_of, summed
 from ..benchmarks import MT_BENCH
 from .answers import MethodRows, Row
 from .intervals import Array, Formula, columns_of_mean, estimate, ratio, ratio_of_ratios, run_values
