@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -71,8 +72,11 @@ class HiddenServer(FakeServer):
                 aside = file.with_name(f"{file.name}.partial")
                 save_file(tensors, aside, metadata=self.meta)
                 aside.rename(file)
-                sizes = [one.stat().st_size for one in self.folder.glob("*.safetensors")]
-                self.most_bytes = max(self.most_bytes, sum(sizes))
+                held = 0
+                for one in self.folder.glob("*.safetensors"):
+                    with contextlib.suppress(FileNotFoundError):  # the client has just removed it
+                        held += one.stat().st_size
+                self.most_bytes = max(self.most_bytes, held)
 
             if self.files is None:
                 save()

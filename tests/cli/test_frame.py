@@ -250,3 +250,27 @@ def test_every_command_helps_without_the_modules_of_unix(helps: dict[str, dict])
     assert {words: page["code"] for words, page in json.loads(done.stdout).items()} == {
         words: page["code"] for words, page in helps.items()
     }
+
+
+@pytest.mark.parametrize("variable", ["COMP_WORDS", "_TYPER_COMPLETE_ARGS"])  # bash; zsh, fish, PowerShell
+def test_a_shell_completes_the_options_of_a_command(variable: str) -> None:
+    """Other commands are only described for the help page."""
+    shell = "bash" if variable == "COMP_WORDS" else "zsh"
+    asked = {
+        "_VOCABFORGE_COMPLETE": f"complete_{shell}",
+        variable: "vocabforge count-freq --tok",
+        "COMP_CWORD": "2",
+    }
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import sys; from vocabforge.cli import main; sys.argv[0] = 'vocabforge'; main()",
+        ],
+        env={**os.environ, **asked},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "--tokenizer" in done.stdout, done.stderr
+    assert "--tokens" in done.stdout

@@ -127,6 +127,22 @@ def test_pieces_of_killed_workers_are_done_again(tmp_path: Path, capsys: pytest.
     assert ended()
 
 
+def test_pieces_are_begun_as_workers_become_free() -> None:
+    """So that memory does not grow with the corpus."""
+    begun, results = [], []
+    with Cluster("auto") as cluster:
+
+        def pieces() -> Iterator[module.Piece]:
+            for number in range(20):
+                begun.append(number)
+                yield cluster.submit(lambda _, number=number: number)
+
+        for piece in cluster.as_completed(pieces()):
+            results.append(cluster.get(piece))
+            assert len(begun) - len(results) < cluster.ahead
+    assert sorted(results) == begun == list(range(20))
+
+
 def test_a_terminated_command_ends_without_a_dump() -> None:
     code = (
         "import os, signal\n"

@@ -59,7 +59,10 @@ def main() -> None:
         # If DeepSpeed is installed, other packages import it, and its device detection prints to stdout.
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
     # Import only the requested command, so that `--help` and errors are fast.
-    wanted = next((word for word in sys.argv[1:] if not word.startswith("-")), None)
+    # A shell asks for completions with the line so far in one of these variables.
+    line = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")
+    words = sys.argv[1:] or line.split()[1:]
+    wanted = next((word for word in words if not word.startswith("-")), None)
     if wanted in MOVED:
         sys.stderr.write(f"Error: `vocabforge {wanted}` has moved\n  remedy:   run {MOVED[wanted]}\n")
         sys.exit(2)

@@ -15,6 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import Any
 
 from .console import say
@@ -110,13 +111,15 @@ class Cluster:
         return piece.value
 
     def as_completed(self, pieces: Iterable[Piece]) -> Iterator[Piece]:
-        """Yield pieces as they are done; :meth:`get` returns or raises their results."""
-        left = set(pieces)
-        done = [piece for piece in left if piece.done]
-        while left:
-            left -= {*done}
+        """Yield pieces as they are done; :meth:`get` returns or raises their results.
+
+        A few more than workers are taken from ``pieces`` at once, so that it may submit them one by one.
+        """
+        rest, left = iter(pieces), set[Piece]()
+        while left := {*left, *islice(rest, max(self.ahead - len(left), 0))}:
+            done = {piece for piece in left if piece.done} or left.intersection(self._turn())
+            left -= done
             yield from done
-            done = [piece for piece in self._turn() if piece in left] if left else []
 
     def in_order(self, work: Callable[..., Any], given: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
         """Yield the results of many calls in order; a few more calls than workers are begun or kept."""

@@ -207,10 +207,10 @@ def count_units(
     """
     options = counter.options
     goal = options.tokens or math.inf
+    if options.ray is not None:
+        yield from _count_on_cluster(options.ray, counter, units, progress)
+        return
     if options.workers == 1:
-        if options.ray is not None:
-            yield from _count_on_cluster(options.ray, counter, units, progress)
-            return
         yield from _until(goal, units, 1, lambda unit, left: partial(counter.count, unit, progress, left))
         return
     processes = min(options.workers, max(1, len(units)))
@@ -269,11 +269,20 @@ def _count_on_cluster(
             return partial(end, unit, begin(unit, left), left)
 
         if math.isinf(goal):
-            saved = {unit: None for unit in units if counter.partials.path(unit).is_file()}
-            waiting = {begin(unit): unit for unit in units if unit not in saved}
-            yield from ((unit, counter.count(unit, progress)) for unit in saved)
-            for piece in cluster.as_completed(waiting):
-                yield waiting[piece], end(waiting[piece], piece)
+            saved = {unit for unit in units if counter.partials.path(unit).is_file()}
+            begun: dict[Piece, Unit] = {}  # results are dropped with their pieces
+
+            def pieces() -> Iterator[Piece]:
+                for unit in units:
+                    if unit not in saved:
+                        piece = begin(unit)
+                        begun[piece] = unit
+                        yield piece
+
+            yield from ((unit, counter.count(unit, progress)) for unit in units if unit in saved)
+            for piece in cluster.as_completed(pieces()):
+                unit = begun.pop(piece)
+                yield unit, end(unit, piece)
         else:
             yield from _until(goal, units, cluster.ahead, wait)
 
