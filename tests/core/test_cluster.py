@@ -9,8 +9,10 @@ import secrets
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -188,6 +190,16 @@ def test_an_unreachable_address_is_one_error(address: str, words: str) -> None:
     with pytest.raises(VocabForgeError, match=words) as caught:
         Cluster(address)
     assert address in caught.value.source
+
+
+def test_another_service_than_ray_is_refused_at_once() -> None:
+    with Cluster(ray.get_runtime_context().gcs_address) as found:  # a real one is accepted
+        assert found.ahead
+    with ThreadingHTTPServer(("127.0.0.1", 0), SimpleHTTPRequestHandler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with pytest.raises(VocabForgeError, match="another service than Ray listens there"):
+            Cluster(f"127.0.0.1:{server.server_port}")
+        server.shutdown()
 
 
 def test_an_address_of_no_form_is_refused() -> None:

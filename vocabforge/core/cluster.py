@@ -268,6 +268,16 @@ def _software() -> dict[str, str]:
     return {name: version for name, version in package_versions().items() if name != "python"}
 
 
+def _check_service(host: str, port: int) -> None:
+    """Raise OSError unless a gRPC server listens there, as Ray's does: it sends its settings first."""
+    with socket.create_connection((host, port), _CONNECT_S) as connection:
+        if os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true"):
+            return
+        connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
+        if connection.recv(9, socket.MSG_WAITALL)[3:4] != b"\x04":  # type of a frame: SETTINGS
+            raise ConnectionError("another service than Ray listens there")
+
+
 def _connect(address: str) -> tuple[Any, bool]:
     """Return the module ray, connected, and whether this call connected it."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent to Ray's makers
@@ -297,7 +307,7 @@ def _connect(address: str) -> tuple[Any, bool]:
     mine = not ray.is_initialized()
     try:
         if host:  # Ray itself retries for minutes
-            socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
+            _check_service(host.strip("[]"), int(port))
         if mine:
             # Ray would print deaths of workers to stdout, where --json prints; they are reported here.
             ray._private.worker._worker_logs_enabled = False
