@@ -1,6 +1,7 @@
 """The site's page of measurements: a chart per evaluation, and a table of all figures in docs/results/*.json.
 
 `make docs` puts it in docs/dashboard.md (mkdocs_hooks.py). docs/assets/dashboard.js sorts and filters the table.
+`python .ci/dashboard.py` draws the README's chart from the same files.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from vocabforge.evaluate.reports.tables import figure_rows, interval, number
 from vocabforge.evaluate.results.schema import Figure, MethodResults, Results, read_results
 
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
+CHART = RESULTS.parent / "plots" / "speedup.svg"
 COLUMNS = ("target", "method", "drafter", "draft vocabulary", "benchmark", "task", "questions")
 COLUMNS += ("accepted length", "tokens/s", "speed-up", "machine", "date", "command", "data")
 # column -> what its menu chooses at first; empty: all
@@ -107,3 +109,58 @@ def _machine(results: Results) -> str:
     facts = results.environment
     software = f"{facts.get('threads')} threads, {results.target.dtype}, torch {facts.get('torch')}"
     return _cell(str(facts.get("gpu") or facts.get("processor")), software)
+
+
+_WIDTH, _BARS, _UNIT, _ROW = 720, 300, 200, 24  # pixels: chart, left end and length of 1.0, height of a row
+_LOOK = """
+  text { font: 14px system-ui, -apple-system, "Segoe UI", Roboto, Helvetica, Arial, sans-serif; fill: #16202c; }
+  .ground { fill: #ffffff; } .title { font-weight: 600; } .note { fill: #586474; } .end { text-anchor: end; }
+  .bar { fill: #2563eb; } .slower { fill: #7b8794; } .line { stroke: #16202c; stroke-width: 1.4; }
+  .plain { stroke: #586474; stroke-dasharray: 2 3; }
+  @media (prefers-color-scheme: dark) {
+    text { fill: #e3e6f2; } .ground { fill: #14161d; } .note { fill: #aab1c9; } .bar { fill: #6d93f5; }
+    .slower { fill: #59626e; } .line { stroke: #e3e6f2; } .plain { stroke: #aab1c9; }
+  }"""
+
+
+def speedups_svg(folder: Path = RESULTS) -> str:
+    """Return the speed-up of every method over plain decoding as one SVG picture, with light and dark colours."""
+    rows: list[str] = []
+    y = 0
+    for file in sorted(folder.glob("*.json"), reverse=True):
+        results = read_results(file)
+        asked = f"{results.methods[0].summary.overall.questions} prompts of {escape(results.benchmark.name)}"
+        y += 30
+        rows.append(
+            f'<text class="title" x="16" y="{y}">{escape(results.target.name)}'
+            f'<tspan class="note" font-weight="400"> · {asked}</tspan></text>'
+        )
+        top = y + 8
+        for method in results.methods[1:]:
+            speedup = method.summary.overall.speedup
+            size = "" if method.vocabulary is None else f" · {method.vocabulary.size:,} tokens"
+            y += _ROW
+            rows += [
+                f'<text class="end" x="{_BARS - 10}" y="{y}">{escape(method.name)}'
+                f'<tspan class="note">{size}</tspan></text>',
+                f'<rect class="{"bar" if speedup.value > 1 else "slower"}" x="{_BARS}" y="{y - 13}" '
+                f'width="{_UNIT * speedup.value:.1f}" height="16" rx="2"/>',
+            ]
+            first, last = (_BARS + _UNIT * end for end in (speedup.low, speedup.high))
+            rows.append(f'<path class="line" d="M{first:.1f} {y - 5}H{last:.1f}"/>')
+            rows.append(f'<text class="title" x="{last + 8:.1f}" y="{y}">{number(speedup.value)}</text>')
+        rows.append(f'<path class="plain" d="M{_BARS + _UNIT} {top}V{y + 6}"/>')
+        y += 8
+    head = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {y + 30}" width="{_WIDTH}" '
+        f'height="{y + 30}" role="img">',
+        "<title>Speed-up over plain decoding, with 95% intervals</title>",
+        f"<style>{_LOOK}\n</style>",
+        f'<rect class="ground" width="{_WIDTH}" height="{y + 30}" rx="8"/>',
+    ]
+    note = f'<text class="note" x="{_BARS}" y="{y + 16}">tokens/s over plain decoding (dotted: 1), 95% intervals</text>'
+    return "\n".join([*head, *rows, note, "</svg>", ""])
+
+
+if __name__ == "__main__":
+    CHART.write_text(speedups_svg(), "utf-8")

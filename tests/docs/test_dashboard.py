@@ -54,6 +54,11 @@ def test_every_method_and_task_has_a_row(tmp_path: Path) -> None:
     assert f'href="{tmp_path.name}/sample.json"' in page
 
 
+def test_the_readmes_chart_shows_the_committed_figures() -> None:
+    """After new results: python .ci/dashboard.py"""
+    assert dashboard.CHART.read_text("utf-8") == dashboard.speedups_svg()
+
+
 def test_names_are_text(tmp_path: Path) -> None:
     results = sample_results(2)
     target = results.target.model_copy(update={"name": "<script>x</script>"})
