@@ -152,7 +152,7 @@ def head_settings(shape: ModelShape) -> list[BenchHead]:
         return one.ops and not one.fp8 and (same or one.kind != "ranker")
 
     found = {one.kind: one for one in settings(shape) if usual(one)}
-    return [found[kind] for kind in ("ranker", "full", "static", "router", "hybrid")]
+    return [found[kind] for kind in ("ranker", "full", "static", "router")]
 
 
 class _CallAgain:

@@ -30,12 +30,12 @@ def test_every_head_answers_its_distribution(name: str) -> None:
     assert judged(ALIKE[name]) is None
 
 
-@pytest.mark.parametrize("word", ["full", "static", "ranker d/8, k = 16", "router", "context", "hybrid"])
+@pytest.mark.parametrize("word", ["full", "static", "ranker d/8, k = 16", "router", "context"])
 def test_one_row(word: str) -> None:
     assert judged(named(word, ONE_ROW)) is None
 
 
-@pytest.mark.parametrize("kind", ["router", "hybrid"])
+@pytest.mark.parametrize("kind", ["router", "context"])
 def test_rows_of_two_requests_that_are_unlike(kind: str) -> None:
     """Rows of a request open clusters for each other; nothing is shared between requests."""
     setting = next(one for one in heads.settings(SMALL) if one.kind == kind)
@@ -45,7 +45,7 @@ def test_rows_of_two_requests_that_are_unlike(kind: str) -> None:
     assert judged(case) is None
 
 
-@pytest.mark.parametrize("word", ["full", "ranker d/8, k = 16, rows unlike", "router", "context", "hybrid"])
+@pytest.mark.parametrize("word", ["full", "ranker d/8, k = 16, rows unlike", "router", "context"])
 def test_a_head_that_misses_its_best_token_is_found(word: str) -> None:
     case = named(word)
 

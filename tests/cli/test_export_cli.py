@@ -299,6 +299,7 @@ def test_an_evaluation_of_something_else_is_refused(pristine: World, evaluated: 
             ("--format", "native", "--head", "h"),
             ("no draft head", "--format vllm --head DIR", "--vocab SUBSET"),
         ),
+        (("--format", "vllm", "--head", "h", "--vocab", "v"), ("two ways of drafting", "--dynamic context")),
         (("--format", "eagle3"), ("sglang-eagle3",)),
     ],
 )

@@ -205,7 +205,7 @@ def test_topk_is_chosen_from_the_scores(kind: str, ids, k: int, requests: int) -
         torch.testing.assert_close(logprobs[row], torch.tensor([x for _, x in expected]), rtol=0, atol=2e-5)
 
 
-OWN_AND_SHARED = [(kind, rows) for kind in ("ranker", "router", "hybrid") for rows in ("own", "shared")]
+OWN_AND_SHARED = [(kind, rows) for kind in ("ranker", "router") for rows in ("own", "shared")]
 
 
 @pytest.mark.parametrize(("kind", "whose"), [*((kind, None) for kind in KINDS), *OWN_AND_SHARED])

@@ -6,7 +6,7 @@ import pytest
 
 from vocabforge.core.errors import ConfigError, UsageError
 from vocabforge.core.values import parse_count, parse_size, sizes_in, split_pair, words_in, yaml_pairs
-from vocabforge.decode.build.heads import Dynamic, parse_dynamic
+from vocabforge.decode.build.heads import parse_dynamic
 from vocabforge.decode.spec import MethodSpec
 
 
@@ -16,7 +16,7 @@ def test_a_size_has_one_spelling_everywhere() -> None:
     assert sizes_in("--size", "8k,300") == (8192, 300)
     assert sizes_in("--size", None) == ()
     assert MethodSpec(shortlist="2k").shortlist == 2048  # type: ignore[arg-type]
-    assert parse_dynamic("context:2k") == Dynamic("context", 2048)
+    assert parse_dynamic("context:2k") == 2048
     assert words_in(["a, b", "c"]) == ("a", "b", "c")
 
 

@@ -154,7 +154,6 @@ def head_options(kind: str, vocab: int) -> HeadOptions:
         "router": {"budgets": (2, 1)},
         "scheduled": {"ranked": (1, 0, 2), "schedule": (3, 2)},
         "context": {"ranked": ranked, "context": 2},
-        "hybrid": {"ranked": ranked, "shortlist": 1},
     }
     return HeadOptions(**known.get(kind, {}))
 

@@ -134,8 +134,8 @@ def test_budgets_that_cannot_be_read(text: str) -> None:
         ("ab", {"head": ("ranker-b", "router")}, "a a+router b b+ranker-b"),
         (
             "a",
-            {"vocabs": ("core", "pafr"), "head": ("ranker-a",), "dynamic": ("context:40", "ranker:12")},
-            "a a+core a+pafr a+ranker-a a+core+context a+core+ranker-a a+pafr+context a+pafr+ranker-a",
+            {"vocabs": ("core", "pafr"), "head": ("ranker-a",), "dynamic": ("context:40",)},
+            "a a+core a+pafr a+ranker-a a+core+context a+pafr+context",
         ),
         (
             "m",

@@ -75,6 +75,7 @@ def test_keys_of_former_recipes_are_read(tmp_path: Path) -> None:
         ("target: t\nmethods: {a: {draftr: d}}", "did you mean 'drafter'"),
         ("target: t\nmethods: {a: {drafter: d, vocab: v, head: h}}", "two ways of drafting"),
         ("target: t\nmethods: {a: {drafter: d, dynamic: context}}", "give vocab"),
+        ("target: t\nmethods: {a: {drafter: d, vocab: v, head: h, dynamic: ranker}}", "ranker was removed"),
         ("target: t\nmethods: {a: {drafter: d, shortlist: 30}}", "give head"),
         ("target: t\nmethods: {a: {drafter: d, topk: 0}}", "methods.a.topk"),
         ("target: t\nmethods: {a: {drafter: d, tree: wide}}", "methods.a.tree"),
@@ -98,12 +99,7 @@ def test_its_methods_are_those_of_the_command_line(place: Path) -> None:
         small={"drafter": place / "a", "depth": 1, "topk": 2, "total_nodes": 6, "control": "fixed"},
         cut={"drafter": place / "a", "vocab": place / "v", "tree": "chain", "depth": 2, "control": "fixed"},
         ranked={"drafter": place / "a", "head": place / "ranker-a", "shortlist": 40},
-        core={
-            "drafter": place / "a",
-            "vocab": place / "v",
-            "head": place / "ranker-a",
-            "dynamic": "ranker:16",
-        },
+        core={"drafter": place / "a", "vocab": place / "v", "dynamic": "context:16"},
         said={"proposer": "n-gram"},
     )
     found = {method.name: method for method in recipe_methods(recipe)}
@@ -118,7 +114,7 @@ def test_its_methods_are_those_of_the_command_line(place: Path) -> None:
     assert all(drafted(method)[0] == plain for method in found.values())
     assert found["ranked"].head is not None
     assert "shortlist of 40" in found["ranked"].head
-    assert "tail of 16" in str(found["core"].head)
+    assert "up to 16 of the text" in str(found["core"].head)
     assert found["said"].generator.proposer.kind == "n-gram"
 
 

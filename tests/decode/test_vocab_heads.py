@@ -88,11 +88,6 @@ def test_a_vocabulary_with_a_schedule_drafts_with_it(place: Path) -> None:
             "ContextHead",
             "context head over 97 tokens, hot core of 20, up to 30 of the text",
         ),
-        (
-            {"vocab": "core", "dynamic": "ranker", "head": "r", "head_rows": "shared"},
-            "HybridHead",
-            "hybrid head over 97 tokens, hot core of 20, tail of 512 from a ranker, shared rows",
-        ),
     ],
 )
 def test_every_head_that_can_be_asked_for(place: Path, asked: dict[str, Any], kind: str, text: str) -> None:
@@ -113,9 +108,7 @@ def test_a_core_of_a_reduced_head_loses_the_ids_without_a_row(place: Path) -> No
     assert built(place, base, vocab="core", dynamic="context").head.core_size == known
 
 
-@pytest.mark.parametrize(
-    "text", ["", "router", "context:", "context:0", "context:x", "ranker:-1", "ranker:1:2"]
-)
+@pytest.mark.parametrize("text", ["", "router", "context:", "context:0", "context:x", "context:1:2"])
 def test_dynamic_sources_that_cannot_be_read(text: str) -> None:
     with pytest.raises(UsageError):
         parse_dynamic(text)
@@ -123,12 +116,8 @@ def test_dynamic_sources_that_cannot_be_read(text: str) -> None:
 
 def test_mistakes_are_told(place: Path) -> None:
     base = make_base()
-    with pytest.raises(UsageError, match="did you mean context"):
-        parse_dynamic("contxt:5")
-    with pytest.raises(UsageError, match=r"(?s)from a ranker.*l \(low-rank\)"):
-        built(place, base, vocab="core", head="l", dynamic="ranker")
-    with pytest.raises(UsageError, match=rf"(?s)larger than the vocabulary.*at most {VOCAB}.*--dynamic"):
-        built(place, base, vocab="core", head="r", dynamic=f"ranker:{VOCAB + 1}")
+    with pytest.raises(UsageError, match=r"(?s)ranker was removed.*--head without --vocab"):
+        parse_dynamic("ranker:5")
     with pytest.raises(MismatchError, match="different tokenizers"):
         built(place, base, "x" * 64, vocab="core")
     with pytest.raises(ArtifactError):
@@ -137,13 +126,8 @@ def test_mistakes_are_told(place: Path) -> None:
 
 @pytest.mark.parametrize("fp8", [True, None])
 def test_a_ranker_in_8_bits(place, fp8) -> None:
-    """A ranker alone and as the tail of a hybrid head; both say so."""
     base = make_base()
-    found = [
-        built(place, base, head="r", ranker_fp8=fp8, **more)
-        for more in ({}, {"vocab": "core", "dynamic": "ranker"})
-    ]
-    assert ["scorer in 8 bits" in one.text for one in found] == [bool(fp8)] * 2
+    assert ("scorer in 8 bits" in built(place, base, head="r", ranker_fp8=fp8).text) == bool(fp8)
     with pytest.raises(UsageError, match="--ranker-fp8 has no effect here"):
         built(place, base, head="l", ranker_fp8=True)
 
@@ -164,7 +148,6 @@ def small_base() -> HeadBase:
         ("scheduled", HeadOptions(ranked=EVEN, schedule=(40, 20, 10)), 20),  # 40, 20, 10, 10 over four steps
         ("context", HeadOptions(ranked=EVEN, context=24), 64),
         ("context", HeadOptions(ranked=EVEN, context=90), ROWS),  # no more than there are
-        ("hybrid", HeadOptions(ranked=EVEN, shortlist=8), 48),
         ("ranker", HeadOptions(shortlist=12), 12),
         ("low-rank", HeadOptions(), ROWS),
         ("router", HeadOptions(budgets=(4, 2)), 30),  # clusters of 12: 48, 24, 24, 24
@@ -176,7 +159,6 @@ def test_the_tokens_scored_are_the_mean_over_the_steps(
     modules = {
         "ranker": lambda: LowRankScorer(WIDTH, ROWS, 4),
         "low-rank": lambda: LowRankScorer(WIDTH, ROWS, 4),
-        "hybrid": lambda: LowRankScorer(WIDTH, ROWS, 4),
         "router": lambda: Router(WIDTH, torch.arange(ROWS) % 8, 8),
     }
     head = build_head(kind, small_base(), modules[kind]() if kind in modules else None, options)

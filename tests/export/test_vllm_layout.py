@@ -28,13 +28,11 @@ SIZES = {
     "ranker": HeadSizes(32, 61, rank=8),
     "low-rank": HeadSizes(32, 61, rank=8),
     "router": HeadSizes(32, 61, clusters=6, width=8, depth=1),
-    "hybrid": HeadSizes(32, 61, rank=8),
 }
 OPTIONS = {
     "ranker": HeadOptions(shortlist=9),
     "low-rank": HeadOptions(),
     "router": HeadOptions(budgets=(3, 1)),
-    "hybrid": HeadOptions(ranked=(7, 3, 50), shortlist=5),
 }
 
 
@@ -76,6 +74,12 @@ def test_a_head_answers_after_reading_as_before(
     assert {name: tuple(one.shape) for name, one in again.named_parameters()} == {
         name: tuple(one.shape) for name, one in drafter.named_parameters()
     }
+
+
+def test_a_head_of_a_removed_kind_is_an_error() -> None:
+    body = {"kind": "hybrid", "sizes": None, "options": {}, "transform": {}}
+    with pytest.raises(ArtifactError, match=r"(?s)kind hybrid.*export it again"):
+        read_served(body, {}, "folder")
 
 
 def test_a_lost_tensor_is_an_error(drafter: Any, folder: Path, tmp_path: Path) -> None:

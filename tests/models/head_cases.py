@@ -26,7 +26,6 @@ OPTIONS = {
     "router": HeadOptions(budgets=(4, 3, 2)),
     "scheduled": HeadOptions(ranked=RANKED, schedule=(20, 14, 9)),
     "context": HeadOptions(ranked=RANKED),
-    "hybrid": HeadOptions(ranked=RANKED, shortlist=12),
 }
 
 

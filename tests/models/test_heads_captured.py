@@ -23,7 +23,6 @@ OPTIONS = {
     "router-own": HeadOptions(budgets=(3,), rows="own"),
     "scheduled": HeadOptions(ranked=tuple(range(0, 900, 3)), schedule=(200, 100)),
     "context": HeadOptions(ranked=RANKED, context=25),
-    "hybrid": HeadOptions(ranked=RANKED, shortlist=40),
 }
 FORMS = sorted({*HEADS, *OPTIONS})
 Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
@@ -45,7 +44,7 @@ def make(form: str, device: str) -> DraftHead:
 
 
 def module_of(kind: str, device: str) -> Any:
-    if kind in ("ranker", "hybrid", "low-rank"):
+    if kind in ("ranker", "low-rank"):
         scorer = LowRankScorer(HIDDEN, VOCAB, RANK).bfloat16()
         scorer.load_state_dict(
             {"down.weight": whole(RANK, HIDDEN, seed=2), "vocab.weight": whole(VOCAB, RANK, seed=3)}

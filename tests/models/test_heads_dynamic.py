@@ -1,4 +1,4 @@
-"""Context and hybrid heads against their definitions, written out row by row."""
+"""Context heads against their definition, written out row by row."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import dataclasses
 import pytest
 import torch
 
-from tests.models.head_cases import OPTIONS, RANKED, VOCAB, check_topk, make_base, make_case, make_module
+from tests.models.head_cases import OPTIONS, RANKED, VOCAB, check_topk, make_base, make_case
 from vocabforge.core.errors import MismatchError, UsageError
-from vocabforge.models.heads.core import ContextHead
+from vocabforge.models.heads.context import ContextHead
 from vocabforge.models.heads.registry import HeadBase, HeadOptions, build_head
 
 REDUCED = torch.arange(1, VOCAB, 3)
@@ -52,43 +52,6 @@ def test_a_core_is_widened_by_the_lowest_ids_where_the_text_is_short() -> None:
     check_topk(case, [CORE | set(more)] * 7, len(CORE) + 3)
 
 
-def ranker_logs(case) -> torch.Tensor:
-    """(N, VOCAB) log-probabilities of the scorer over the tokens of the base, -inf elsewhere."""
-    scores = case.hidden @ case.module.down.weight.T @ case.module.vocab.weight.T
-    outside = torch.ones(VOCAB, dtype=torch.bool)
-    outside[case.base.target_ids] = False
-    return scores.masked_fill(outside, float("-inf")).log_softmax(-1)
-
-
-def best_outside(values: list[float], known: set[int], count: int) -> set[int]:
-    return set(sorted(known - CORE, key=lambda i: (-values[i], i))[:count])
-
-
-@pytest.mark.parametrize("ids", [None, REDUCED], ids=["whole", "reduced"])
-@pytest.mark.parametrize("k", [5, 30])
-def test_the_core_and_each_rows_own_tail(ids, k: int) -> None:
-    case = make_case("hybrid", ids=ids, rows=8, requests=2, options=HeadOptions(ranked=RANKED, shortlist=6))
-    known = set(case.base.target_ids.tolist())
-    core = CORE & known
-    tails = [best_outside(row, known, max(6, k - len(core))) for row in ranker_logs(case).tolist()]
-    assert tails[0] != tails[1], "the test needs rows that differ"
-    check_topk(case, [core | tail for tail in tails], k)
-
-
-@pytest.mark.parametrize("requests", [1, 2])
-def test_rows_of_a_request_may_share_a_tail(requests: int) -> None:
-    """The tokens that are likeliest in any of the rows."""
-    options = HeadOptions(ranked=RANKED, shortlist=6, rows="shared")
-    case = make_case("hybrid", rows=8, requests=requests, options=options)
-    logs = ranker_logs(case).view(requests, 8 // requests, VOCAB).amax(1).tolist()
-    tails = [best_outside(row, set(range(VOCAB)), 6) for row in logs for _ in range(8 // requests)]
-    check_topk(case, [CORE | tail for tail in tails], 5)
-    alone = make_case("hybrid", rows=8, options=dataclasses.replace(options, rows="own"))
-    torch.testing.assert_close(
-        case.head.log_probs(case.hidden, case.state), alone.head.log_probs(case.hidden, case.state)
-    )
-
-
 @pytest.mark.parametrize(
     ("core", "vocab", "size"), [(2048, 32000, 951), (32768, 128256, 256), (20, VOCAB, VOCAB)]
 )
@@ -98,24 +61,19 @@ def test_the_default_context_keeps_all_under_three_thousand(core: int, vocab: in
 
 
 def test_mistakes_are_told() -> None:
-    base, scorer = make_base(), make_module("ranker")
-    for kind in ("context", "hybrid", "scheduled"):
+    base = make_base()
+    for kind in ("context", "scheduled"):
         with pytest.raises(UsageError, match=rf"(?s){kind} head is made over a draft vocabulary.*--vocab"):
             build_head(kind, base)
-        module = scorer if kind == "hybrid" else None
         with pytest.raises(MismatchError, match="scores no token of this draft vocabulary"):
-            build_head(kind, base, module, HeadOptions(ranked=(VOCAB, VOCAB + 4)))
+            build_head(kind, base, None, HeadOptions(ranked=(VOCAB, VOCAB + 4)))
     for size in (0, VOCAB + 1):
         with pytest.raises(UsageError, match=rf"(?s)context.*{size} tokens.*1 to {VOCAB}"):
             build_head("context", base, None, HeadOptions(ranked=RANKED, context=size))
-    with pytest.raises(UsageError, match=r"(?s)hybrid head has no such setting.*context 5"):
-        build_head("hybrid", base, scorer, HeadOptions(ranked=RANKED, context=5))
     with pytest.raises(UsageError, match=r"(?s)context head has no such setting.*shortlist 5"):
         build_head("context", base, None, HeadOptions(ranked=RANKED, shortlist=5))
     with pytest.raises(UsageError, match=r"(?s)static head has no such setting.*ranked 20 values"):
         build_head("static", base, None, OPTIONS["context"])
-    with pytest.raises(UsageError, match="larger than the vocabulary"):
-        build_head("hybrid", base, scorer, HeadOptions(ranked=RANKED, shortlist=VOCAB + 1))
     case = make_case("context")
     for state in (None, dataclasses.replace(case.state, context=None)):
         with pytest.raises(UsageError, match="does not tell them"):

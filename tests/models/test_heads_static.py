@@ -25,8 +25,6 @@ FORMS = {kind: (kind, {}) for kind in HEADS} | {
     "ranker-shared": ("ranker", {"rows": "shared"}),
     "ranker-fp8": ("ranker", {"fp8": True}),
     "router-own": ("router", {"rows": "own"}),
-    "hybrid-shared": ("hybrid", {"rows": "shared"}),
-    "hybrid-fp8": ("hybrid", {"fp8": True}),
 }
 proof = pytest.mark.proof
 # requests, rows of each
@@ -190,7 +188,7 @@ def test_a_router_that_scored_its_clusters_ahead(rows: str, ops: bool, requests:
         )
 
 
-@pytest.mark.parametrize("form", ["scheduled", "hybrid", pytest.param("low-rank", marks=proof)])
+@pytest.mark.parametrize("form", ["scheduled", "context", pytest.param("low-rank", marks=proof)])
 def test_a_static_head_is_one_graph_of_a_compiled_pass(form: str) -> None:
     case = make(form, requests=2, each=3, ops=None)
 

@@ -48,9 +48,6 @@ CASES = {
         "--format vllm --shortlist 4", "reduced", head="ranker", ours={"shortlist": 4}
     ),
     "low-rank": Case("--format vllm", head="low-rank"),
-    "hybrid": Case(
-        "--format vllm --dynamic ranker:1", reduced=True, head="ranker", ours={"dynamic": "ranker:1"}
-    ),
 }
 CONTROL = "layer list changed"
 TREES = {name: f"{name}, a tree" for name in ("sglang-eagle3, reduced head", "fr-spec", "ranker")}

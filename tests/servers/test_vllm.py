@@ -71,11 +71,6 @@ CASES = {
     "router, best tokens alone": Case(
         "--format vllm --head router --budget 1", speculative=TOP, ours={"head": "router", "budget": "1"}
     ),
-    "hybrid": Case(
-        "--format vllm --head ranker --vocab VOCAB --dynamic ranker:1",
-        speculative=TOP,
-        ours={"head": "ranker", "dynamic": "ranker:1"},
-    ),
     "context": Case("--format vllm --vocab VOCAB --dynamic context:40", ours={"dynamic": "context:40"}),
     "context, blocks shared": Case(
         "--format vllm --vocab VOCAB --dynamic context:40",

@@ -56,7 +56,6 @@ class World:
             "router": HeadOptions(budgets=(6, 5, 4), rows="own"),
             "scheduled": HeadOptions(ranked=self.ranked[:45], schedule=(45, 30, 20)),
             "context": HeadOptions(ranked=self.ranked[:12], context=7),
-            "hybrid": HeadOptions(ranked=self.ranked[:12], shortlist=6),
         }
         return by_kind.get(kind, HeadOptions())
 
@@ -68,10 +67,6 @@ class World:
         )
         if isinstance(found, LowRankScorer):
             found.init_from_head(self.hf.head_weight, 0)
-            if kind == "hybrid":  # not the ranker's
-                noise = torch.randn(found.head_weight.shape, generator=torch.Generator().manual_seed(8))
-                with torch.no_grad():
-                    found.head_weight.add_(noise * found.head_weight.std())
         if isinstance(found, Router):
             found.init(0, 4)
         return found

@@ -69,7 +69,7 @@ def asked(name: str) -> tuple[Any, Any]:
     [
         ("greedy", "tree", [*KINDS, REDUCED]),
         ("drawn", "chain", [*KINDS, REDUCED]),
-        ("greedy", "chain", ["router", "hybrid", "context", REDUCED]),
+        ("greedy", "chain", ["router", "context", REDUCED]),
         ("drawn", "gaps", ["ranker", "router", "context", "scheduled"]),
     ],
 )
@@ -115,7 +115,7 @@ def test_heads_over_a_reduced_drafter_are_those_of_its_rows(kind: str) -> None:
     assert (found.ranks[lacking, 0] == MISSED).all()
 
 
-@pytest.mark.parametrize("kind", ["ranker", "router", "context", "hybrid"])
+@pytest.mark.parametrize("kind", ["ranker", "router", "context"])
 def test_shortlists_smaller_than_a_node_s_children_are_widened(kind: str) -> None:
     """One candidate, one cluster, one token of core: the engine asks for as many as the node has children."""
     w = world()
@@ -123,7 +123,6 @@ def test_shortlists_smaller_than_a_node_s_children_are_widened(kind: str) -> Non
         "ranker": {"shortlist": 1},
         "router": {"budgets": (1,)},
         "context": {"ranked": w.ranked[:1], "context": 1},
-        "hybrid": {"ranked": w.ranked[:1], "shortlist": 1},
     }
     head = w.head(kind, **small[kind])
     wide = 12  # more than any cluster has
@@ -139,7 +138,6 @@ def test_exact_logits_are_counted_by_step() -> None:
     assert found[REDUCED][0] == len(SUBSET)
     assert found["scheduled"] == (45, 30, 20, 20)
     assert found["ranker"] == (9,) * LEVELS
-    assert found["hybrid"] == (18,) * LEVELS
     assert found["low-rank"][0] == 0  # its scores are its own
 
 
@@ -161,7 +159,7 @@ def test_answers_without_a_cycle_have_no_rows() -> None:
     assert all(map(math.isnan, nothing.scored))
 
 
-@pytest.mark.parametrize("kind", ["router", "ranker", "hybrid", None])
+@pytest.mark.parametrize("kind", ["router", "ranker", None])
 def test_what_cannot_be_replayed_is_refused(kind: str | None) -> None:
     """Rows that share a shortlist, and more ranks than are distinguished."""
     head = world().head(kind, rows="shared") if kind else heads()["full"]

@@ -45,6 +45,7 @@ def _former_control(value: Any) -> Any:
     return "adaptive" if value == "bandit" else value
 
 
+RANKER_REMOVED = "--dynamic ranker was removed: draft with the ranker alone (--head without --vocab)"
 SHORT_CHAIN = 4  # draft tokens that a CPU verifies at little cost
 
 
@@ -90,10 +91,9 @@ class MethodSpec(StrictModel):
     )
     dynamic: str | None = option(
         None,
-        "Add tokens to those of --vocab: the tokens of the text so far (`context`), or the best tokens of the ranker "
-        "given with --head (`ranker`); at most SIZE tokens [default: 2,999 minus the vocabulary's size, at "
-        "least 256, for context; 512 for ranker].",
-        metavar="context[:SIZE]|ranker[:SIZE]",
+        "Add the tokens of the text so far to those of --vocab, at most SIZE [default: 2,999 minus the vocabulary's "
+        "size, at least 256].",
+        metavar="context[:SIZE]",
     )
     tree: Literal["dynamic", "chain", "static", "auto"] | None = option(
         None,
@@ -192,7 +192,7 @@ class MethodSpec(StrictModel):
         """Name from the folders' names, as ``eval`` names its methods."""
         parts = [self.proposer or "plain" if self.drafter is None else labelled(str(self.drafter))[0]]
         parts += [labelled(str(path))[0] for path in (self.vocab, self.head) if path is not None]
-        if self.dynamic is not None and self.head is None:
+        if self.dynamic is not None:
             parts.append(self.dynamic.partition(":")[0])
         return "+".join(parts)
 
@@ -253,9 +253,10 @@ class MethodSpec(StrictModel):
 
     def contradiction(self) -> str | None:
         """Return why these settings are not a valid method, in one sentence; None if they may be."""
-        hybrid = self.dynamic is not None and self.dynamic.partition(":")[0] == "ranker"
-        if self.vocab is not None and self.head is not None and not hybrid:
-            return "vocab and head are two ways of drafting; dynamic: ranker joins them"
+        if self.dynamic is not None and self.dynamic.partition(":")[0] == "ranker":
+            return RANKER_REMOVED
+        if self.vocab is not None and self.head is not None:
+            return "vocab and head are two ways of drafting"
         if self.dynamic is not None and self.vocab is None:
             return "dynamic adds tokens to a draft vocabulary: give vocab"
         useless = [name for name in self.given() if option_needs(name).heads] if self.head is None else []

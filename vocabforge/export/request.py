@@ -30,8 +30,7 @@ class ExportRequest(StrictModel):
     vocab: Path | None = option(None, "Subset artefact: restrict the draft head to these tokens.")
     head: Path | None = option(
         None,
-        "vllm: draft head (ranker, low-rank, router) of this drafter to include; a ranker with --vocab is a "
-        "hybrid head.",
+        "vllm: draft head (ranker, low-rank, router) of this drafter to include.",
     )
     server: str | None = option(None, "eagle: sglang or vllm, whose layouts differ [default: sglang].")
     eval: tuple[Path, ...] = option((), "Evaluation of this drafter, for the model card.", many=True)

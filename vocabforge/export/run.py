@@ -143,17 +143,17 @@ def _restricted(vocab: Path, target: Path, export: Export, artifact: Artifact | 
 def _with_head(
     request: ExportRequest, drafting: MethodSpec, target: Path, export: Export, artifact: Artifact | None
 ) -> Export:
-    """Add the draft head unchanged, with a hot core if there is a draft vocabulary."""
+    """Add the trained draft head, or a draft vocabulary with the text's tokens."""
     loaded, trained, parents = export.drafter, None, dict(export.parents)
     tokenizer = trained_for(artifact) or load_tokenizer(target).fingerprint
     spec = drafting.model_copy(update={"head": request.head, "vocab": request.vocab})
+    if (problem := spec.contradiction()) is not None:
+        raise UsageError(problem, expected="--head DIR, or --vocab DIR --dynamic context")
     if request.head is not None:
         trained = load_head(request.head)
         owner = HeadOwner(drafter_digest(request.drafter), target_fingerprint(target), tokenizer)
         check_owner(trained.artifact, owner, drafter=request.drafter)
         parents["head"] = trained.artifact.content_hash
-        if request.vocab is not None and spec.dynamic is None:
-            spec = spec.model_copy(update={"dynamic": trained.kind})
     if request.vocab is not None:
         parents["vocab"] = open_artifact(request.vocab, "subset").content_hash
     found = head_parts(base_of(loaded), spec, trained, tokenizer)

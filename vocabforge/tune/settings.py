@@ -54,8 +54,8 @@ class MethodSpace(StrictModel):
     )
     dynamic: tuple[str, ...] = option(
         (),
-        "Add tokens to each --vocab: those of the text so far, or the best ones of each ranker.",
-        "context[:SIZE]|ranker[:SIZE]",
+        "Add the tokens of the text so far to each --vocab.",
+        "context[:SIZE]",
         many=True,
     )
     shortlist: Sizes = option((), "Numbers of candidates of a ranker [default: the saved one].", "N,...")

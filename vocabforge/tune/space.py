@@ -24,11 +24,9 @@ def head_choices(space: MethodSpace, own: str = FULL) -> dict[str, MethodSpec]:
     """
     vocabs, heads = list(map(labelled, space.vocab)), list(map(labelled, space.head))
     kinds = {path: str(open_artifact(path, verify=False).meta.get("head")) for _, path in heads}
-    rankers = [one for one in space.dynamic if one.startswith("ranker")]
     for name, given, kind in (
         ("--shortlist", space.shortlist, "ranker"),
         ("--budget", space.budget, "router"),
-        ("--dynamic ranker", rankers, "ranker"),
     ):
         if given and kind not in kinds.values():
             remedy = "the time for measuring is --seconds" if name == "--budget" else None
@@ -49,15 +47,9 @@ def head_choices(space: MethodSpace, own: str = FULL) -> dict[str, MethodSpec]:
         else:
             found.append((label, MethodSpec(head=path)))
     for text in space.dynamic:
-        what, tail = parse_dynamic(text), text.replace(":", "")
-        for label, vocab in vocabs:
-            if what.source == "context":
-                found.append((f"{label}+{tail}", MethodSpec(vocab=vocab, dynamic=text)))
-                continue
-            for name, path in heads:
-                if kinds[path] == "ranker":
-                    spec = MethodSpec(vocab=vocab, head=path, dynamic=text)
-                    found.append((f"{label}+{name}{what.size or ''}", spec))
+        parse_dynamic(text)
+        name = text.replace(":", "")
+        found += [(f"{label}+{name}", MethodSpec(vocab=vocab, dynamic=text)) for label, vocab in vocabs]
     names = [name for name, _ in found]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise UsageError(

@@ -24,9 +24,7 @@ from .types import Inputs, ModelShape, OpCase, distinct_ids, integers, normal
 
 LOGIT = 3.0  # standard deviation of the random logits
 _TEXT = 256
-_HYBRID_CORE = 4096
 _NOISE = 0.1  # scale of siblings' noise, relative to a common part of 1
-_HYBRID_TAIL = 512
 _STEP = 1
 # Allows for different summation orders, and for bf16 logits up to about 4 standard deviations.
 _TOLERANCE = 0.1
@@ -94,17 +92,12 @@ def text_tokens(shape: ModelShape) -> int:
     return min(_TEXT, shape.context_tokens // 2)
 
 
-def hybrid_core(shape: ModelShape) -> int:
-    """Return the number of tokens in the hybrid head's core."""
-    return min(_HYBRID_CORE, shape.static // 2)
-
-
 def build_setting(shape: ModelShape, setting: BenchHead, base: HeadBase, random: torch.Generator) -> Built:
     """Build a head over a base of V rows; return it with its trained part."""
     kind = setting.kind
     module: nn.Module | None = None
     options: dict[str, Any] = {"ops": setting.ops}
-    if setting.rank:  # ranker, low-rank, hybrid
+    if setting.rank:  # ranker, low-rank
         module = _scorer(shape, setting, base, random)
     if kind == "static":
         ids = some_ids(shape, min(shape.static, shape.vocab), random)
@@ -122,9 +115,6 @@ def build_setting(shape: ModelShape, setting: BenchHead, base: HeadBase, random:
         text = text_tokens(shape)
         ids = some_ids(shape, shape.context_tokens - text, random)
         options |= {"ranked": tuple(ids.tolist()), "context": text}
-    elif kind == "hybrid":
-        ids = some_ids(shape, hybrid_core(shape), random)
-        options |= {"ranked": tuple(ids.tolist()), "shortlist": setting.shortlist, "rows": "own"}
     return build_head(kind, base, module, HeadOptions(**options)), module
 
 
@@ -148,13 +138,10 @@ def settings(shape: ModelShape) -> list[BenchHead]:
     for rank in shape.ranks:
         label = f"ranker d/{shape.hidden // rank} in fp8, k = {middle:,}"
         found.append(BenchHead("ranker", label, True, rank, middle, fp8=True))
-    rank = shape.ranks[-1]
-    tail = min(_HYBRID_TAIL, min(shape.shortlists))
     return [
         *found,
         BenchHead("router", f"router, about {shape.router_tokens:,}", True),
         BenchHead("context", f"context {shape.context_tokens:,}", True),
-        BenchHead("hybrid", f"hybrid {hybrid_core(shape):,} + {tail}", True, rank, tail),
     ]
 
 
@@ -248,7 +235,6 @@ def head_cost(shape: ModelShape, setting: BenchHead, item: int = 2) -> tuple[flo
         "ranker": setting.shortlist,
         "router": shape.router_tokens,
         "context": shape.context_tokens,
-        "hybrid": hybrid_core(shape) + setting.shortlist,
     }[setting.kind]
     moved = float((scorer + routed + min(rows * unlike, shape.vocab) * d) * item)
     if setting.fp8:  # 1 byte per weight of W_vocab, 4 per row

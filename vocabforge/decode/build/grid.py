@@ -12,7 +12,7 @@ from ..proposers.registry import FITTING, FOREIGN, PROPOSERS, part_names, usable
 from ..spec import DRAFT_MODEL, MethodGrid, MethodSpec, meaningless, option_needs, option_of
 from ..trees.policies import tree_settings
 from ..verify.registry import chosen_verifier
-from .heads import RANKER, check_head_options, no_ranker, parse_dynamic
+from .heads import check_head_options, parse_dynamic
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ def expand(
     """Return the methods of a command line by name, in order, and notes about what some of them leave out.
 
     First each proposer without a drafter, then each drafter with each of its proposers: with its own head,
-    with each draft vocabulary, with each trained head, then with each draft vocabulary as the hot core of
-    each dynamic head (``vocabulary+context``, ``vocabulary+ranker``).
+    with each draft vocabulary, with each trained head, then with each draft vocabulary as the hot core of a
+    context head (``vocabulary+context``).
 
     Args:
         drafters: facts by folder.
@@ -106,7 +106,7 @@ def expand(
                 continue
             trained = {head: heads[head] for head in facts.heads}
             for more, kind, changes in _vocab_ways(grid, trained, facts.hot_only):
-                start = bare if kind is None else _head_options(whole, kind, hybrid="vocab" in changes)
+                start = bare if kind is None else _head_options(whole, kind)
                 add(f"{method}+{more}", start.model_copy(update={**own, **changes}), name, facts.kind)
     return specs, notes
 
@@ -121,40 +121,28 @@ def _vocab_ways(grid: MethodGrid, trained: Mapping[str, str], hot_only: Sequence
         (label, None, {"vocab": path}) for label, path in grid.vocabs if label not in hot_only
     ]
     ways += [(label, kind, {"head": paths[label]}) for label, kind in trained.items()]
-    for label, path in grid.vocabs:
-        for text in grid.dynamic:
-            core = {"vocab": path, "dynamic": text}
-            if parse_dynamic(text).source == "context":
-                ways.append((f"{label}+context", None, core))
-            else:
-                ways += [
-                    (f"{label}+{head}", kind, {**core, "head": paths[head]})
-                    for head, kind in trained.items()
-                    if kind == RANKER
-                ]
+    ways += [
+        (f"{label}+context", None, {"vocab": path, "dynamic": text})
+        for label, path in grid.vocabs
+        for text in grid.dynamic
+    ]
     return ways
 
 
-def _head_options(spec: MethodSpec, kind: str, *, hybrid: bool) -> MethodSpec:
-    """Drop the options of other kinds of head; ``dynamic`` sets the size of a hybrid head's tail."""
-    useless = [name for name in spec.given() if (kinds := option_needs(name).heads) and kind not in kinds]
-    return spec.without(*useless, *(["shortlist"] if hybrid else []))
+def _head_options(spec: MethodSpec, kind: str) -> MethodSpec:
+    """Drop the options of other kinds of head."""
+    return spec.without(*(name for name in spec.given() if kind not in (option_needs(name).heads or [kind])))
 
 
 def _check_heads(grid: MethodGrid, heads: Mapping[str, str]) -> None:
     there = ", ".join(f"{label} ({kind})" for label, kind in heads.items()) or "no draft head"
     check_head_options(grid.common, set(heads.values()), there)
-    sources = [parse_dynamic(text).source for text in grid.dynamic]
-    if len(set(sources)) < len(sources):
-        raise UsageError(
-            "--dynamic has the same source twice", got=" ".join(grid.dynamic), expected="each once"
-        )
-    if sources and not grid.vocabs:
+    for text in grid.dynamic:
+        parse_dynamic(text)
+    if grid.dynamic and not grid.vocabs:
         raise UsageError(
             "--dynamic adds tokens to a draft vocabulary", got="no draft vocabulary", expected="--vocab DIR"
         )
-    if RANKER in sources and RANKER not in heads.values():
-        raise no_ranker(there)
 
 
 def check_grid(grid: MethodGrid, kinds: Sequence[str], *, sampled: bool) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from torch import nn
 
-from ...core.errors import UsageError, did_you_mean
+from ...core.errors import UsageError
 from ...core.values import parse_size
 from ...models.drafters.revocab import subset_rows
-from ...models.heads.core import rows_of
+from ...models.heads.context import rows_of
 from ...models.heads.io import LoadedHead
 from ...models.heads.low_rank import check_shortlist
 from ...models.heads.registry import DraftHead, HeadBase, HeadOptions, ScoresSome, StaticHead, build_head
@@ -20,23 +20,7 @@ from ...models.heads.router import Router, check_budgets
 from ...models.heads.scorer import LowRankScorer
 from ...vocab.subset.schedule import schedule_sizes
 from ...vocab.subset.subset import VocabSubset, load_subset
-from ..spec import MethodSpec, meaningless, option_needs, option_of
-
-SOURCES = ("context", "ranker")
-RANKER = "ranker"
-
-
-@dataclass(frozen=True)
-class Dynamic:
-    """Tokens scored in addition to a draft vocabulary.
-
-    Attributes:
-        source: ``context``, the tokens of the request's text, or ``ranker``, a trained ranker's best tokens.
-        size: maximum number of tokens; None: the default.
-    """
-
-    source: Literal["context", "ranker"]
-    size: int | None = None
+from ..spec import RANKER_REMOVED, MethodSpec, meaningless, option_needs, option_of
 
 
 @dataclass(frozen=True)
@@ -48,16 +32,15 @@ class BuiltHead:
     extra: bool = True
 
 
-def parse_dynamic(text: str) -> Dynamic:
-    """Parse ``context``, ``context:512``, ``ranker`` or ``ranker:512``."""
+def parse_dynamic(text: str) -> int | None:
+    """Parse ``context`` or ``context:512``; return the number of the text's tokens, None for the default."""
     source, separator, size = text.partition(":")
-    if source not in SOURCES:
+    if source != "context":
         raise UsageError(
-            "there is no such source of dynamic draft tokens",
-            got=source,
-            expected="context[:SIZE] or ranker[:SIZE]",
+            RANKER_REMOVED if source == "ranker" else "--dynamic adds the tokens of the text",
+            got=text,
+            expected="context[:SIZE]",
             source="--dynamic",
-            remedy=did_you_mean(source, SOURCES),
         )
     try:
         tokens = parse_size(size) if separator else None
@@ -67,10 +50,10 @@ def parse_dynamic(text: str) -> Dynamic:
         raise UsageError(
             "the number of dynamic draft tokens cannot be read",
             got=text,
-            expected=f"{source}:SIZE with a size of 1 or more, such as {source}:512",
+            expected="context:SIZE with a size of 1 or more, such as context:512",
             source="--dynamic",
         )
-    return Dynamic("context" if source == "context" else "ranker", tokens)
+    return tokens
 
 
 def spec_head(
@@ -108,23 +91,9 @@ def head_parts(
         options = head_options(trained.kind, trained.artifact.meta, spec)
         _check_trained(trained, options, spec)
         return trained.kind, trained.module, options
-    what = parse_dynamic(spec.dynamic)
+    context = parse_dynamic(spec.dynamic)
     ranked = tuple(load_subset(spec.vocab, fingerprint).ranked.tolist())
-    if what.source == "context":
-        return "context", None, HeadOptions(ranked=ranked, context=what.size)
-    if trained is None or trained.kind != RANKER:
-        raise no_ranker("no draft head" if trained is None else f"{spec.head} ({trained.kind})")
-    check_shortlist(what.size, len(base.embedding), source="--dynamic")
-    options = HeadOptions(
-        ranked=ranked, shortlist=what.size, rows=spec.head_rows, fp8=spec.ranker_fp8 or None
-    )
-    return "hybrid", trained.module, options
-
-
-def no_ranker(got: str) -> UsageError:
-    """Return the error for ``--dynamic ranker`` without a ranker."""
-    problem = "--dynamic ranker takes its tokens from a ranker"
-    return UsageError(problem, got=got, expected="--head with a ranker")
+    return "context", None, HeadOptions(ranked=ranked, context=context)
 
 
 def check_head_options(spec: MethodSpec, kinds: Collection[str], got: str) -> None:
@@ -191,7 +160,6 @@ def _vocab_head(base: HeadBase, subset: VocabSubset, source: Path) -> BuiltHead:
 _PARTS = (
     ("core_size", "hot core of {:,}"),
     ("context_size", "up to {:,} of the text"),
-    ("tail_size", "tail of {:,} from a ranker"),
     ("sizes", "tokens by draft step {}"),
     ("shortlist", "shortlist of {:,}"),
     ("budgets", "clusters by draft step {}"),

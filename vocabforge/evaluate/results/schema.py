@@ -163,7 +163,7 @@ class Outputs(Strict):
 class VocabularyFacts(Strict):
     """Draft vocabulary of a head: ``size`` tokens scored per draft step, ``of`` rows of the target's LM head.
 
-    ``kind``: full, static, scheduled, hybrid, ranker, router, low-rank, ...
+    ``kind``: full, static, scheduled, context, ranker, router, low-rank, ...
     """
 
     kind: str

@@ -1,1 +1,1 @@
-"""Draft heads: full, static, ranker, low-rank, router, scheduled, context, hybrid."""
+"""Draft heads: full, static, ranker, low-rank, router, scheduled, context."""

@@ -117,14 +117,13 @@ class HeadOptions:
     """Settings of a head; None for the kind's default.
 
     Attributes:
-        shortlist: number of candidates that a ranker passes to the LM head (2048), or tail size of a hybrid
-            head (512).
+        shortlist: number of candidates that a ranker passes to the LM head (2048).
         budgets: clusters that a router selects at draft step 0, 1, ...; the last budget applies to deeper
             steps. The default is ``router.default_budgets``.
         rows: ``own`` for a separate shortlist per row (a ranker's default), ``shared`` for one union for the
             rows of a request (a router's default).
         ranked: target ids of a draft vocabulary in rank order: all tokens of a scheduled head, or the hot
-            core of a context or hybrid head.
+            core of a context head.
         schedule: B(0), B(1), ...: draft step t of a scheduled head uses the first B(t) of ``ranked``.
         context: number of tokens of the request's text, for a context head.
         fp8: use a ranker's scorer in float8_e4m3fn, with one scale per token; candidates change slightly,

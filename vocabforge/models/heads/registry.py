@@ -11,7 +11,7 @@ from torch import nn
 from ...core.registry import ExtensionTable, resolve
 from ..drafters.interface import Drafter, is_autoregressive
 from ..target.interface import Target
-from .core import ContextHead, HybridHead
+from .context import ContextHead
 from .exact import FullHead, HeadsByStep, StaticHead
 from .interface import DraftHead, DraftState, HeadBase, HeadOptions, HeadSizes, ScoresSome, full_ids
 from .low_rank import LowRankHead, RankerHead
@@ -27,7 +27,6 @@ __all__ = [
     "HeadBase",
     "HeadOptions",
     "HeadSizes",
-    "HybridHead",
     "LowRankHead",
     "RankerHead",
     "RouterHead",
@@ -51,8 +50,7 @@ HEADS = ExtensionTable(
         "low-rank": "vocabforge.models.heads.low_rank:LowRankHead",
         "router": "vocabforge.models.heads.router:RouterHead",
         "scheduled": "vocabforge.models.heads.scheduled:ScheduledHead",
-        "context": "vocabforge.models.heads.core:ContextHead",
-        "hybrid": "vocabforge.models.heads.core:HybridHead",
+        "context": "vocabforge.models.heads.context:ContextHead",
     },
 )
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ...ops.draft_topk import draft_topk
 from ...ops.few_rows import linear
 from . import on_ops as head_ops
-from .core import ranked_ids, rows_of
+from .context import ranked_ids, rows_of
 from .exact import HeadModule, answer, refuse_options
 from .interface import DraftHead, DraftState, HeadBase, HeadOptions
 

@@ -1,6 +1,6 @@
 """A low-rank approximation of the LM head, and candidate selection with it in its dtype or in fp8.
 
-It is the scorer of a ranker (SpecVocab), a hybrid head and a low-rank head (SlimSpec).
+It is the scorer of a ranker (SpecVocab) and a low-rank head (SlimSpec).
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from .registry import HEADS, build_head
 
 KEY = "vocabforge_head"  # key in config.json
 PREFIX = "draft_head."  # prefix of the tensor names
-_RANKED = "ranked"  # name of a hybrid head's hot core
+_RANKED = "ranked"  # name of a context head's hot core
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,8 @@ def read_served(body: Mapping[str, Any], tensors: Mapping[str, Tensor], source: 
     """
     found = {name.removeprefix(PREFIX): tensor for name, tensor in tensors.items()}
     try:
+        if body["kind"] not in HEADS:
+            raise ValueError(f"a head of kind {body['kind']}, which is none of {', '.join(HEADS)}")
         kind, options = resolve(HEADS, body["kind"], "draft head"), dict(body["options"])
         sizes = body["sizes"]
         module = None if sizes is None else kind.new_module(HeadSizes.from_dict(sizes, source=source))

@@ -69,7 +69,7 @@ class VocabForgeLlamaEagle3(LlamaForCausalLMEagle3):
                 got="a drafter with norm_before_residual"
                 if config.norm_before_residual
                 else f"a {kind} head",
-                expected="a ranker, low-rank or hybrid head, and the norms of train-drafter",
+                expected="a ranker or low-rank head, and the norms of train-drafter",
                 remedy="serve it with vLLM",
             )
         super().__init__(config, quant_config, prefix)
