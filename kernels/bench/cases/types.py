@@ -110,7 +110,7 @@ class OpCase:
         mutates: names of the inputs that ``run`` writes to; the check uses copies.
         dtypes: dtypes of hidden states and weights; the first is measured, all are checked.
         measures: name -> (inputs after the run, outputs) -> a figure other than time, such as recall.
-        goal: whether a goal of docs/performance.md depends on this case; such cases are measured first.
+        goal: whether a goal of docs/performance/gpu.md depends on this case; such cases are measured first.
     """
 
     name: str
