@@ -31,7 +31,7 @@ from vocabforge.corpus.prepared.options import HeldoutOptions, PrepareOptions
 from vocabforge.corpus.regenerate.backends import RegenerateJob, RegenerateRun
 from vocabforge.corpus.regenerate.rows import ChatCompletion, GenerationSettings
 from vocabforge.corpus.regenerate.run import regenerate
-from vocabforge.corpus.sources.sources import Document, SourceOptions
+from vocabforge.corpus.sources.sources import SourceOptions
 from vocabforge.corpus.tokenizer.special_tokens import SpecialTokens
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.evaluate.evaluation import Evaluation, Provenance, evaluate_methods
@@ -49,7 +49,7 @@ from vocabforge.train.checkpoint import RunState, save_checkpoint
 from vocabforge.vocab.clusters.clusters import Clusters, save_clusters
 from vocabforge.vocab.counts.mixtures import TablePart
 from vocabforge.vocab.counts.table import FrequencyTable, Tally, save_counts
-from vocabforge.vocab.overlap.overlap import compare, compare_on_corpus, prepare, save_overlap
+from vocabforge.vocab.overlap.overlap import compare, prepare, save_overlap
 from vocabforge.vocab.subset.subset import load_subset
 
 EXPORTS = [name for name in FORMATS if name != "native"]
@@ -158,10 +158,7 @@ def make_every_kind(folder: Path) -> Path:
         prepare(load_tokenizer(write_tokenizer(folder / "other", byte_level()))),
         prepare(load_tokenizer(tokenizer)),
     )
-    corpus = compare_on_corpus(*sides, [Document("the dog e\u0301", None, Path("a"), 1)])
-    save_overlap(
-        compare(*sides, corpus=corpus), folder / "overlap", config={"a": "x", "b": "y", "input": ["z"]}
-    )
+    save_overlap(compare(*sides), folder / "overlap", config={"a": "x", "b": "y"})
     make_coverage(folder / "coverage", folder)
     model = make_target(folder / "model")
     make_drafter(folder / "drafter", model, own_head=32, target_ids=torch.arange(32))

@@ -7,7 +7,6 @@ from pathlib import Path
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from tests.vocab.family_tokenizers import FAMILIES, loaded
-from vocabforge.corpus.sources.sources import Document
 from vocabforge.corpus.tokenizer.token_bytes import byte_level_characters
 from vocabforge.vocab.overlap.overlap import prepare
 
@@ -39,7 +38,3 @@ def hand_made(folder: Path, words: list[str], *, eos: str | None = None):
     if eos is not None:
         backend.add_special_tokens([AddedToken(eos)])
     return prepare(loaded(folder, backend, **({"eos_token": eos} if eos else {})))
-
-
-def documents(*texts: str) -> list[Document]:
-    return [Document(text, None, Path("a.txt"), line) for line, text in enumerate(texts, 1)]

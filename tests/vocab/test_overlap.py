@@ -1,4 +1,4 @@
-"""Comparing vocabularies: pairs, tokens needed, the artefact."""
+"""Comparing vocabularies: pairs, spellings, the artefact."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from tests.vocab.family_tokenizers import ALPHABET, FAMILIES, TEXTS, loaded
-from tests.vocab.overlap_support import documents, hand_made, prepared_families
-from vocabforge.core.errors import ArtifactError, DataError, UsageError
-from vocabforge.vocab.overlap.overlap import compare, compare_on_corpus, load_overlap, prepare, save_overlap
+from tests.vocab.overlap_support import hand_made, prepared_families
+from vocabforge.core.errors import ArtifactError, UsageError
+from vocabforge.vocab.overlap.overlap import compare, load_overlap, prepare, save_overlap
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,6 @@ def test_pairs_by_hand(tmp_path):
     assert overlap.pairs.dtype == np.int64
     assert overlap.eos_pair == (259, 259)
     assert (overlap.forms, overlap.a.shared, overlap.b.shared) == (258, 258, 258)
-    assert overlap.a.needed == (0, 258, 1, 0, 0, 0, 0, 0, 0)  # abc needs ab and c
     assert (overlap.a.text_tokens, overlap.a.special, overlap.a.duplicates) == (259, 1, 0)
     assert (overlap.a.name, overlap.b.name) == ("a", "b")
 
@@ -51,7 +50,6 @@ def test_a_vocabulary_is_wholly_in_itself(made, name):
     known = [token for token, form in enumerate(made[name].forms.forms) if form]
     assert sorted(overlap.pairs.tolist()) == [[token, token] for token in known]
     assert overlap.a.shared == overlap.a.text_tokens == len(known)
-    assert overlap.a.needed[0] == 0
 
 
 def test_of_two_ids_with_the_same_bytes_the_one_that_is_written_is_paired(made):
@@ -93,12 +91,11 @@ def test_the_model_spells_behind_text_without_a_space_put_in_front(tmp_path):
     assert prepare(loaded(tmp_path / "u", backend)).speller.spell([b"abcd", b" abcd"]) == [[4, 5], [1, 4, 5]]
     backend = hand_made(tmp_path / "g", ["a1"]).tokenizer.backend
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
-    assert prepare(loaded(tmp_path / "h", backend)).speller.lengths([b"a1", b" a1"]).tolist() == [2, 3]
+    assert prepare(loaded(tmp_path / "h", backend)).speller.spell([b"a1", b" a1"]) == [[97, 49], [32, 97, 49]]
 
 
 def test_the_artefact_comes_back_whole(made, tmp_path):
-    sides = made["byte_level"], made["unigram"]
-    overlap = compare(*sides, corpus=compare_on_corpus(*sides, documents(*TEXTS)))
+    overlap = compare(made["byte_level"], made["unigram"])
     save_overlap(overlap, tmp_path / "o")
     again = load_overlap(tmp_path / "o")
     np.testing.assert_array_equal(again.pairs, overlap.pairs)
@@ -129,21 +126,3 @@ def test_arrays_that_do_not_fit_their_manifest_are_refused(made, tmp_path, pairs
         save_file({"pairs": np.array(pairs, dtype=np.int64)}, folder / "overlap.safetensors")
     with pytest.raises(ArtifactError, match=message):
         load_overlap(tmp_path / "o")
-
-
-def test_corpus_figures_by_hand(tmp_path):
-    a = hand_made(tmp_path / "a", ["abc"])
-    b = hand_made(tmp_path / "b", ["ab", "cc"])
-    figures = compare_on_corpus(a, b, documents("abccc", "", "ab"))
-    # A: abc|c|c, ab; B: ab|cc|c, ab.
-    assert (figures["documents"], figures["bytes"]) == (2, 7)
-    assert figures["a"] == {
-        "tokens": 4,
-        "shared": 3,
-        "exact": 2,
-        "bytes_per_token": 1.75,
-        "needed": [0, 3, 1, 0, 0, 0, 0, 0, 0],  # abc is ab, c
-    }
-    assert (figures["b"]["tokens"], figures["b"]["shared"]) == (4, 3)  # cc is not A's
-    with pytest.raises(DataError, match="no text"):
-        compare_on_corpus(a, b, documents("", ""))

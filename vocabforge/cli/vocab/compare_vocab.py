@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ...core.config import Positive, ResultOptions, StrictModel, option
+from ...core.config import ResultOptions
 from ...core.console import DataTable, percent
 from ...core.errors import UsageError
 from ...core.hub import hub_name, model_folder
 from ...core.progress import ProgressBar
-from ...core.values import TextUnit
 from ..app import echo, print_json, stdout_console
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from ...corpus.sources.sources import Document
     from ...vocab.overlap.overlap import ComparedVocabulary, Overlap
 
 _NUMBERS = {
@@ -34,66 +30,44 @@ _NUMBERS = {
 }
 
 
-class CompareRequest(StrictModel):
-    """Texts to compare on, how they are read, and the output folder."""
-
-    more_inputs: tuple[Path, ...] = option(
-        (), "Texts to compare on, as with --input.", "PATH", positional=True
-    )
-    input: tuple[Path, ...] = option(
-        (),
-        "Texts to compare on: files or folders. Without it, only the vocabularies are compared.",
-        "PATH …",
-        many=True,
-    )
-    output: Path | None = option(None, "Output folder for the pairs of equal tokens and all figures.", "DIR")
-    text_field: str | None = option(None, "JSON field with the text; by default the usual names.", "NAME")
-    text_unit: TextUnit = option("paragraph", "What one document of a text file is.")
-    max_documents: Positive | None = option(None, "Maximum number of documents.", "N")
-    eos: str | None = option(
-        None, "Pair of matching end tokens, by text or id. Default: the first of each.", "A:B"
-    )
-
-
 def compare_vocab(
     a: Annotated[
         Path, typer.Argument(metavar="A", help="A tokenizer.json, or the folder that contains one.")
     ],
     b: Annotated[Path, typer.Argument(metavar="B", help="The other tokenizer.")],
-    asked: CompareRequest,
     ending: ResultOptions,
+    save: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", metavar="DIR", help="Output folder for the pairs of equal tokens and all figures."
+        ),
+    ] = None,
+    eos: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A:B", help="Pair of matching end tokens, by text or id. Default: the first of each."
+        ),
+    ] = None,
 ) -> None:
     """Compare two tokenizers byte by byte: sizes, shared tokens, end tokens.
 
-    With --input, also compare on a corpus: shared tokens in use, bytes per token, and how many texts survive
-    encoding and decoding unchanged.
-
-    Example: `vocabforge compare-vocab drafter/ target/ --input corpus/ --output overlap/`
+    Example: `vocabforge compare-vocab drafter/ target/ --output overlap/`
     """
     from ...core.artifact import check_output
     from ...corpus.tokenizer.tokenizer import load_tokenizer
     from ...vocab.overlap.overlap import compare, prepare, save_overlap
 
-    inputs, save = [*asked.input, *asked.more_inputs], asked.output
-    if any(path.name == "tokenizer.json" or (path / "tokenizer.json").is_file() for path in inputs):
-        raise UsageError(
-            "more than two tokenizers were given",
-            got=", ".join(map(str, [a, b, *inputs])),
-            expected="A B [--input PATH …], the paths being texts",
-        )
     if save is not None:
         check_output(save, overwrite=ending.overwrite)
     a, b = (model_folder(path, weights=False) for path in (a, b))
     with ProgressBar("read the tokens"):
         sides = prepare(load_tokenizer(a)), prepare(load_tokenizer(b))
-    eos_pair = None if asked.eos is None else _eos_pair(*sides, asked.eos)
-    figures = _on_corpus(*sides, inputs, asked) if inputs else None
+    eos_pair = None if eos is None else _eos_pair(*sides, eos)
     with ProgressBar("compare the vocabularies"):
-        overlap = compare(*sides, corpus=figures, eos_pair=eos_pair)
+        overlap = compare(*sides, eos_pair=eos_pair)
     if save is not None:
         places = {"a": hub_name(a.resolve()), "b": hub_name(b.resolve())}
-        config = {**places, "input": [str(path) for path in inputs], "eos": asked.eos}
-        save_overlap(overlap, save, config=config, overwrite=ending.overwrite)
+        save_overlap(overlap, save, config={**places, "eos": eos}, overwrite=ending.overwrite)
     if ending.as_json:
         print_json({**overlap.to_json(), "output": str(save) if save is not None else None})
         return
@@ -119,20 +93,6 @@ def _eos_pair(a: ComparedVocabulary, b: ComparedVocabulary, named: str) -> tuple
     return end_token(a, first), end_token(b, second)
 
 
-def _on_corpus(
-    a: ComparedVocabulary, b: ComparedVocabulary, inputs: list[Path], asked: CompareRequest
-) -> dict[str, Any]:
-    from ...corpus.sources.inputs import is_hub
-    from ...corpus.sources.sources import SourceOptions, expand_paths, iter_documents
-    from ...vocab.overlap.overlap import compare_on_corpus
-
-    options, limit = SourceOptions(asked.text_field, asked.text_unit), asked.max_documents
-    stored = sum(path.stat().st_size for path in expand_paths(inputs) if not is_hub(path))
-    with ProgressBar("comparing", None if limit else stored, "B") as bar:
-        read: Iterator[Document] = iter_documents(inputs, options, on_bytes=bar.update)
-        return compare_on_corpus(a, b, islice(read, limit))
-
-
 def overlap_tables(
     overlap: Overlap, sides: tuple[ComparedVocabulary, ComparedVocabulary] | None = None
 ) -> list[RenderableType]:
@@ -141,7 +101,7 @@ def overlap_tables(
     Args:
         sides: the vocabularies, for token texts, which an artefact does not contain.
     """
-    both, corpus, pairs = (overlap.a, overlap.b), overlap.corpus, len(overlap.pairs)
+    both, pairs = (overlap.a, overlap.b), len(overlap.pairs)
     named = sides or (None, None)
     heads = ["<", *(f"{letter}: {side.name}" for letter, side in zip("AB", both, strict=True))]
     ends = [
@@ -165,22 +125,7 @@ def overlap_tables(
         ["· of the tokens of text", *(_share(pairs, side.text_tokens) for side in both)],
         ["pair of end tokens", *pair],
     ]
-    tables = []
-    if corpus is not None:
-        used = (corpus["a"], corpus["b"])
-        weighted = [
-            "· weighted by use on the corpus",
-            *(_share(use["shared"], use["tokens"]) for use in used),
-        ]
-        shared.insert(3, weighted)
-        rows = [
-            ["tokens", *(f"{use['tokens']:,}" for use in used)],
-            ["bytes per token", *(f"{use['bytes_per_token'] or 0:.3f}" for use in used)],
-            ["documents given back unchanged", *(_share(use["exact"], corpus["documents"]) for use in used)],
-        ]
-        title = f"Corpus: {corpus['documents']:,} documents, {corpus['bytes']:,} bytes"
-        tables = [DataTable(title, heads, rows)]
-    return [DataTable("Vocabularies", heads, sizes), DataTable("Overlap", heads, shared), *tables]
+    return [DataTable("Vocabularies", heads, sizes), DataTable("Overlap", heads, shared)]
 
 
 def _named(token: int, vocabulary: ComparedVocabulary | None) -> str:

@@ -230,14 +230,12 @@ class ForeignWays:
 def turned(overlap: Overlap) -> Overlap:
     """Swap the two vocabularies of an overlap."""
     pairs = overlap.pairs[:, ::-1]
-    corpus = overlap.corpus
     return replace(
         overlap,
         pairs=np.ascontiguousarray(pairs[np.argsort(pairs[:, 0])]),
         a=overlap.b,
         b=overlap.a,
         eos_pair=None if overlap.eos_pair is None else (overlap.eos_pair[1], overlap.eos_pair[0]),
-        corpus=None if corpus is None else {**corpus, "a": corpus["b"], "b": corpus["a"]},
     )
 
 

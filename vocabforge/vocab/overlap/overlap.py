@@ -1,6 +1,6 @@
-"""Overlap of two vocabularies: tokens with the same bytes, and how each side spells the other's tokens.
+"""Overlap of two vocabularies: tokens with the same bytes.
 
-The tables follow Timor et al. 2025 ("Accelerating LLM Inference with Lossless Speculative Decoding Algorithms
+The figures follow Timor et al. 2025 ("Accelerating LLM Inference with Lossless Speculative Decoding Algorithms
 for Heterogeneous Vocabularies", tables 8 to 11). Tokens are compared by their byte forms; special tokens are
 excluded, except for one pair of end tokens.
 """
@@ -8,7 +8,7 @@ excluded, except for one pair of end tokens.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,19 +18,15 @@ from pydantic.dataclasses import dataclass as record
 from safetensors.numpy import load_file, save_file
 
 from ...core.artifact import open_artifact, write_artifact
-from ...core.errors import DataError, UsageError
+from ...core.errors import UsageError
 from ...core.files import form_errors
 from ...core.records import RECORD, Count, read_record
-from ...corpus.prepared.dataset import batched
-from ...corpus.sources.sources import Document
 from ...corpus.tokenizer.token_bytes import TokenForms, token_forms
 from ...corpus.tokenizer.tokenizer import TextTokenizer
-from ..counts.engines import count_rows
 from ..subset.select import Ids
 from .spelling import Speller
 
 KIND = "overlap"
-LONGEST = 8
 _FILE = "overlap.safetensors"
 
 
@@ -86,7 +82,6 @@ class VocabularySide:
         duplicates: number of ids beyond the first with the same bytes.
         single_bytes: how many of the 256 bytes have a token.
         shared: number of ids whose bytes are a token of the other side.
-        needed: ids by the number of tokens they need on the other side: none fits, 1, 2, ... 7, 8 or more.
     """
 
     name: str
@@ -101,7 +96,6 @@ class VocabularySide:
     single_bytes: Count
     eos: tuple[Count, ...]
     shared: Count
-    needed: tuple[Count, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +107,6 @@ class Overlap:
             the same bytes, the id that the tokenizer itself produces comes first, then the lower.
         forms: number of byte strings that are tokens of both.
         eos_pair: equivalent end tokens of A and B; None if a side has none.
-        corpus: result of :func:`compare_on_corpus`, None without a corpus.
     """
 
     pairs: Ids
@@ -121,7 +114,6 @@ class Overlap:
     b: VocabularySide
     forms: int
     eos_pair: tuple[int, int] | None
-    corpus: Mapping[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return all figures, without the pairs themselves."""
@@ -131,16 +123,11 @@ class Overlap:
             "a": asdict(self.a),
             "b": asdict(self.b),
             "eos_pair": self.eos_pair,
-            "corpus": self.corpus,
         }
 
 
 def compare(
-    a: ComparedVocabulary,
-    b: ComparedVocabulary,
-    *,
-    corpus: Mapping[str, Any] | None = None,
-    eos_pair: tuple[int, int] | None = None,
+    a: ComparedVocabulary, b: ComparedVocabulary, *, eos_pair: tuple[int, int] | None = None
 ) -> Overlap:
     """Compare two vocabularies; ``eos_pair`` are equivalent end tokens, by default the first of each side."""
     ids_a, ids_b = a.by_form, b.by_form
@@ -151,12 +138,11 @@ def compare(
         _side(b, ids_b, a),
         len(ids_a.keys() & ids_b.keys()),
         eos_pair or ((ends[0][0], ends[1][0]) if all(ends) else None),
-        corpus,
     )
 
 
 def pair_up(a: ComparedVocabulary, b: ComparedVocabulary) -> Ids:
-    """Return ``compare(a, b).pairs`` without spelling every token with the other side's tokens."""
+    """Return ``compare(a, b).pairs``, without the figures."""
     return _paired(a.by_form, b.by_form)
 
 
@@ -209,74 +195,7 @@ def _side(
         single_bytes=sum(len(form) == 1 for form in by_form),
         eos=_eos(one.tokenizer),
         shared=sum(len(ids) for form, ids in by_form.items() if form in theirs),
-        needed=histogram(other.speller.lengths(forms.forms)),
     )
-
-
-def histogram(needed: Ids, weights: Ids | None = None) -> tuple[int, ...]:
-    """Count tokens by the number of tokens they need on the other side, in :data:`LONGEST` + 1 entries.
-
-    Args:
-        needed: (V,) int64, 0 if nothing fits, -1 for ids without bytes (excluded).
-        weights: (V,) int64, occurrences of each id; by default 1 each.
-    """
-    known = needed >= 0
-    values = np.minimum(needed[known], LONGEST)
-    counts = np.zeros(LONGEST + 1, dtype=np.int64)
-    np.add.at(counts, values, 1 if weights is None else weights[known])
-    return tuple(int(count) for count in counts)
-
-
-def compare_on_corpus(
-    a: ComparedVocabulary, b: ComparedVocabulary, documents: Iterable[Document]
-) -> dict[str, Any]:
-    """Return statistics of both tokenizers on documents.
-
-    Returns:
-        ``documents``, ``bytes`` and, under ``a`` and ``b``: ``tokens``, ``bytes_per_token``, ``shared``
-        (occurrences of tokens whose bytes are a token of the other side), ``needed`` (occurrences by the
-        number of tokens they need on the other side), ``exact`` (documents unchanged after encoding and
-        decoding).
-
-    Raises:
-        DataError: no documents.
-    """
-    sides = (a, b)
-    counts = [np.zeros(len(side.forms.forms), dtype=np.int64) for side in sides]
-    exact = [0, 0]
-    number = size = 0
-    for batch in batched(documents):
-        texts = [text for document in batch if (text := document.plain_text())]
-        number += len(texts)
-        size += sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
-        for at, side in enumerate(sides):
-            rows = side.tokenizer.encode_batch(texts)
-            counts[at] += count_rows(rows, len(counts[at]))
-            exact[at] += sum(
-                side.tokenizer.decode(ids, skip_special=False) == text for text, ids in zip(texts, rows)
-            )
-    if not number:
-        raise DataError("the corpus has no text to compare on", remedy="check --input and --text-field")
-    return {
-        "documents": number,
-        "bytes": size,
-        "a": {**_figures(counts[0], a, b, size), "exact": exact[0]},
-        "b": {**_figures(counts[1], b, a, size), "exact": exact[1]},
-    }
-
-
-def _figures(counts: Ids, one: ComparedVocabulary, other: ComparedVocabulary, size: int) -> dict[str, Any]:
-    theirs = {form for form in other.forms.forms if form}
-    shared = np.array([form in theirs for form in one.forms.forms], dtype=np.bool_)
-    tokens = int(counts.sum())
-    # Only the tokens that occur need to be spelled.
-    used = [form if count else None for form, count in zip(one.forms.forms, counts, strict=True)]
-    return {
-        "tokens": tokens,
-        "bytes_per_token": round(size / tokens, 4) if tokens else None,
-        "shared": int(counts[shared].sum()),
-        "needed": list(histogram(other.speller.lengths(used), counts)),
-    }
 
 
 def save_overlap(
@@ -300,8 +219,11 @@ def load_overlap(path: Path) -> Overlap:
         eos, forms = meta["eos_pair"], meta["forms"]
         if type(forms) is not int:
             raise TypeError(f"forms {forms!r}")
-        a, b = (read_record(VocabularySide, meta[letter]) for letter in "ab")
-        overlap = Overlap(pairs, a, b, forms, (eos[0], eos[1]) if eos is not None else None, meta["corpus"])
+        sides = (
+            {k: v for k, v in meta[letter].items() if k != "needed"} for letter in "ab"
+        )  # of older versions
+        a, b = (read_record(VocabularySide, side) for side in sides)
+        overlap = Overlap(pairs, a, b, forms, (eos[0], eos[1]) if eos is not None else None)
         if not _valid(overlap, int(meta["pairs"])):
             raise ValueError(
                 f"pairs of {pairs.dtype} {pairs.shape}, not int64 ({meta['pairs']}, 2), one to one"

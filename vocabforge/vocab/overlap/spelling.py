@@ -1,4 +1,4 @@
-"""Spelling of bytes by a tokenizer in the middle of a text: the number of tokens, and their ids."""
+"""Spelling of bytes by a tokenizer in the middle of a text."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from copy import copy
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from ...corpus.tokenizer.cut_parts import Part, flat
@@ -56,10 +54,6 @@ class Speller:
         fewer = copy(self)
         fewer._know([form if token < rows else None for token, form in enumerate(self._forms)])
         return fewer
-
-    def lengths(self, wanted: Sequence[bytes | None]) -> npt.NDArray[np.int64]:
-        """Return the number of tokens per entry, (n,) int64: 0 without a spelling, -1 for an empty entry."""
-        return np.array([-1 if ids is None else len(ids) for ids in self.spell(wanted)], dtype=np.int64)
 
     def spell(self, wanted: Sequence[bytes | None]) -> list[list[int] | None]:
         """Return the ids for each entry: empty without a spelling, None for an empty entry (None or b"")."""
