@@ -279,11 +279,7 @@ def export_drafter(
     from .export.request import ExportRequest
     from .export.run import run_export
 
-    drafting = {
-        name: options.pop(name)
-        for name in ("dynamic", "shortlist", "budget", "ranker_fp8")
-        if name in options
-    }
+    drafting = {name: options.pop(name) for name in ("dynamic", "shortlist", "budget") if name in options}
     asked = _asked(ExportRequest, options, drafter=drafter, format=format, output=output)
     run_export(asked, MethodSpec(**drafting), overwrite=overwrite)
     return asked.output

@@ -149,7 +149,7 @@ def head_settings(shape: ModelShape) -> list[BenchHead]:
 
     def usual(one: BenchHead) -> bool:
         same = one.shortlist == shortlist and one.rank == shape.ranks[-1] and one.alike
-        return one.ops and not one.fp8 and (same or one.kind != "ranker")
+        return one.ops and (same or one.kind != "ranker")
 
     found = {one.kind: one for one in settings(shape) if usual(one)}
     return [found[kind] for kind in ("ranker", "full", "static", "router")]

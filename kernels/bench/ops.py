@@ -64,7 +64,7 @@ def check_case(
 
     Returns:
         ``problem``: None or a description (wrong values, results that vary between runs); ``graph``: the same
-        for the replay of a captured graph with poisoned outputs; ``measured``: case-specific figures by name.
+        for the replay of a captured graph with poisoned outputs.
     """
     inputs = case.inputs(device, dtype, seed)
     expected = tuple(one.clone() for one in outputs_of(case.reference(_own(case, inputs))))
@@ -77,12 +77,7 @@ def check_case(
     if problem is None:
         second = outputs_of(case.run(_own(case, inputs), backend))
         problem = None if _same_bits(kept, second) else "the same inputs gave other bits"
-    measured = {name: round(float(measure(ours, kept)), 4) for name, measure in case.measures.items()}
-    return {
-        "problem": problem,
-        "graph": _check_graph(case, inputs, backend, device, kept),
-        "measured": measured,
-    }
+    return {"problem": problem, "graph": _check_graph(case, inputs, backend, device, kept)}
 
 
 def _check_graph(
@@ -167,19 +162,16 @@ def measure_case(case: OpCase, options: KernelOptions, *, plain: bool = True) ->
 
     Returns:
         Row with ``op``, ``case``, ``sizes``, ``dtype``, ``problems`` (by dtype; if any, the case is not
-        timed), ``graph_problems`` (the same for a captured graph), ``measured`` (figures other than time, of
-        the first dtype), and the figures of :func:`_figures`.
+        timed), ``graph_problems`` (the same for a captured graph), and the figures of :func:`_figures`.
     """
     protocol = options.protocol()
     problems: dict[str, str] = {}
     graphs: dict[str, str] = {}
-    measured: dict[str, float] = {}
     for dtype in case.dtypes:
         found = check_case(case, protocol.device, dtype, options.backend, _SEED + 1)
         for told, part in ((problems, "problem"), (graphs, "graph")):
             if (text := found[part]) is not None:
                 told[dtype_name(dtype)] = text
-        measured = measured or found["measured"]
     row: dict[str, Any] = {
         "op": case.op,
         "case": case.name,
@@ -188,7 +180,6 @@ def measure_case(case: OpCase, options: KernelOptions, *, plain: bool = True) ->
         "backend": options.backend,
         "problems": problems,
         "graph_problems": graphs,
-        "measured": measured,
     }
     if not problems:
         row |= _figures(case, options, protocol, plain=plain)

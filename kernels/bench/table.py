@@ -56,13 +56,12 @@ _TIMED = ("us", "10-90%", "calls, us", "floor, us", "share")
 
 def _ops(rows: Sequence[Row]) -> DataTable:
     def cells(row: Row) -> list[object]:
-        name = row["case"] + "".join(f", {key} {value:.3f}" for key, value in row["measured"].items())
         ways = "; ".join(
             f"{way} {one['ratio']:.2f}" if "ratio" in one else f"{way} -"
             for way, one in row.get("baselines", {}).items()
         )
         rate = None if row["problems"] else f"{row['gb_per_s']:,.0f}"
-        return [name, *_timed(row, 2), rate, ways]
+        return [row["case"], *_timed(row, 2), rate, ways]
 
     return DataTable(
         "Ops", ("case<", *_TIMED, "GB/s", "other ways (times ours)"), [cells(row) for row in rows]

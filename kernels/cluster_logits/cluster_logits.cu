@@ -134,7 +134,7 @@ void start(const ClusterLogitsArguments& a, Stream stream) {
   const SkinnyProduct product{a.hidden, a.weight, a.n, a.d, a.most_tiles * kClusterTile};
   const TileRows rows{a.tiles, a.count};
   const MaskedLogits epilogue{a.tiles, a.count, a.logits, a.rows, a.n, a.most_tiles * kClusterTile};
-  skinny_product<T, T>(product, rows, epilogue, SkinnyShared{}, stream);
+  skinny_product<T>(product, rows, epilogue, SkinnyShared{}, stream);
 }
 
 }  // namespace

@@ -94,8 +94,7 @@ inline Type type_of(const Tensor& tensor, const char* what) {
     case ScalarType::Float: return Type::kFloat32;
     case ScalarType::BFloat16: return Type::kBFloat16;
     case ScalarType::Half: return Type::kFloat16;
-    case ScalarType::Float8_e4m3fn: return Type::kFloat8E4M3;
-    default: VF_CHECK(false, what, ": expected float32, bfloat16, float16 or float8_e4m3fn");
+    default: VF_CHECK(false, what, ": expected float32, bfloat16 or float16");
   }
   return Type::kFloat32;
 }

@@ -3,7 +3,6 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
-#include <cuda_fp8.h>
 #include <cuda_runtime.h>
 
 #include <cstdlib>
@@ -29,7 +28,6 @@ VF_DEVICE float bits_float(uint32_t bits) { return __uint_as_float(bits); }
 VF_DEVICE float to_float(float value) { return value; }
 VF_DEVICE float to_float(bf16 value) { return __uint_as_float(static_cast<uint32_t>(value.bits) << 16); }
 VF_DEVICE float to_float(fp16 value) { return __half2float(__ushort_as_half(value.bits)); }
-VF_DEVICE float to_float(fp8_e4m3 value) { return __half2float(__half(__nv_cvt_fp8_to_halfraw(value.bits, __NV_E4M3))); }
 
 template <typename T>
 VF_DEVICE T from_float(float value);
@@ -145,10 +143,6 @@ VF_DEVICE bf16 ldg(const bf16* at) {
 }
 template <>
 VF_DEVICE fp16 ldg(const fp16* at) {
-  return {__ldg(&at->bits)};
-}
-template <>
-VF_DEVICE fp8_e4m3 ldg(const fp8_e4m3* at) {
   return {__ldg(&at->bits)};
 }
 

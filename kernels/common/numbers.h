@@ -1,4 +1,4 @@
-// 16-bit and 8-bit numbers for the CPU implementations.
+// 16-bit numbers for the CPU implementations.
 #pragma once
 
 #include <cmath>
@@ -28,22 +28,12 @@ inline float fp16_at(const void* data, int64_t index) {
   return sign ? -value : value;
 }
 
-inline float fp8_e4m3_at(const void* data, int64_t index) {
-  const uint32_t bits = static_cast<const uint8_t*>(data)[index];
-  const uint32_t sign = (bits & 0x80u) << 24, exponent = bits >> 3 & 15, mantissa = bits & 7;
-  if (exponent == 15 && mantissa == 7) return from_bits(0x7FC00000u);
-  if (exponent != 0) return from_bits(sign | (exponent + 120) << 23 | mantissa << 20);
-  const float value = static_cast<float>(mantissa) * 0.001953125f;  // 2^-9
-  return sign ? -value : value;
-}
-
 // Element `index` of an array of the given type.
 inline float number_at(const void* data, Type type, int64_t index) {
   switch (type) {
     case Type::kFloat32: return static_cast<const float*>(data)[index];
     case Type::kBFloat16: return bf16_at(data, index);
     case Type::kFloat16: return fp16_at(data, index);
-    case Type::kFloat8E4M3: return fp8_e4m3_at(data, index);
   }
   return 0.0f;
 }

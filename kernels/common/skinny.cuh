@@ -44,12 +44,12 @@
 // its product with the weight. bf16 only: in fp16, x * weight could overflow where the normed row does not.
 //
 //   SkinnyProduct product{hidden, weight, n, d, most_positions};
-//   skinny_product<bf16, bf16>(product, rows, epilogue, SkinnyShared{rows_bytes, epilogue_bytes}, stream);
+//   skinny_product<bf16>(product, rows, epilogue, SkinnyShared{rows_bytes, epilogue_bytes}, stream);
 //
 // `begin` gets 128-byte aligned shared memory of the bytes asked for, the epilogue's right behind the rows' (rounded up
 // to 128), and may contain barriers. Element calls may not contain barriers or warp
-// operations (some threads of a warp may have none). W is T (bf16 or fp16) or fp8_e4m3 (values as stored: scale them in
-// the epilogue). d: a multiple of 8 (of 16 for fp8_e4m3); hidden (N, d) and weight (V, d) contiguous, 16-byte aligned.
+// operations (some threads of a warp may have none). T is bf16 or fp16. d: a multiple of 8; hidden (N, d) and weight
+// (V, d) contiguous, 16-byte aligned.
 //
 // With dependent launches (docs/guides/kernels.md) the first stages of a constant weight are copied while the former
 // kernel still runs, if the rows are `Known` without reading device memory: then no `begin` may touch it, either.
@@ -65,7 +65,7 @@ namespace vf {
 
 struct SkinnyProduct {
   const void* hidden;  // (n, d) of T
-  const void* weight;  // (V, d) of W
+  const void* weight;  // (V, d) of T
   int n, d;            // 1 <= n <= 64
   int most_positions;  // the most that Rows::positions() can give: the grid follows from it
   int likely_positions = 0;  // about how many it will give, for the tiles' height; 0: the most
@@ -117,7 +117,7 @@ struct ListedRows {
 struct NoNote {};
 
 // Gives the number of blocks.
-template <typename T, typename W, typename Rows, typename Epilogue>
+template <typename T, typename Rows, typename Epilogue>
 int skinny_product(const SkinnyProduct& product, Rows rows, Epilogue epilogue, SkinnyShared extra, Stream stream);
 
 }  // namespace vf

@@ -7,7 +7,7 @@
 #pragma once
 
 #include "skinny_shape.h"
-#include "skinny_words.cuh"
+#include "portable.cuh"
 
 namespace vf {
 namespace skinny {
@@ -51,7 +51,7 @@ VF_DEVICE Vec16 norm_factors(const SkinnyProduct& p, int step) {
 }
 
 // Copies stages into the ring, tile after tile of this block, ahead of the product.
-template <typename T, typename W, typename S, int kNTiles, typename Rows>
+template <typename T, typename S, int kNTiles, typename Rows>
 struct Copier {
   const SkinnyProduct& p;
   const SkinnyLayout& l;
@@ -60,7 +60,7 @@ struct Copier {
   int positions, stages_left, tile, step = 0, slot = 0;
   bool first = true;
   int next[S::kPieces];
-  const W* source[S::kPieces];
+  const T* source[S::kPieces];
 
   // Rows of a tile; asked for one tile ahead, so that a list is read behind copies.
   VF_DEVICE void look_up(int of_tile) {
@@ -72,7 +72,7 @@ struct Copier {
   }
 
   VF_DEVICE void copy_weight() {
-    const W* weight = static_cast<const W*>(p.weight);
+    const T* weight = static_cast<const T*>(p.weight);
     const int begin = (step * S::kWarpsK + warp() / S::kWarpsM) * S::kChunk;
     if (begin >= p.d) return;
     const int k = begin + lane() % 4 * S::kPiece;
@@ -88,10 +88,9 @@ struct Copier {
     const T* hidden = static_cast<const T*>(p.hidden);
     unsigned char* to = shared + l.hidden + (l.resident ? step : slot) * S::kHiddenBytes;
     for (int piece = static_cast<int>(threadIdx.x); piece < S::kHiddenBytes / 16; piece += kSkinnyThreads) {
-      const int part = piece / 32, group = part % S::kHiddenPieces, tile_n = part / S::kHiddenPieces % kNTiles;
-      const int chunk = step * S::kWarpsK + part / (S::kHiddenPieces * kNTiles);
+      const int part = piece / 32, tile_n = part % kNTiles, chunk = step * S::kWarpsK + part / kNTiles;
       if (chunk * S::kChunk >= p.d) continue;
-      const int n = tile_n * 8 + lane() / 4, k = chunk * S::kChunk + lane() % 4 * S::kPiece + group * 8;
+      const int n = tile_n * 8 + lane() / 4, k = chunk * S::kChunk + lane() % 4 * S::kPiece;
       const bool valid = n < p.n && k < p.d;
       cp_async16(to + piece * 16, valid ? hidden + static_cast<int64_t>(n) * p.d + k : hidden, valid);
     }
@@ -105,7 +104,7 @@ struct Copier {
       if (step == 0) {
         VF_UNROLL
         for (int i = 0; i < S::kPieces; ++i) {
-          source[i] = next[i] < 0 ? nullptr : static_cast<const W*>(p.weight) + static_cast<int64_t>(next[i]) * p.d;
+          source[i] = next[i] < 0 ? nullptr : static_cast<const T*>(p.weight) + static_cast<int64_t>(next[i]) * p.d;
         }
         tile += sharing_blocks<Rows>();
         look_up(tile);
@@ -140,39 +139,35 @@ struct Copier {
 };
 
 // Adds one stage to the sums of this warp's rows; hidden rows are multiplied by `factors` if kNorm.
-template <typename T, typename W, typename S, int kNTiles, bool kNorm>
+template <typename T, typename S, int kNTiles, bool kNorm>
 VF_DEVICE void multiply(float (&sums)[S::kMTiles][kNTiles][4], const unsigned char* weight,
                         const unsigned char* hidden, const Vec16& factors) {
-  static_assert(!kNorm || sizeof(W) == 2, "a norm beside weights in 8 bits");
   Vec16 pieces[S::kPieces];
   VF_UNROLL
   for (int i = 0; i < S::kPieces; ++i) {
     pieces[i] = *reinterpret_cast<const Vec16*>(weight + ((warp() * S::kPieces + i) * 32 + lane()) * 16);
   }
-  const unsigned char* first = hidden + (warp() / S::kWarpsM * kNTiles * S::kHiddenPieces * 32 + lane()) * 16;
+  const unsigned char* first = hidden + (warp() / S::kWarpsM * kNTiles * 32 + lane()) * 16;
+  uint32_t a[2][S::kMTiles][4];
   VF_UNROLL
-  for (int group = 0; group < S::kHiddenPieces; ++group) {
-    uint32_t a[2][S::kMTiles][4];
+  for (int s = 0; s < 2; ++s) {
+    VF_UNROLL
+    for (int m = 0; m < S::kMTiles; ++m) {
+      VF_UNROLL
+      for (int j = 0; j < 4; ++j) a[s][m][j] = pieces[2 * m + j % 2].x[2 * s + j / 2];
+    }
+  }
+  VF_UNROLL
+  for (int n = 0; n < kNTiles; ++n) {
+    const Vec16 piece = *reinterpret_cast<const Vec16*>(first + n * 512);
     VF_UNROLL
     for (int s = 0; s < 2; ++s) {
-      VF_UNROLL
-      for (int m = 0; m < S::kMTiles; ++m) {
-        VF_UNROLL
-        for (int j = 0; j < 4; ++j) a[s][m][j] = Words<T, W>::get(pieces[2 * m + j % 2], group, s, j / 2);
+      uint32_t b[2] = {piece.x[2 * s], piece.x[2 * s + 1]};
+      if constexpr (kNorm) {
+        for (int i = 0; i < 2; ++i) b[i] = multiply_pairs<T>(b[i], factors.x[2 * s + i]);
       }
-    }
-    VF_UNROLL
-    for (int n = 0; n < kNTiles; ++n) {
-      const Vec16 piece = *reinterpret_cast<const Vec16*>(first + (n * S::kHiddenPieces + group) * 512);
       VF_UNROLL
-      for (int s = 0; s < 2; ++s) {
-        uint32_t b[2] = {piece.x[2 * s], piece.x[2 * s + 1]};
-        if constexpr (kNorm) {
-          for (int i = 0; i < 2; ++i) b[i] = multiply_pairs<T>(b[i], factors.x[2 * s + i]);
-        }
-        VF_UNROLL
-        for (int m = 0; m < S::kMTiles; ++m) mma_16816<T>(sums[m][n], a[s][m], b);
-      }
+      for (int m = 0; m < S::kMTiles; ++m) mma_16816<T>(sums[m][n], a[s][m], b);
     }
   }
 }
@@ -217,7 +212,7 @@ VF_DEVICE void put_scale(const SkinnyProduct& p, float* parts) {
 }
 
 // Adds the warps' parts in the order of the warps and hands the tile to the epilogue. All threads.
-template <typename T, typename W, typename S, int kNTiles, typename Epilogue>
+template <typename S, int kNTiles, typename Epilogue>
 VF_DEVICE void finish(const float (&sums)[S::kMTiles][kNTiles][4], float* shared, float* values, float* squares,
                       const SkinnyProduct& p, Epilogue& epilogue, const typename Epilogue::Note& note, int position,
                       bool exists, int row) {
@@ -251,7 +246,6 @@ VF_DEVICE void finish(const float (&sums)[S::kMTiles][kNTiles][4], float* shared
       float value = 0.0f;
       VF_UNROLL
       for (int k = 0; k < S::kWarpsK; ++k) value += shared[(k * kColumns + n) * S::kSumStride + own];
-      value *= Words<T, W>::kScale;
       if constexpr (kNorm) value *= squares[(S::kWarpsK * kNTiles + begin) * 8 + n];
       if constexpr (TakesTiles<Epilogue>::value) {
         values[(begin * 8 + n) * S::kHeight + own] = value;
@@ -262,10 +256,10 @@ VF_DEVICE void finish(const float (&sums)[S::kMTiles][kNTiles][4], float* shared
   }
 }
 
-template <typename T, typename W, int kNTiles, bool kTall, typename Rows, typename Epilogue>
+template <typename T, int kNTiles, bool kTall, typename Rows, typename Epilogue>
 VF_GLOBAL void VF_BOUNDS(kSkinnyThreads, kNTiles <= 2 ? 2 : 1)
     skinny_kernel(SkinnyProduct p, SkinnyLayout l, Rows rows, Epilogue epilogue) {
-  using S = SkinnyShape<sizeof(W), kNTiles, kTall>;
+  using S = SkinnyShape<kNTiles, kTall>;
   constexpr bool kNorm = NormsHidden<Epilogue>::value;
   unsigned char* shared = dynamic_shared();
   const bool early = KnowsRows<Rows>::value && p.constant;
@@ -277,7 +271,7 @@ VF_GLOBAL void VF_BOUNDS(kSkinnyThreads, kNTiles <= 2 ? 2 : 1)
   const int blocks = sharing_blocks<Rows>(), block = sharing_block<Rows>();
   const int mine = tiles > block ? ceil_div(tiles - block, blocks) : 0;
 
-  Copier<T, W, S, kNTiles, Rows> copier{p, l, rows, shared, positions, mine * l.steps, block};
+  Copier<T, S, kNTiles, Rows> copier{p, l, rows, shared, positions, mine * l.steps, block};
   copier.look_up(block);
   copier.fill(early);
   Vec16 factors{};
@@ -306,7 +300,7 @@ VF_GLOBAL void VF_BOUNDS(kSkinnyThreads, kNTiles <= 2 ? 2 : 1)
         if constexpr (kNorm) {
           if (turn == 0) add_squares<T, S, kNTiles>(squares, hidden);
         }
-        multiply<T, W, S, kNTiles, kNorm>(sums, shared + slot * S::kWeightBytes, hidden, factors);
+        multiply<T, S, kNTiles, kNorm>(sums, shared + slot * S::kWeightBytes, hidden, factors);
       }
       factors = next;
       slot = slot + 1 == S::kStages ? 0 : slot + 1;
@@ -316,8 +310,8 @@ VF_GLOBAL void VF_BOUNDS(kSkinnyThreads, kNTiles <= 2 ? 2 : 1)
     if constexpr (kNorm) {
       if (turn == 0) put_squares<S, kNTiles>(squares, parts);
     }
-    finish<T, W, S, kNTiles>(sums, reinterpret_cast<float*>(shared + l.sums), values, parts, p, epilogue, note,
-                             position, exists, row);
+    finish<S, kNTiles>(sums, reinterpret_cast<float*>(shared + l.sums), values, parts, p, epilogue, note, position,
+                       exists, row);
     if constexpr (TakesTiles<Epilogue>::value) {
       sync_block();
       epilogue.template tile<S::kHeight>(first, positions, values);
@@ -329,13 +323,13 @@ VF_GLOBAL void VF_BOUNDS(kSkinnyThreads, kNTiles <= 2 ? 2 : 1)
 
 constexpr int kStaticShared = 1024;  // left to the static shared memory of row providers and epilogues
 
-template <typename T, typename W, int kNTiles, typename Rows, typename Epilogue>
+template <typename T, int kNTiles, typename Rows, typename Epilogue>
 int start(SkinnyProduct p, const Rows& rows, const Epilogue& epilogue, SkinnyShared extra, Stream stream) {
   p.constant = p.constant && dependent_launches();
   const int limit = shared_limit() - kStaticShared, sms = multiprocessors();
   constexpr bool kWhole = TakesTiles<Epilogue>::value, kNorm = NormsHidden<Epilogue>::value;
-  using Low = SkinnyShape<sizeof(W), kNTiles, false>;
-  using Tall = SkinnyShape<sizeof(W), kNTiles, true>;
+  using Low = SkinnyShape<kNTiles, false>;
+  using Tall = SkinnyShape<kNTiles, true>;
   const int most = p.most_positions, likely = p.likely_positions > 0 ? p.likely_positions : most;
   const int rows_bytes = extra.rows, own_bytes = extra.epilogue;
   const SkinnyLayout low = skinny_layout<Low, kWhole, kNorm>(p.d, most, likely, rows_bytes, own_bytes, limit, sms);
@@ -348,21 +342,21 @@ int start(SkinnyProduct p, const Rows& rows, const Epilogue& epilogue, SkinnySha
   const SkinnyLayout& l = takes_low ? low : tall;
   const dim3 grid(static_cast<unsigned>(l.blocks)), block(kSkinnyThreads);
   if (takes_low) {
-    launch(skinny_kernel<T, W, kNTiles, false, Rows, Epilogue>, grid, block, l.bytes, stream, p, l, rows, epilogue);
+    launch(skinny_kernel<T, kNTiles, false, Rows, Epilogue>, grid, block, l.bytes, stream, p, l, rows, epilogue);
   } else {
-    launch(skinny_kernel<T, W, kNTiles, true, Rows, Epilogue>, grid, block, l.bytes, stream, p, l, rows, epilogue);
+    launch(skinny_kernel<T, kNTiles, true, Rows, Epilogue>, grid, block, l.bytes, stream, p, l, rows, epilogue);
   }
   return l.blocks;
 }
 
 }  // namespace skinny
 
-template <typename T, typename W, typename Rows, typename Epilogue>
+template <typename T, typename Rows, typename Epilogue>
 int skinny_product(const SkinnyProduct& product, Rows rows, Epilogue epilogue, SkinnyShared extra, Stream stream) {
-  if (product.n <= 8) return skinny::start<T, W, 1>(product, rows, epilogue, extra, stream);
-  if (product.n <= 16) return skinny::start<T, W, 2>(product, rows, epilogue, extra, stream);
-  if (product.n <= 32) return skinny::start<T, W, 4>(product, rows, epilogue, extra, stream);
-  return skinny::start<T, W, 8>(product, rows, epilogue, extra, stream);
+  if (product.n <= 8) return skinny::start<T, 1>(product, rows, epilogue, extra, stream);
+  if (product.n <= 16) return skinny::start<T, 2>(product, rows, epilogue, extra, stream);
+  if (product.n <= 32) return skinny::start<T, 4>(product, rows, epilogue, extra, stream);
+  return skinny::start<T, 8>(product, rows, epilogue, extra, stream);
 }
 
 }  // namespace vf

@@ -9,24 +9,23 @@ namespace vf {
 constexpr int kSkinnyThreads = 256;
 constexpr int kSkinnyWarps = kSkinnyThreads / 32;
 
-// N in tiles of 8 hidden rows; an element of weight has `kElement` bytes. Low tiles: one warp high, the inner dimension
-// split over all warps. Tall tiles: 4 warps high, 2 along the inner dimension.
-template <int kElement, int kNTiles, bool kTall>
+// N in tiles of 8 hidden rows, elements of 2 bytes. Low tiles: one warp high, the inner dimension split over all warps.
+// Tall tiles: 4 warps high, 2 along the inner dimension.
+template <int kNTiles, bool kTall>
 struct SkinnyShape {
   static constexpr int kMTiles = kNTiles <= 2 ? 1 : 2;  // mma tiles of 16 rows a warp: a B operand read serves them all
   static constexpr int kWarpsM = kTall ? 4 : 1, kWarpsK = kSkinnyWarps / kWarpsM;
   static constexpr int kRows = kMTiles * 16;            // weight rows of a warp
   static constexpr int kHeight = kWarpsM * kRows;       // weight rows of a tile
-  static constexpr int kPiece = 16 / kElement;          // elements that a thread copies at once
+  static constexpr int kPiece = 8;                      // elements that a thread copies at once
   static constexpr int kChunk = 4 * kPiece;             // inner elements of 8 rows that a warp copies at once
   static constexpr int kStep = kWarpsK * kChunk;        // inner elements of a stage, a chunk a warp
   static constexpr int kPieces = kMTiles * 2;           // rows of a thread, 8 apart
-  static constexpr int kHiddenPieces = kPiece / 8;      // 16-byte pieces of hidden for one of weight
   // A stage is 8 or 16 KB of weights; all but one or two of the ring's 64 KB are under way, above bandwidth times
   // latency of one multiprocessor (4.8 TB/s * 0.8 us / 132 = 29 KB on an H200).
   static constexpr int kStages = kMTiles == 1 ? 8 : 4;
   static constexpr int kWeightBytes = kSkinnyThreads * kPieces * 16;
-  static constexpr int kHiddenBytes = kWarpsK * kNTiles * kHiddenPieces * 32 * 16;
+  static constexpr int kHiddenBytes = kWarpsK * kNTiles * 32 * 16;
   // Sums of the warps along the inner dimension, 16 columns at a time; rows 4 floats apart from a multiple of 32 banks.
   static constexpr int kSumTiles = kNTiles < 2 ? kNTiles : 2;
   static constexpr int kSumStride = kHeight + 4;

@@ -8,7 +8,7 @@ namespace vf {
 
 using Stream = void*;  // a cudaStream_t; null is CUDA's default stream
 
-// How 16-bit, 8-bit and 32-bit data is told to a launcher.
-enum class Type { kFloat32, kBFloat16, kFloat16, kFloat8E4M3 };
+// How 16-bit and 32-bit data is told to a launcher.
+enum class Type { kFloat32, kBFloat16, kFloat16 };
 
 }  // namespace vf

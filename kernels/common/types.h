@@ -11,9 +11,6 @@ struct bf16 {
 struct fp16 {
   uint16_t bits;
 };
-struct fp8_e4m3 {
-  uint8_t bits;
-};
 
 struct alignas(16) Vec16 {
   uint32_t x[4];

@@ -18,7 +18,6 @@ CacheView view_of(const Tensor& cache, int64_t size) {
 
 void compact_kv(Tensor keys, Tensor values, Tensor source, Tensor destination) {
   const int64_t size = type_of(keys, "compact_kv: keys") == Type::kFloat32 ? 4 : 2;
-  VF_CHECK(keys.scalar_type() != ScalarType::Float8_e4m3fn, "compact_kv: no caches in fp8");
   VF_CHECK(values.scalar_type() == keys.scalar_type(), "compact_kv: keys and values differ in dtype");
   CompactKvArguments a{};
   a.caches[0] = view_of(keys, size);

@@ -19,7 +19,6 @@ std::tuple<Tensor, Tensor> draft_topk(Tensor logits, int64_t k, std::optional<Te
   DraftTopkArguments a{};
   a.logits = data<void>(logits);
   a.type = type_of(logits, "draft_topk: logits");
-  VF_CHECK(a.type != Type::kFloat8E4M3, "draft_topk: logits in 8 bits");
   a.rows = static_cast<int>(rows);
   a.columns = static_cast<int>(columns);
   a.k = static_cast<int>(k);

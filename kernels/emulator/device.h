@@ -40,13 +40,6 @@ inline float bits_float(uint32_t bits) { return bit_cast<float>(bits); }
 inline float to_float(float value) { return value; }
 inline float to_float(bf16 value) { return bits_float(static_cast<uint32_t>(value.bits) << 16); }
 inline float to_float(fp16 value) { return static_cast<float>(bit_cast<_Float16>(value.bits)); }
-inline float to_float(fp8_e4m3 value) {
-  int exponent = (value.bits >> 3) & 15, mantissa = value.bits & 7;
-  float sign = value.bits & 128 ? -1.0f : 1.0f;
-  if (exponent == 15 && mantissa == 7) return std::nanf("");
-  if (exponent == 0) return sign * std::ldexp(static_cast<float>(mantissa), -9);
-  return sign * std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
-}
 
 template <typename T>
 inline T from_float(float value);

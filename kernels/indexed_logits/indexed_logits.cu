@@ -82,14 +82,14 @@ void start(const IndexedLogitsArguments& a, Stream stream) {
   if (a.n == 1) {
     const SkinnyProduct product{a.hidden, a.weight, 1, a.d, a.k};
     const ListedRows rows{ids, nullptr, a.k, a.vocab};
-    skinny::start<T, T, 1>(product, rows, StoreList{a.logits}, SkinnyShared{}, stream);
+    skinny::start<T, 1>(product, rows, StoreList{a.logits}, SkinnyShared{}, stream);
     return;
   }
   segments::find(ids, total, a.vocab, a.segments, NoRow{a.logits}, stream);
   // Hidden states of one draft step share many candidates: a quarter of the most is taken as likely.
   const SkinnyProduct product{a.hidden, a.weight, a.n, a.d, most, ceil_div(most, 4)};
-  skinny_product<T, T>(product, DistinctRows{a.segments, nullptr}, StoreUses{a.segments, a.logits, a.k, nullptr},
-                       SkinnyShared{kPlacesBytes, 0}, stream);
+  skinny_product<T>(product, DistinctRows{a.segments, nullptr}, StoreUses{a.segments, a.logits, a.k, nullptr},
+                    SkinnyShared{kPlacesBytes, 0}, stream);
 }
 
 }  // namespace

@@ -10,8 +10,7 @@ void check_begin(const Tensor& tensor, const char* what) {
   VF_CHECK(aligned, what, ": data must begin at a multiple of 16 bytes");
 }
 
-RankerSelectArguments checked(const Tensor& projected, const Tensor& vocab, int64_t k,
-                              const std::optional<Tensor>& scale) {
+RankerSelectArguments checked(const Tensor& projected, const Tensor& vocab, int64_t k) {
   check_matrix(projected, 2, "ranker_select: projected");
   check_matrix(vocab, 2, "ranker_select: vocab");
   check_same_device(projected, vocab, "ranker_select: vocab");
@@ -19,23 +18,13 @@ RankerSelectArguments checked(const Tensor& projected, const Tensor& vocab, int6
   VF_CHECK(rows > 0 && rows <= 64, "ranker_select: ", rows, " rows");
   VF_CHECK(size > 0 && size <= (int64_t{1} << 20), "ranker_select: a vocabulary of ", size);
   VF_CHECK(k > 0 && k <= size, "ranker_select: k of ", k, " of ", size);
-  const int64_t step = scale.has_value() ? 16 : 8;
   VF_CHECK(vocab.size(1) == rank, "ranker_select: vocab: expected ", rank, " columns, got ", vocab.size(1));
-  VF_CHECK(rank > 0 && rank % step == 0 && rank < (1 << 20), "ranker_select: a rank of ", rank);
+  VF_CHECK(rank > 0 && rank % 8 == 0 && rank < (1 << 20), "ranker_select: a rank of ", rank);
   RankerSelectArguments a{};
   a.projected = data<void>(projected);
   a.type = type_of(projected, "ranker_select: projected");
   a.vocab = constant_data<void>(vocab);
-  a.vocab_type = type_of(vocab, "ranker_select: vocab");
-  VF_CHECK(a.type != Type::kFloat8E4M3 && a.vocab_type == (scale.has_value() ? Type::kFloat8E4M3 : a.type),
-           "ranker_select: vocab: wrong dtype");
-  if (scale.has_value()) {
-    check_matrix(*scale, 1, "ranker_select: scale");
-    check_type(*scale, ScalarType::Float, "ranker_select: scale");
-    check_same_device(projected, *scale, "ranker_select: scale");
-    VF_CHECK(scale->size(0) == size, "ranker_select: scale: expected one a row of vocab");
-    a.scale = data<float>(*scale);
-  }
+  VF_CHECK(type_of(vocab, "ranker_select: vocab") == a.type, "ranker_select: vocab: expected projected's dtype");
   a.rows = static_cast<int>(rows);
   a.rank = static_cast<int>(rank);
   a.size = static_cast<int>(size);
@@ -43,8 +32,8 @@ RankerSelectArguments checked(const Tensor& projected, const Tensor& vocab, int6
   return a;
 }
 
-Tensor ranker_select(Tensor projected, Tensor vocab, int64_t k, std::optional<Tensor> scale) {
-  RankerSelectArguments a = checked(projected, vocab, k, scale);
+Tensor ranker_select(Tensor projected, Tensor vocab, int64_t k) {
+  RankerSelectArguments a = checked(projected, vocab, k);
   Tensor ids = new_tensor(projected, {a.rows, k}, ScalarType::Int);
   a.ids = data<int32_t>(ids);
   if (!on_device(projected)) {
@@ -73,5 +62,5 @@ Tensor ranker_select(Tensor projected, Tensor vocab, int64_t k, std::optional<Te
 
 }  // namespace
 
-VF_DEFINE(m) { m.def("ranker_select(Tensor projected, Tensor vocab, int k, Tensor? scale) -> Tensor"); }
+VF_DEFINE(m) { m.def("ranker_select(Tensor projected, Tensor vocab, int k) -> Tensor"); }
 VF_IMPLEMENT(m) { m.impl("ranker_select", TORCH_BOX(&ranker_select)); }

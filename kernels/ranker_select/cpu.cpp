@@ -15,8 +15,8 @@ void ranker_select_cpu(const RankerSelectArguments& a) {
     for (int id = 0; id < a.size; ++id) {
       float sum = 0.0f;
       const int64_t first = static_cast<int64_t>(id) * a.rank;
-      for (int i = 0; i < a.rank; ++i) sum += row[i] * cpu::number_at(a.vocab, a.vocab_type, first + i);
-      scores[id] = a.scale == nullptr ? sum : sum * a.scale[id];
+      for (int i = 0; i < a.rank; ++i) sum += row[i] * cpu::number_at(a.vocab, a.type, first + i);
+      scores[id] = sum;
       order[id] = id;
     }
     const auto better = [&scores](int32_t x, int32_t y) {

@@ -8,9 +8,8 @@ namespace vf {
 
 void ranker_select_cuda(const RankerSelectArguments& a, Stream stream) {
   fill_zeros(a.histogram, a.rows * ranker_bins(a.detail), stream);
-  const bool eight_bits = a.vocab_type == Type::kFloat8E4M3;
-  if (a.type == Type::kBFloat16) eight_bits ? ranker_scores_bf16_fp8(a, stream) : ranker_scores_bf16(a, stream);
-  if (a.type == Type::kFloat16) eight_bits ? ranker_scores_fp16_fp8(a, stream) : ranker_scores_fp16(a, stream);
+  if (a.type == Type::kBFloat16) ranker_scores_bf16(a, stream);
+  if (a.type == Type::kFloat16) ranker_scores_fp16(a, stream);
   const unsigned rows = static_cast<unsigned>(a.rows), chunks = static_cast<unsigned>(ranker_chunks(a.size));
   launch(ranker::ranker_collect, dim3(rows * chunks), dim3(ranker::kCollectThreads), 0, stream, a);
   const size_t kept = sizeof(Wide) * ranker::kKept;

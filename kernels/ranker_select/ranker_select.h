@@ -7,10 +7,8 @@ namespace vf {
 
 struct RankerSelectArguments {
   const void* projected;  // (rows, rank)
-  Type type;              // of projected: bfloat16 or float16, on the CPU float32, too
   const void* vocab;      // (size, rank)
-  Type vocab_type;        // as type, or float8_e4m3fn
-  const float* scale;     // (size,) of each row of vocab, or null
+  Type type;              // of both: bfloat16 or float16, on the CPU float32, too
   int rows, rank, size, k;
   int detail;             // the first histogram has 2^detail bins an octave, see bins.cuh
   float* scores;          // (rows, size) workspace, as all below
@@ -28,11 +26,9 @@ constexpr int kRankerDetail = 4;  // at most
 inline int ranker_detail(int rows) { return rows <= 32 ? kRankerDetail : 3; }
 inline int ranker_bins(int detail) { return 32 << detail; }
 
-// The first kernel: scores and histogram, for each pair of dtypes.
+// The first kernel: scores and histogram, for each dtype.
 void ranker_scores_bf16(const RankerSelectArguments& arguments, Stream stream);
 void ranker_scores_fp16(const RankerSelectArguments& arguments, Stream stream);
-void ranker_scores_bf16_fp8(const RankerSelectArguments& arguments, Stream stream);
-void ranker_scores_fp16_fp8(const RankerSelectArguments& arguments, Stream stream);
 
 void ranker_select_cuda(const RankerSelectArguments& arguments, Stream stream);
 void ranker_select_cpu(const RankerSelectArguments& arguments);

@@ -2,6 +2,6 @@
 
 namespace vf {
 
-void ranker_scores_bf16(const RankerSelectArguments& a, Stream stream) { ranker::score_with<bf16, bf16>(a, stream); }
+void ranker_scores_bf16(const RankerSelectArguments& a, Stream stream) { ranker::score_with<bf16>(a, stream); }
 
 }  // namespace vf

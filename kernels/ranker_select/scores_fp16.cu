@@ -2,6 +2,6 @@
 
 namespace vf {
 
-void ranker_scores_fp16(const RankerSelectArguments& a, Stream stream) { ranker::score_with<fp16, fp16>(a, stream); }
+void ranker_scores_fp16(const RankerSelectArguments& a, Stream stream) { ranker::score_with<fp16>(a, stream); }
 
 }  // namespace vf

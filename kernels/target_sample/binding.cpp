@@ -20,7 +20,6 @@ TargetSampleArguments prepare(const Tensor& logits, const Tensor& temperature, c
   TargetSampleArguments a{};
   a.logits = data<void>(logits);
   a.type = type_of(logits, "target_sample: logits");
-  VF_CHECK(a.type != Type::kFloat8E4M3, "target_sample: no logits in fp8");
   a.rows = static_cast<int>(rows);
   a.vocab = static_cast<int>(vocab);
   a.temperature = data<double>(temperature);

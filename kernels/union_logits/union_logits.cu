@@ -31,7 +31,7 @@ template <typename T>
 void start(const UnionLogitsArguments& a, Stream stream) {
   const SkinnyProduct product{a.hidden, a.weight, a.n, a.d, a.columns};
   const ListedRows rows{{a.rows, a.wide_rows}, a.count, a.columns, a.vocab};
-  skinny_product<T, T>(product, rows, StoreColumns{a.logits, a.count, a.n, a.columns}, SkinnyShared{}, stream);
+  skinny_product<T>(product, rows, StoreColumns{a.logits, a.count, a.n, a.columns}, SkinnyShared{}, stream);
 }
 
 }  // namespace

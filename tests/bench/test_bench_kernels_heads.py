@@ -88,6 +88,5 @@ def test_floors_are_bytes_by_hand() -> None:
     assert moved("low rank") == 8 * (1003 + 64) * 2
     assert moved("context") == 40 * 128
     assert moved("ranker d/4, k = 64, rows alike") == 16 * (1003 + 64) * 2 + 64 * 128
-    assert moved("ranker d/4 in fp8") == 1003 * (16 + 4) + 16 * 64 * 2 + 64 * 128
     assert moved("ranker d/8, k = 16, rows unlike") == 8 * (1003 + 64) * 2 + 5 * 16 * 128
     assert moved("router") == 2 * 16 * (128 + 12) + 200 * 128

@@ -19,7 +19,6 @@ SETTINGS = {
     "shortlist": 7,
     "budget": "4",
     "head_rows": "own",
-    "ranker_fp8": True,
     "dynamic": "context:8",
     "tree": "chain",
     "draft_sampling": True,

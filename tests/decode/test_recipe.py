@@ -41,7 +41,6 @@ def test_what_is_written_is_read_again(place: Path, tmp_path: Path) -> None:
                 head=place / "ranker-a",
                 shortlist=30,
                 head_rows="shared",
-                ranker_fp8=False,
             ),
             "n": MethodSpec(proposer="n-gram", ngram="1:4"),
         },
@@ -58,10 +57,17 @@ def test_what_is_written_is_read_again(place: Path, tmp_path: Path) -> None:
 
 def test_keys_of_former_recipes_are_read(tmp_path: Path) -> None:
     (tmp_path / "recipe.yaml").write_text(
-        "target: t\nmethods:\n  a: {drafter: d, head: h, rows: own, fp8: true, ngram: 3, control: adaptive}\n"
+        "target: t\nmethods:\n  a: {drafter: d, head: h, rows: own, ngram: 3, control: adaptive}\n"
     )
     (method,) = read_recipe(tmp_path / "recipe.yaml").methods.values()
-    assert (method.head_rows, method.ranker_fp8, method.ngram) == ("own", True, (3, 3))
+    assert (method.head_rows, method.ngram) == ("own", (3, 3))
+
+
+@pytest.mark.parametrize("key", ["fp8", "ranker_fp8"])
+def test_a_removed_key_is_answered_with_what_to_do(tmp_path: Path, key: str) -> None:
+    (tmp_path / "recipe.yaml").write_text(f"target: t\nmethods:\n  a: {{drafter: d, head: h, {key}: true}}\n")
+    with pytest.raises(ConfigError, match=rf"methods\.a: the key '{key}' was removed: leave it out"):
+        read_recipe(tmp_path / "recipe.yaml")
 
 
 @pytest.mark.parametrize(

@@ -124,14 +124,6 @@ def test_mistakes_are_told(place: Path) -> None:
         built(place, base, vocab="r")
 
 
-@pytest.mark.parametrize("fp8", [True, None])
-def test_a_ranker_in_8_bits(place, fp8) -> None:
-    base = make_base()
-    assert ("scorer in 8 bits" in built(place, base, head="r", ranker_fp8=fp8).text) == bool(fp8)
-    with pytest.raises(UsageError, match="--ranker-fp8 has no effect here"):
-        built(place, base, head="l", ranker_fp8=True)
-
-
 ROWS, WIDTH = 96, 16
 EVEN = tuple(range(0, 80, 2))
 

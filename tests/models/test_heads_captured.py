@@ -18,7 +18,6 @@ VOCAB, HIDDEN, RANK = 1000, 64, 16
 OPTIONS = {
     "ranker": HeadOptions(shortlist=100),
     "ranker-shared": HeadOptions(shortlist=100, rows="shared"),
-    "ranker-fp8": HeadOptions(shortlist=100, fp8=True),
     "router": HeadOptions(budgets=(3,)),
     "router-own": HeadOptions(budgets=(3,), rows="own"),
     "scheduled": HeadOptions(ranked=tuple(range(0, 900, 3)), schedule=(200, 100)),
@@ -36,7 +35,7 @@ def whole(*size: int, seed: int) -> torch.Tensor:
 
 def make(form: str, device: str) -> DraftHead:
     """The same head on any device, on the ops."""
-    kind = form.removesuffix("-shared").removesuffix("-own").removesuffix("-fp8")
+    kind = form.removesuffix("-shared").removesuffix("-own")
     base = HeadBase(whole(VOCAB, HIDDEN, seed=0), torch.arange(VOCAB), whole(VOCAB, HIDDEN, seed=1))
     base = HeadBase(base.weight.to(device), base.target_ids.to(device), base.embedding.to(device))
     options = dataclasses.replace(OPTIONS.get(form, HeadOptions()), ops=True)

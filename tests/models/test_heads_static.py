@@ -15,7 +15,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from tests.models.head_cases import HIDDEN, OPTIONS, VOCAB, Case, make_case, make_context, plain_topk
 from vocabforge.models.heads import on_ops as head_ops
 from vocabforge.models.heads.interface import PreparesSteps
-from vocabforge.models.heads.registry import HEADS, DraftState, FullHead, HeadOptions, StaticHead, build_head
+from vocabforge.models.heads.registry import HEADS, DraftState, FullHead, HeadOptions, StaticHead
 from vocabforge.models.heads.router import most_clusters, top_clusters
 from vocabforge.ops.ordering import topk_lowest_id
 
@@ -23,7 +23,6 @@ REDUCED = torch.arange(1, VOCAB, 3)
 # (kind, what differs from head_cases.OPTIONS)
 FORMS = {kind: (kind, {}) for kind in HEADS} | {
     "ranker-shared": ("ranker", {"rows": "shared"}),
-    "ranker-fp8": ("ranker", {"fp8": True}),
     "router-own": ("router", {"rows": "own"}),
 }
 proof = pytest.mark.proof
@@ -206,16 +205,6 @@ def test_a_static_head_is_one_graph_of_a_compiled_pass(form: str) -> None:
 def test_only_a_router_prepares() -> None:
     found = {kind for kind in HEADS if isinstance(make_case(kind).head, PreparesSteps)}
     assert found == {"router"}
-
-
-def test_fp8_candidates_are_nearly_those_of_the_scorer() -> None:
-    """Of the candidates in full precision, most stay; logits are the exact head's in both."""
-    full, small = (make(form, requests=1, each=40, ops=False) for form in ("ranker", "ranker-fp8"))
-    ours, theirs = (case.head.candidates(case.hidden) for case in (small, full))
-    kept = [len(set(one) & set(other)) / len(other) for one, other in zip(ours.tolist(), theirs.tolist())]
-    assert 0.9 < sum(kept) / len(kept) < 1.0
-    chosen = build_head("ranker", full.base, full.module, HeadOptions(shortlist=VOCAB, fp8=True))
-    same(chosen.topk(full.hidden, 9), build_head("full", full.base).topk(full.hidden, 9))
 
 
 VALUES = st.one_of(

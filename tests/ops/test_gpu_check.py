@@ -87,14 +87,6 @@ class TestWholeRun:
         assert {row["op"] for row in result["parts"]["ops"].values()} >= set(OP_BENCHES)
         assert all(row["timing"]["us"] > 0 for row in result["parts"]["ops"].values())
         assert {row["op"] for row in result["parts"]["heads"].values()} >= {"head static", "head ranker"}
-        recalls = [
-            row["measured"].get("recall")
-            for row in result["parts"]["ops"].values()
-            if " fp8" in row["case"] and row["op"] == "ranker_select"
-        ]
-        assert recalls
-        assert all(value is not None and 0.9 <= value <= 1 for value in recalls)
-        assert ", recall 0.9" in report[1] or ", recall 1.0" in report[1]
         assert len(result["parts"]["cycle"]) == 6
         assert result["ceilings"]["copy_gb_per_s"] > 0
 

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from tests.ops.parity import FLOATS, HALVES, moved, parity, steady
-from vocabforge.ops.fp8 import FP8, quantise_rows, restore_rows
 from vocabforge.ops.ranker_select import ranker_select
 
 INF, NAN = float("inf"), float("nan")
@@ -23,14 +22,12 @@ class Case(NamedTuple):
     projected: Tensor
     vocab: Tensor
     k: int
-    scale: Tensor | None = None
 
     def ask(self, backend: str) -> Tensor:
-        return ranker_select(self.projected, self.vocab, self.k, scale=self.scale, backend=backend)
+        return ranker_select(self.projected, self.vocab, self.k, backend=backend)
 
     def scores(self) -> Tensor:
-        found = self.projected.double() @ self.vocab.double().T
-        return found if self.scale is None else found * self.scale.double()
+        return self.projected.double() @ self.vocab.double().T
 
 
 def by_sorting(case: Case) -> list[list[int]]:
@@ -42,34 +39,18 @@ def by_sorting(case: Case) -> list[list[int]]:
     return answers
 
 
-def whole(
-    seed: int,
-    rows: int,
-    size: int,
-    rank: int,
-    k: int,
-    dtype: torch.dtype,
-    largest: int = 2,
-    fp8: bool = False,
-) -> Case:
+def whole(seed: int, rows: int, size: int, rank: int, k: int, dtype: torch.dtype) -> Case:
     """Small integers: sums are exact in any order, and many scores are equal."""
     stream = torch.Generator().manual_seed(seed)
-    projected = torch.randint(-largest, largest + 1, (rows, rank), generator=stream).to(dtype)
-    vocab = torch.randint(-largest, largest + 1, (size, rank), generator=stream)
-    scale = 2.0 ** torch.randint(-2, 3, (size,), generator=stream).float() if fp8 else None
-    return Case(projected, vocab.to(FP8 if fp8 else dtype), k, scale)
+    projected, vocab = (torch.randint(-2, 3, (n, rank), generator=stream).to(dtype) for n in (rows, size))
+    return Case(projected, vocab, k)
 
 
-def noise(
-    seed: int, rows: int, size: int, rank: int, k: int, dtype: torch.dtype, spread: float, fp8: bool
-) -> Case:
+def noise(seed: int, rows: int, size: int, rank: int, k: int, dtype: torch.dtype) -> Case:
     """Gaussian numbers."""
     stream = torch.Generator().manual_seed(seed)
-    projected = (torch.randn(rows, rank, generator=stream) * spread).to(dtype)
-    vocab = torch.randn(size, rank, generator=stream).to(dtype)
-    return Case(
-        projected, *((lambda pair: (pair[0], k, pair[1]))(quantise_rows(vocab)) if fp8 else (vocab, k))
-    )
+    projected, vocab = (torch.randn(n, rank, generator=stream) for n in (rows, size))
+    return Case((projected * 0.1).to(dtype), vocab.to(dtype), k)
 
 
 def assert_exact(case: Case, found: Tensor) -> None:
@@ -84,8 +65,6 @@ def assert_best(case: Case, found: Tensor) -> None:
     scores = case.scores()
     border = scores.topk(case.k, dim=-1).values[:, -1:]
     size = (case.projected.double().abs() @ case.vocab.double().abs().T).amax(-1, keepdim=True)
-    if case.scale is not None:
-        size *= case.scale.amax()
     assert (scores.gather(-1, found.long()) >= border - 1e-6 * size).all()
 
 
@@ -163,33 +142,16 @@ def test_more_ties_than_shared_memory_keeps(emulated: Callable[[str], None]) -> 
     assert_exact(case, case.ask("emulated"))
 
 
-def test_rows_in_8_bits() -> None:
-    stream = torch.Generator().manual_seed(0)
-    weight = torch.randn(40, 64, generator=stream) * 10.0 ** torch.linspace(-6, 6, 40)[:, None]
-    weight[3] = 0.0
-    weight[4] = 1e-44
-    rows, scale = quantise_rows(weight)
-    assert rows.dtype == FP8
-    assert (scale > 0).all()
-    restored = restore_rows(rows, scale)
-    error = (restored - weight).norm(dim=-1) / weight.norm(dim=-1).clamp(min=1e-30)
-    assert (error[torch.arange(40) != 4] < 0.035).all()  # 2.6% expected
-    torch.testing.assert_close(restored.abs().amax(-1), weight.abs().amax(-1), rtol=1e-6, atol=1e-30)
-    again, same = quantise_rows(restored)
-    assert torch.equal(restore_rows(again, same), restored)
-
-
-def agree(shape: tuple[int, ...], dtype: torch.dtype, fp8: bool, backend: str, device: str) -> None:
+def agree(shape: tuple[int, ...], dtype: torch.dtype, backend: str, device: str) -> None:
     """With a sort if scores are exact; on a GPU also of Gaussian numbers. The order is the same every time."""
     rows, size, rank, k = shape
-    rank = -(-rank // 16) * 16 if fp8 else rank
-    case = Case(*moved(whole(sum(shape), rows, size, min(rank, 128), k, dtype, fp8=fp8), device))
+    case = Case(*moved(whole(sum(shape), rows, size, min(rank, 128), k, dtype), device))
     (found,) = steady(lambda: case.ask(backend))
     if device == "cpu":
         assert_exact(case, found)
         return
     assert torch.equal(found.sort(-1).values, case.ask("reference"))
-    case = Case(*moved(noise(sum(shape), rows, size, rank, k, dtype, 0.1, fp8), device))
+    case = Case(*moved(noise(sum(shape), rows, size, rank, k, dtype), device))
     (found,) = steady(lambda: case.ask(backend))
     assert_best(case, found)
 
@@ -207,9 +169,9 @@ LARGE = [(1, 151_936, 512, 2048), (10, 128_256, 256, 4096), (60, 151_936, 256, 5
 TestParity = parity(
     "ranker_select",
     agree,
-    emulated=product(SHAPES, HALVES, [False, True]),
-    cpu=product([(4, 500, 16, 123)], FLOATS, [False, True]),
-    cuda=product([*LARGE, (3, 50, 16, 50)], HALVES, [False, True]),
+    emulated=product(SHAPES, HALVES),
+    cpu=product([(4, 500, 16, 123)], FLOATS),
+    cuda=product([*LARGE, (3, 50, 16, 50)], HALVES),
 )
 
 

@@ -83,12 +83,6 @@ class MethodSpec(StrictModel):
         "a router].",
         extra={"heads": ["ranker", "router"]},
     )
-    ranker_fp8: bool | None = option(
-        None,
-        "Read a ranker's scorer in 8 bits per weight: half the bytes of bf16, slightly different candidates "
-        "[default: no].",
-        extra={"heads": ["ranker"]},
-    )
     dynamic: str | None = option(
         None,
         "Add the tokens of the text so far to those of --vocab, at most SIZE [default: 2,999 minus the vocabulary's "
@@ -171,11 +165,15 @@ class MethodSpec(StrictModel):
     @model_validator(mode="before")
     @classmethod
     def _former_keys(cls, values: Any) -> Any:
-        """Rename keys of older recipes, whose names differ from the options'."""
+        """Rename or refuse keys of older recipes."""
         if not isinstance(values, Mapping):
             return values
-        former = {"rows": "head_rows", "fp8": "ranker_fp8"}
-        return {former.get(key, key): value for key, value in values.items()}
+        for key in ("fp8", "ranker_fp8"):
+            if key in values:
+                raise ValueError(
+                    f"the key {key!r} was removed: leave it out, rankers score in their own dtype"
+                )
+        return {"head_rows" if key == "rows" else key: value for key, value in values.items()}
 
     @property
     def hybrid(self) -> bool:

@@ -40,7 +40,6 @@ class BenchHead:
         dynamic: whether the vocabulary changes from step to step.
         rank, shortlist: settings of a scorer.
         alike: whether the rows of a step are siblings.
-        fp8: whether the scorer's rows have 8 bits per weight.
         ops: whether to use our ops instead of plain torch.
     """
 
@@ -50,7 +49,6 @@ class BenchHead:
     rank: int = 0
     shortlist: int = 0
     alike: bool = True
-    fp8: bool = False
     ops: bool = True
 
 
@@ -106,7 +104,7 @@ def build_setting(shape: ModelShape, setting: BenchHead, base: HeadBase, random:
         below = HeadBase(module.weight, ids, base.embedding)
         return build_head(kind, below, None, HeadOptions(**options)), module
     if kind == "ranker":
-        options |= {"shortlist": setting.shortlist, "rows": "own", "fp8": setting.fp8 or None}
+        options |= {"shortlist": setting.shortlist, "rows": "own"}
     elif kind == "router":
         module = _random_router(shape, base, random)
         budget = max(1, round(shape.router_tokens * shape.clusters / shape.vocab))
@@ -134,10 +132,6 @@ def settings(shape: ModelShape) -> list[BenchHead]:
                 label = f"ranker d/{shape.hidden // rank}, k = {shortlist:,}"
                 label += (", rows alike" if alike else ", rows unlike") if several else ""
                 found.append(BenchHead("ranker", label, True, rank, shortlist, alike))
-    middle = shape.shortlists[len(shape.shortlists) // 2]
-    for rank in shape.ranks:
-        label = f"ranker d/{shape.hidden // rank} in fp8, k = {middle:,}"
-        found.append(BenchHead("ranker", label, True, rank, middle, fp8=True))
     return [
         *found,
         BenchHead("router", f"router, about {shape.router_tokens:,}", True),
@@ -163,7 +157,7 @@ def case_of(shape: ModelShape, setting: BenchHead) -> OpCase:
             "d": shape.hidden,
             "r": setting.rank,
             "k": setting.shortlist,
-            **{name: int(getattr(setting, name)) for name in ("dynamic", "alike", "fp8", "ops")},
+            **{name: int(getattr(setting, name)) for name in ("dynamic", "alike", "ops")},
         },
         make=partial(_make, shape, setting),
         run=lambda inputs, backend: inputs["head"].topk(inputs["hidden"], shape.topk, inputs["state"]),
@@ -237,8 +231,6 @@ def head_cost(shape: ModelShape, setting: BenchHead, item: int = 2) -> tuple[flo
         "context": shape.context_tokens,
     }[setting.kind]
     moved = float((scorer + routed + min(rows * unlike, shape.vocab) * d) * item)
-    if setting.fp8:  # 1 byte per weight of W_vocab, 4 per row
-        moved += shape.vocab * (setting.rank * (1.0 - item) + 4.0)
     return moved, float(scorer + routed + rows * d)
 
 

@@ -109,7 +109,6 @@ class OpCase:
             equal.
         mutates: names of the inputs that ``run`` writes to; the check uses copies.
         dtypes: dtypes of hidden states and weights; the first is measured, all are checked.
-        measures: name -> (inputs after the run, outputs) -> a figure other than time, such as recall.
         goal: whether a goal of docs/performance/gpu.md depends on this case; such cases are measured first.
     """
 
@@ -126,7 +125,6 @@ class OpCase:
     tolerance: float = 1e-2
     mutates: tuple[str, ...] = ()
     dtypes: tuple[torch.dtype, ...] = (torch.bfloat16, torch.float16)
-    measures: Mapping[str, Callable[[Inputs, tuple[Tensor, ...]], float]] = field(default_factory=dict)
     goal: bool = False
 
     def problem(self, inputs: Inputs, got: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> str | None:

@@ -12,7 +12,7 @@ from ..option_groups import FromModel
 
 _HEAD = Annotated[
     MethodSpec,
-    FromModel(MethodSpec, only=("dynamic", "shortlist", "budget", "ranker_fp8"), panel="With --format vllm"),
+    FromModel(MethodSpec, only=("dynamic", "shortlist", "budget"), panel="With --format vllm"),
 ]
 
 

@@ -124,7 +124,6 @@ def head_options(kind: str, meta: Mapping[str, Any], spec: MethodSpec) -> HeadOp
         shortlist=int(shortlist) if shortlist and reads("shortlist") else None,
         budgets=tuple(map(int, budgets)) if budgets and reads("budget") else None,
         rows=spec.head_rows if reads("head_rows") else None,
-        fp8=(spec.ranker_fp8 or None) if reads("ranker_fp8") else None,
     )
 
 
@@ -174,8 +173,6 @@ def phrase(kind: str, built: DraftHead, options: HeadOptions) -> str:
             parts.append(text.format(value if isinstance(value, int) else " ".join(map(str, value))))
     if options.rows is not None:
         parts.append(f"{options.rows} rows")
-    if options.fp8:
-        parts.append("scorer in 8 bits")
     return ", ".join(parts)
 
 

@@ -126,8 +126,6 @@ class HeadOptions:
             core of a context head.
         schedule: B(0), B(1), ...: draft step t of a scheduled head uses the first B(t) of ``ranked``.
         context: number of tokens of the request's text, for a context head.
-        fp8: use a ranker's scorer in float8_e4m3fn, with one scale per token; candidates change slightly,
-            logits do not.
         ops: run ``topk`` on the ops, which CUDA graphs can capture; None for true if the weights are on CUDA.
     """
 
@@ -137,7 +135,6 @@ class HeadOptions:
     ranked: tuple[int, ...] | None = None
     schedule: tuple[int, ...] | None = None
     context: int | None = None
-    fp8: bool | None = None
     ops: bool | None = None
 
 

@@ -34,7 +34,7 @@ class RankerHead(ShortlistHead):
         base: the exact head; if it has fewer than V rows, candidates are limited to its rows.
         shortlist: candidates per row, at most R.
         rows: ``own`` for separate candidates per row, ``shared`` for one union per request and step.
-        fp8, ops: see ``HeadOptions``.
+        ops: see ``HeadOptions``.
     """
 
     KIND = "ranker"
@@ -49,7 +49,6 @@ class RankerHead(ShortlistHead):
         shortlist: int = DEFAULT_SHORTLIST,
         rows: str = "own",
         *,
-        fp8: bool = False,
         ops: bool | None = None,
     ) -> None:
         super().__init__()
@@ -62,9 +61,9 @@ class RankerHead(ShortlistHead):
         self.register_buffer("target_ids", base.target_ids, persistent=False)
         self.size = int(base.weight.shape[0])
         self.shortlist = min(shortlist, self.size)
-        self.shared, self.fp8 = rows == "shared", fp8
+        self.shared = rows == "shared"
         self.on_ops = self.static_shapes = head_ops.chosen(base.weight, ops)
-        self._selector = Selector(scorer_rows(base, scorer), fp8=fp8, ops=self.on_ops)
+        self._selector = Selector(scorer_rows(base, scorer), ops=self.on_ops)
 
     def scored(self, step: int) -> int:
         return self.shortlist
@@ -75,7 +74,7 @@ class RankerHead(ShortlistHead):
 
     @classmethod
     def build(cls, base: HeadBase, module: nn.Module | None, options: HeadOptions) -> DraftHead:
-        refuse_options(cls.KIND, options, ("shortlist", "rows", "fp8"))
+        refuse_options(cls.KIND, options, ("shortlist", "rows"))
         if (
             options.shortlist != DEFAULT_SHORTLIST
         ):  # configurations may have the default although nobody asked for it
@@ -85,7 +84,6 @@ class RankerHead(ShortlistHead):
             as_scorer(module),
             options.shortlist or DEFAULT_SHORTLIST,
             options.rows or "own",
-            fp8=bool(options.fp8),
             ops=options.ops,
         )
 

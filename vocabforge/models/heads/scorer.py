@@ -1,4 +1,4 @@
-"""A low-rank approximation of the LM head, and candidate selection with it in its dtype or in fp8.
+"""A low-rank approximation of the LM head, and candidate selection with it.
 
 It is the scorer of a ranker (SpecVocab) and a low-rank head (SlimSpec).
 """
@@ -11,7 +11,6 @@ from torch.nn import functional as F
 
 from ...core.errors import ConfigError
 from ...ops.few_rows import linear
-from ...ops.fp8 import quantise_rows
 from ...ops.ranker_select import ranker_select
 from .interface import HeadSizes
 
@@ -107,7 +106,7 @@ def factor_head(head: Tensor, rank: int, seed: int) -> tuple[Tensor, Tensor]:
     return vocab, down
 
 
-_STEP, _FP8_STEP = 8, 16  # the op requires ranks that are multiples of these
+_STEP = 8  # the op requires ranks that are multiples of it
 
 
 class Selector(nn.Module):
@@ -115,37 +114,23 @@ class Selector(nn.Module):
 
     Args:
         rows: (R, d') rows of W_vocab.
-        fp8: score with the rows in float8_e4m3fn, with one scale per row.
         ops: prepare for :meth:`select`: ranks that the op does not support are zero-padded in a copy.
-            Otherwise fp8 rows are kept in the scorer's dtype, because PyTorch has no plain fp8 product.
     """
 
     weight: Tensor
-    scale: Tensor | None
 
-    def __init__(self, rows: Tensor, *, fp8: bool, ops: bool) -> None:
+    def __init__(self, rows: Tensor, *, ops: bool) -> None:
         super().__init__()
-        self.original = weight = rows.detach()
-        scale = None
-        if fp8:
-            weight, scale = quantise_rows(weight)
-            weight = weight if ops else weight.to(rows.dtype)
-        self._padding = -rows.shape[1] % (_FP8_STEP if fp8 else _STEP) if ops else 0
-        if self._padding:
-            filled = weight.new_zeros(len(weight), rows.shape[1] + self._padding)
-            filled[:, : rows.shape[1]] = weight
-            weight = filled
-        self.register_buffer("weight", weight, persistent=False)
-        self.register_buffer("scale", scale, persistent=False)
+        self._padding = -rows.shape[1] % _STEP if ops else 0
+        self.register_buffer("weight", self._padded(rows.detach()), persistent=False)
 
     def scores(self, projected: Tensor) -> Tensor:
         """Compute the scores: (N, d') -> (N, R) fp32."""
-        scores = linear(self._padded(projected), self.weight.to(projected.dtype)).float()
-        return scores if self.scale is None else scores * self.scale
+        return linear(self._padded(projected), self.weight.to(projected.dtype)).float()
 
     def select(self, projected: Tensor, k: int) -> Tensor:
         """Select the k best rows (N, k) int32 for each of (N, d'), unordered; ties go to the lower row."""
-        return ranker_select(self._padded(projected), self.weight, k, scale=self.scale)
+        return ranker_select(self._padded(projected), self.weight, k)
 
-    def _padded(self, projected: Tensor) -> Tensor:
-        return F.pad(projected, (0, self._padding)) if self._padding else projected
+    def _padded(self, rows: Tensor) -> Tensor:
+        return F.pad(rows, (0, self._padding)) if self._padding else rows
