@@ -44,19 +44,6 @@ VF_DEVICE fp16 from_float<fp16>(float value) {
   return {__half_as_ushort(__float2half_rn(value))};
 }
 
-// Products of two pairs of 16-bit numbers, rounded.
-template <typename T>
-VF_DEVICE uint32_t multiply_pairs(uint32_t x, uint32_t y);
-template <>
-VF_DEVICE uint32_t multiply_pairs<bf16>(uint32_t x, uint32_t y) {
-  __nv_bfloat162 left, right;
-  __builtin_memcpy(&left, &x, 4);
-  __builtin_memcpy(&right, &y, 4);
-  const __nv_bfloat162 product = __hmul2(left, right);
-  __builtin_memcpy(&x, &product, 4);
-  return x;
-}
-
 VF_DEVICE float exp(float x) { return ::expf(x); }
 VF_DEVICE float exp2(float x) { return ::exp2f(x); }
 VF_DEVICE float log(float x) { return ::logf(x); }

@@ -16,8 +16,7 @@
 //     VF_DEVICE int row(int position) const;              // of 0 <= position < positions(): a row, or -1 (zeros)
 //   };
 //
-// Blocks share the positions, tile by tile. With `using OwnPositions = void` each block has positions of its own, all of
-// which it multiplies; `most_positions` still gives the grid.
+// Blocks share the positions, tile by tile.
 //
 //   struct Epilogue {
 //     struct Note { ... };                                // what a thread knows early of its position (may be empty)
@@ -35,13 +34,6 @@
 //     template <int kHeight>                              // all threads; value (n, position) is
 //     VF_DEVICE void tile(int first, int positions,       // values[n * kHeight + position - first] for positions
 //                         const float* values);           // first..first + kHeight - 1 below `positions`
-//
-// An epilogue with `static constexpr bool kNormsHidden = true` gets the product with RMS-normed hidden rows: those of
-// SkinnyProduct::norm and eps. Each block multiplies hidden fragments by the norm's weight (4 instructions for
-// 8 numbers), sums the rows' squares in its first tile on the tensor cores, and scales the sums: no node, no memory.
-// Partial sums from the product before would save the squares, but every block would read up to 256 of them a row.
-// Rounding: x * weight is rounded once, and the scale is fp32, after the sum; add_rms_norm rounds x * scale, and again
-// its product with the weight. bf16 only: in fp16, x * weight could overflow where the normed row does not.
 //
 //   SkinnyProduct product{hidden, weight, n, d, most_positions};
 //   skinny_product<bf16>(product, rows, epilogue, SkinnyShared{rows_bytes, epilogue_bytes}, stream);
@@ -70,8 +62,6 @@ struct SkinnyProduct {
   int most_positions;  // the most that Rows::positions() can give: the grid follows from it
   int likely_positions = 0;  // about how many it will give, for the tiles' height; 0: the most
   bool constant = false;     // the weight was not written by the launch right before (a copy made for this call is)
-  const void* norm = nullptr;  // (d) of T, 16-byte aligned, if the epilogue norms hidden
-  float eps = 0.0f;
 };
 
 struct SkinnyShared {

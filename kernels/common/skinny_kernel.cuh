@@ -18,37 +18,9 @@ template <typename Epilogue>
 struct TakesTiles<Epilogue, std::void_t<typename Epilogue::WholeTile>> : std::true_type {};
 
 template <typename Rows, typename = void>
-struct HasOwnPositions : std::false_type {};
-template <typename Rows>
-struct HasOwnPositions<Rows, std::void_t<typename Rows::OwnPositions>> : std::true_type {};
-
-// How many blocks share this block's positions, and which of them it is.
-template <typename Rows>
-VF_DEVICE int sharing_blocks() {
-  return HasOwnPositions<Rows>::value ? 1 : static_cast<int>(gridDim.x);
-}
-template <typename Rows>
-VF_DEVICE int sharing_block() {
-  return HasOwnPositions<Rows>::value ? 0 : static_cast<int>(blockIdx.x);
-}
-
-template <typename Rows, typename = void>
 struct KnowsRows : std::false_type {};
 template <typename Rows>
 struct KnowsRows<Rows, std::void_t<typename Rows::Known>> : std::true_type {};
-
-template <typename Epilogue, typename = void>
-struct NormsHidden : std::false_type {};
-template <typename Epilogue>
-struct NormsHidden<Epilogue, std::void_t<decltype(Epilogue::kNormsHidden)>>
-    : std::bool_constant<Epilogue::kNormsHidden> {};
-
-// The norm's weight of the elements that this lane multiplies in a step; asked for a step ahead.
-template <typename T, typename S>
-VF_DEVICE Vec16 norm_factors(const SkinnyProduct& p, int step) {
-  const int k = (step * S::kWarpsK + warp() / S::kWarpsM) * S::kChunk + lane() % 4 * 8;
-  return k < p.d ? load16(static_cast<const T*>(p.norm) + k) : Vec16{};
-}
 
 // Copies stages into the ring, tile after tile of this block, ahead of the product.
 template <typename T, typename S, int kNTiles, typename Rows>
@@ -106,7 +78,7 @@ struct Copier {
         for (int i = 0; i < S::kPieces; ++i) {
           source[i] = next[i] < 0 ? nullptr : static_cast<const T*>(p.weight) + static_cast<int64_t>(next[i]) * p.d;
         }
-        tile += sharing_blocks<Rows>();
+        tile += static_cast<int>(gridDim.x);
         look_up(tile);
       }
       if constexpr (kWeight) copy_weight();
@@ -138,10 +110,10 @@ struct Copier {
   }
 };
 
-// Adds one stage to the sums of this warp's rows; hidden rows are multiplied by `factors` if kNorm.
-template <typename T, typename S, int kNTiles, bool kNorm>
+// Adds one stage to the sums of this warp's rows.
+template <typename T, typename S, int kNTiles>
 VF_DEVICE void multiply(float (&sums)[S::kMTiles][kNTiles][4], const unsigned char* weight,
-                        const unsigned char* hidden, const Vec16& factors) {
+                        const unsigned char* hidden) {
   Vec16 pieces[S::kPieces];
   VF_UNROLL
   for (int i = 0; i < S::kPieces; ++i) {
@@ -162,70 +134,24 @@ VF_DEVICE void multiply(float (&sums)[S::kMTiles][kNTiles][4], const unsigned ch
     const Vec16 piece = *reinterpret_cast<const Vec16*>(first + n * 512);
     VF_UNROLL
     for (int s = 0; s < 2; ++s) {
-      uint32_t b[2] = {piece.x[2 * s], piece.x[2 * s + 1]};
-      if constexpr (kNorm) {
-        for (int i = 0; i < 2; ++i) b[i] = multiply_pairs<T>(b[i], factors.x[2 * s + i]);
-      }
+      const uint32_t b[2] = {piece.x[2 * s], piece.x[2 * s + 1]};
       VF_UNROLL
       for (int m = 0; m < S::kMTiles; ++m) mma_16816<T>(sums[m][n], a[s][m], b);
     }
   }
 }
 
-// Adds one stage of hidden rows times themselves; the mma's diagonal is what is wanted. Warps above each other share.
-template <typename T, typename S, int kNTiles>
-VF_DEVICE void add_squares(float (&squares)[S::kOwnTiles][4], const unsigned char* hidden) {
-  VF_UNROLL
-  for (int i = 0; i < S::kOwnTiles; ++i) {
-    const int n = i * S::kWarpsM + warp() % S::kWarpsM;
-    if (n >= kNTiles) continue;
-    const int place = (warp() / S::kWarpsM * kNTiles + n) * 32 + lane();
-    const Vec16 piece = *reinterpret_cast<const Vec16*>(hidden + place * 16);
-    VF_UNROLL
-    for (int s = 0; s < 2; ++s) {
-      const uint32_t b[2] = {piece.x[2 * s], piece.x[2 * s + 1]}, a[4] = {b[0], b[0], b[1], b[1]};
-      mma_16816<T>(squares[i], a, b);
-    }
-  }
-}
-
-// This warp's part of each hidden row's sum of squares.
-template <typename S, int kNTiles>
-VF_DEVICE void put_squares(const float (&squares)[S::kOwnTiles][4], float* parts) {
-  const int row = lane() / 4;
-  VF_UNROLL
-  for (int i = 0; i < S::kOwnTiles; ++i) {
-    const int n = i * S::kWarpsM + warp() % S::kWarpsM;
-    if (n >= kNTiles || row / 2 != lane() % 4) continue;
-    parts[(warp() / S::kWarpsM * kNTiles + n) * 8 + row] = row % 2 == 0 ? squares[i][0] : squares[i][1];
-  }
-}
-
-// The scale of a hidden row from the warps' parts, behind which it is put.
-template <typename S, int kNTiles>
-VF_DEVICE void put_scale(const SkinnyProduct& p, float* parts) {
-  const int n = static_cast<int>(threadIdx.x);
-  if (n >= kNTiles * 8) return;
-  float sum = 0.0f;
-  for (int k = 0; k < S::kWarpsK; ++k) sum += parts[k * kNTiles * 8 + n];
-  parts[S::kWarpsK * kNTiles * 8 + n] = rsqrt(sum / static_cast<float>(p.d) + p.eps);
-}
-
 // Adds the warps' parts in the order of the warps and hands the tile to the epilogue. All threads.
 template <typename S, int kNTiles, typename Epilogue>
-VF_DEVICE void finish(const float (&sums)[S::kMTiles][kNTiles][4], float* shared, float* values, float* squares,
+VF_DEVICE void finish(const float (&sums)[S::kMTiles][kNTiles][4], float* shared, float* values,
                       const SkinnyProduct& p, Epilogue& epilogue, const typename Epilogue::Note& note, int position,
                       bool exists, int row) {
-  constexpr bool kNorm = NormsHidden<Epilogue>::value;
   constexpr int kColumns = S::kSumTiles * 8;
   const int along = warp() / S::kWarpsM, high = warp() % S::kWarpsM;
   VF_UNROLL
   for (int begin = 0; begin < kNTiles; begin += S::kSumTiles) {
     if (begin * 8 >= p.n) continue;
     sync_block();  // the sums before have been read
-    if constexpr (kNorm) {
-      if (begin == 0) put_scale<S, kNTiles>(p, squares);
-    }
     VF_UNROLL
     for (int j = 0; j < S::kSumTiles; ++j) {
       VF_UNROLL
@@ -246,7 +172,6 @@ VF_DEVICE void finish(const float (&sums)[S::kMTiles][kNTiles][4], float* shared
       float value = 0.0f;
       VF_UNROLL
       for (int k = 0; k < S::kWarpsK; ++k) value += shared[(k * kColumns + n) * S::kSumStride + own];
-      if constexpr (kNorm) value *= squares[(S::kWarpsK * kNTiles + begin) * 8 + n];
       if constexpr (TakesTiles<Epilogue>::value) {
         values[(begin * 8 + n) * S::kHeight + own] = value;
       } else {
@@ -260,7 +185,6 @@ template <typename T, int kNTiles, bool kTall, typename Rows, typename Epilogue>
 VF_GLOBAL void VF_BOUNDS(kSkinnyThreads, kNTiles <= 2 ? 2 : 1)
     skinny_kernel(SkinnyProduct p, SkinnyLayout l, Rows rows, Epilogue epilogue) {
   using S = SkinnyShape<kNTiles, kTall>;
-  constexpr bool kNorm = NormsHidden<Epilogue>::value;
   unsigned char* shared = dynamic_shared();
   const bool early = KnowsRows<Rows>::value && p.constant;
   if (!early) wait_for_former();
@@ -268,14 +192,12 @@ VF_GLOBAL void VF_BOUNDS(kSkinnyThreads, kNTiles <= 2 ? 2 : 1)
   epilogue.begin(shared + l.epilogue);
   sync_block();
   const int positions = rows.positions(), tiles = ceil_div(positions, S::kHeight);
-  const int blocks = sharing_blocks<Rows>(), block = sharing_block<Rows>();
+  const int blocks = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
   const int mine = tiles > block ? ceil_div(tiles - block, blocks) : 0;
 
   Copier<T, S, kNTiles, Rows> copier{p, l, rows, shared, positions, mine * l.steps, block};
   copier.look_up(block);
   copier.fill(early);
-  Vec16 factors{};
-  if constexpr (kNorm) factors = norm_factors<T, S>(p, 0);
   int slot = 0;
   for (int turn = 0; turn < mine; ++turn) {
     const int first = (block + turn * blocks) * S::kHeight;
@@ -287,31 +209,21 @@ VF_GLOBAL void VF_BOUNDS(kSkinnyThreads, kNTiles <= 2 ? 2 : 1)
       if (exists) row = rows.row(position);
       if (exists) note = epilogue.note(position, row);
     }
-    float sums[S::kMTiles][kNTiles][4] = {}, squares[S::kOwnTiles][4] = {};
+    float sums[S::kMTiles][kNTiles][4] = {};
     const bool moves = turn == 0 || !l.resident;  // hidden rows come with the stages, copied by all threads for all
     for (int step = 0; step < l.steps; ++step) {
-      Vec16 next{};
-      if constexpr (kNorm) next = norm_factors<T, S>(p, step + 1 < l.steps ? step + 1 : 0);
       cp_async_wait<S::kStages - 2>();
       if (moves) sync_block();
       copier.go();  // into the slot that was multiplied before this one
       if ((step * S::kWarpsK + warp() / S::kWarpsM) * S::kChunk < p.d) {
         const unsigned char* hidden = shared + l.hidden + (l.resident ? step : slot) * S::kHiddenBytes;
-        if constexpr (kNorm) {
-          if (turn == 0) add_squares<T, S, kNTiles>(squares, hidden);
-        }
-        multiply<T, S, kNTiles, kNorm>(sums, shared + slot * S::kWeightBytes, hidden, factors);
+        multiply<T, S, kNTiles>(sums, shared + slot * S::kWeightBytes, hidden);
       }
-      factors = next;
       slot = slot + 1 == S::kStages ? 0 : slot + 1;
     }
     float* values = reinterpret_cast<float*>(shared + l.values);
-    float* parts = reinterpret_cast<float*>(shared + l.squares);
-    if constexpr (kNorm) {
-      if (turn == 0) put_squares<S, kNTiles>(squares, parts);
-    }
-    finish<S, kNTiles>(sums, reinterpret_cast<float*>(shared + l.sums), values, parts, p, epilogue, note, position,
-                       exists, row);
+    finish<S, kNTiles>(sums, reinterpret_cast<float*>(shared + l.sums), values, p, epilogue, note, position, exists,
+                       row);
     if constexpr (TakesTiles<Epilogue>::value) {
       sync_block();
       epilogue.template tile<S::kHeight>(first, positions, values);
@@ -327,13 +239,13 @@ template <typename T, int kNTiles, typename Rows, typename Epilogue>
 int start(SkinnyProduct p, const Rows& rows, const Epilogue& epilogue, SkinnyShared extra, Stream stream) {
   p.constant = p.constant && dependent_launches();
   const int limit = shared_limit() - kStaticShared, sms = multiprocessors();
-  constexpr bool kWhole = TakesTiles<Epilogue>::value, kNorm = NormsHidden<Epilogue>::value;
+  constexpr bool kWhole = TakesTiles<Epilogue>::value;
   using Low = SkinnyShape<kNTiles, false>;
   using Tall = SkinnyShape<kNTiles, true>;
   const int most = p.most_positions, likely = p.likely_positions > 0 ? p.likely_positions : most;
   const int rows_bytes = extra.rows, own_bytes = extra.epilogue;
-  const SkinnyLayout low = skinny_layout<Low, kWhole, kNorm>(p.d, most, likely, rows_bytes, own_bytes, limit, sms);
-  const SkinnyLayout tall = skinny_layout<Tall, kWhole, kNorm>(p.d, most, likely, rows_bytes, own_bytes, limit, sms);
+  const SkinnyLayout low = skinny_layout<Low, kWhole>(p.d, most, likely, rows_bytes, own_bytes, limit, sms);
+  const SkinnyLayout tall = skinny_layout<Tall, kWhole>(p.d, most, likely, rows_bytes, own_bytes, limit, sms);
   if (low.bytes > limit && tall.bytes > limit) {
     throw std::runtime_error("a block has " + std::to_string(limit) + " bytes of shared memory, this product of " +
                              std::to_string(p.n) + " rows needs " + std::to_string(tall.bytes));

@@ -31,15 +31,13 @@ struct SkinnyShape {
   static constexpr int kSumStride = kHeight + 4;
   static constexpr int kSumBytes = kWarpsK * kSumTiles * 8 * kSumStride * 4;
   static constexpr int kValueBytes = kNTiles * 8 * kHeight * 4;  // of a tile, where the epilogue wants it whole
-  static constexpr int kOwnTiles = (kNTiles + kWarpsM - 1) / kWarpsM;  // of hidden rows, whose squares a warp adds
-  static constexpr int kSquareBytes = (kWarpsK + 1) * kNTiles * 8 * 4;  // of the norm: parts of sums, and the scales
 };
 
 // Where things lie in a block's shared memory, in bytes.
 struct SkinnyLayout {
   int steps;       // stages of one tile
   bool resident;   // all hidden rows stay in shared memory: copied with the block's first tile, never again
-  int hidden, sums, values, squares, rows, epilogue, bytes;
+  int hidden, sums, values, rows, epilogue, bytes;
   int blocks;      // the grid
   int64_t cost;    // of the busiest multiprocessor, in bytes copied
 };
@@ -48,22 +46,20 @@ inline int skinny_align(int bytes) { return (bytes + 127) / 128 * 128; }
 
 // The layout on a device, given the most positions (for the grid) and the likely number (for the cost); bytes is beyond
 // `limit` where this shape does not fit.
-template <typename Shape, bool kWholeTile, bool kNorm>
+template <typename Shape, bool kWholeTile>
 SkinnyLayout skinny_layout(int d, int most, int likely, int rows_bytes, int epilogue_bytes, int limit,
                            int multiprocessors) {
   SkinnyLayout l{};
   l.steps = (d + Shape::kStep - 1) / Shape::kStep;
   const int ring = Shape::kStages * Shape::kWeightBytes;
   const int values = kWholeTile ? Shape::kValueBytes : 0;
-  const int squares = kNorm ? Shape::kSquareBytes : 0;
-  const int rest = Shape::kSumBytes + values + squares + skinny_align(rows_bytes) + skinny_align(epilogue_bytes);
+  const int rest = Shape::kSumBytes + values + skinny_align(rows_bytes) + skinny_align(epilogue_bytes);
   const int64_t all_hidden = static_cast<int64_t>(l.steps) * Shape::kHiddenBytes;
   l.resident = ring + rest + all_hidden <= limit;
   l.hidden = ring;
   l.sums = ring + (l.resident ? static_cast<int>(all_hidden) : Shape::kStages * Shape::kHiddenBytes);
   l.values = l.sums + Shape::kSumBytes;
-  l.squares = l.values + values;
-  l.rows = skinny_align(l.squares + squares);
+  l.rows = skinny_align(l.values + values);
   l.epilogue = l.rows + skinny_align(rows_bytes);
   l.bytes = l.epilogue + skinny_align(epilogue_bytes);
   const auto tiles_of = [](int64_t positions) {

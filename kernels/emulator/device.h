@@ -58,16 +58,6 @@ inline fp16 from_float<fp16>(float value) {
   return {bit_cast<uint16_t>(static_cast<_Float16>(value))};
 }
 
-template <typename T>
-inline uint32_t multiply_pairs(uint32_t x, uint32_t y) {
-  uint32_t product = 0;
-  for (int shift = 0; shift < 32; shift += 16) {
-    T left{static_cast<uint16_t>(x >> shift)}, right{static_cast<uint16_t>(y >> shift)};
-    product |= static_cast<uint32_t>(from_float<T>(to_float(left) * to_float(right)).bits) << shift;
-  }
-  return product;
-}
-
 inline float exp(float x) { return std::exp(x); }
 inline float exp2(float x) { return std::exp2(x); }
 inline float log(float x) { return std::log(x); }
