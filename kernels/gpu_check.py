@@ -4,19 +4,23 @@ Run ``make gpu-check`` or ``python kernels/gpu_check.py``. Needs torch with CUDA
 network and no installation. Every part runs even if another fails; the exit code is 0 only if all parts pass.
 Results: ``runs/gpu-check/gpu-check.json`` and ``gpu-check.md``.
 
-``--device cpu --small`` runs the same code on a CPU at small sizes; ``--parts bench --bench ops --ops draft_topk``
-measures one op.
+``--device cpu --small`` runs the same code on a CPU at small sizes; ``--parts bench --only draft_topk`` measures one
+op.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
+import os
+import re
+import shutil
 import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -24,135 +28,167 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))  # nothing need be inst
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import gpu_process
 import gpu_tests
-from bench import run as kernels
-from bench.cases import OP_BENCHES
-from bench.cases.types import SHAPES
-from bench.parts import PARTS as BENCH_PARTS
-from bench.run import machine_facts
+from bench.figures import CEILINGS, figures
 from bench.table import markdown
-from gpu_process import ROOT
+from gpu_process import NO_TIME, ROOT
 
 from vocabforge.core.console import markdown_table
-from vocabforge.core.errors import UsageError
+from vocabforge.core.errors import UsageError, VocabForgeError
 from vocabforge.core.files import atomic_write, atomic_write_json
+from vocabforge.core.provenance import git_revision, program_output
+from vocabforge.evaluate.run.environment import describe_environment
 from vocabforge.models.device import choose_device
+from vocabforge.ops.backend import library_facts
 
-SCHEMA, SCHEMA_VERSION = "vocabforge.gpu-check", 1
+SCHEMA, SCHEMA_VERSION = "vocabforge.gpu-check", 2
 PARTS = ("build", "tests", "bench")
 _LIMITS = {"build": 200.0, "tests": 200.0, "bench": 400.0}  # maximum seconds per part
 _RESERVE = {"build": 200.0, "tests": 150.0, "bench": 20.0}  # seconds reserved for later parts
+_GRACE = 15.0  # seconds beyond the limit, to finish a figure started in time
+_SOURCES = (".py", ".cu", ".cuh", ".h", ".cpp")
 
 
-@dataclass
-class Check:
-    """A run: its options and the report so far."""
+def machine_facts(device: str) -> dict[str, Any]:
+    """Return machine, GPU, driver, torch, compiler, revision, source hash and date, as plain JSON values."""
+    import torch
 
-    asked: argparse.Namespace
-    began: float = field(default_factory=time.monotonic)
-    report: dict[str, Any] = field(default_factory=dict)
+    home = os.environ.get("CUDA_HOME", "/usr/local/cuda")
+    nvcc = re.search(
+        r"release ([\d.]+)",
+        program_output([shutil.which("nvcc") or f"{home}/bin/nvcc", "--version"]) or "",
+    )
+    facts = {
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "revision": git_revision(),
+        "sources": sources_hash(ROOT),
+        **describe_environment(device=device, dtype="bfloat16"),
+        "torch_cuda": torch.version.cuda,
+        "nvcc": nvcc and nvcc[1],
+        "dependent_launches": os.environ.get("VOCABFORGE_PDL") == "1",
+    }
+    if device != "cpu":
+        facts["gpu_memory"] = torch.cuda.get_device_properties(device).total_memory
+        query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+        facts["driver"] = program_output(query)
+    return facts
 
-    def left(self) -> float:
-        """Return the remaining seconds."""
-        return float(self.asked.seconds) - (time.monotonic() - self.began)
 
-    def part(self, name: str, run: Callable[[float], Mapping[str, Any]]) -> None:
-        """Run a part within its time limit and record any failure, so the next part can run."""
-        parts: dict[str, Any] = self.report.setdefault("parts", {})
-        if name not in self.asked.parts:
-            parts[name] = {"state": "left out"}
-            return
-        seconds = min(self.left() - _RESERVE[name], _LIMITS[name])
-        _say(f"{name}: up to {seconds:.0f} s")
-        start = time.monotonic()
-        try:
-            found = dict(run(max(seconds, 20.0)))
-        except Exception as error:  # noqa: BLE001 (the other parts must run)
-            found = {"state": "failed", "problem": f"{type(error).__name__}: {error}"}
-            traceback.print_exc()
-        parts[name] = {**found, "seconds": round(time.monotonic() - start, 1)}
-        _say(f"{name}: {found['state']} after {parts[name]['seconds']} s {found.get('problem', '')}".rstrip())
-        write(self.report, self.asked.output)  # keep the results if a later part crashes
+def sources_hash(root: Path) -> str:
+    """Return the SHA-256 of package and kernels, which identifies the code outside a repository."""
+    digest = hashlib.sha256()
+    paths = [path for folder in ("vocabforge", "kernels") for path in (root / folder).rglob("*")]
+    for path in sorted(path for path in paths if path.suffix in _SOURCES and "build" not in path.parts):
+        digest.update(f"{path.relative_to(root).as_posix()}\n".encode())
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()
 
-    @property
-    def failed(self) -> list[str]:
-        """Names of the failed parts."""
-        return [name for name, part in self.report["parts"].items() if part["state"] == "failed"]
+
+def build(seconds: float, asked: argparse.Namespace) -> Mapping[str, Any]:
+    """Compile the kernels that are out of date."""
+    command = [sys.executable, "kernels/build.py"]
+    code, said = gpu_process.run(command, seconds, asked.output / "build.log")
+    return {"state": "passed"} if code == 0 else {"state": "failed", "problem": said}
+
+
+def run_tests(seconds: float, asked: argparse.Namespace) -> Mapping[str, Any]:
+    """Run the tests marked ``gpu``; see ``gpu_tests.py``."""
+    found = gpu_tests.run_files(gpu_tests.gpu_files(), seconds, asked.output / "tests")
+    return gpu_tests.judged(found, asked.device)
+
+
+def bench(seconds: float, asked: argparse.Namespace) -> Mapping[str, Any]:
+    """Measure the figures; those for which no time is left are listed and are no failures.
+
+    Returns:
+        ``ceilings``; ``rows`` by part and name; ``failed``: why figures are wrong or not measured; ``open``;
+        ``not_real``: why the figures do not represent compiled kernels on a GPU at real sizes, or None.
+    """
+    folder = asked.output / "bench"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    sizes = "small" if asked.small else "real"
+    command = [sys.executable, "-m", "bench.figures", asked.device, sizes, asked.only]
+    found, problem = gpu_process.supervise(command, folder / "bench.jsonl", seconds, grace=_GRACE)
+    failed = {name: one["problem"] for name, one in found.items() if one["outcome"] == "failed"}
+    if problem not in (None, NO_TIME):
+        failed["the rest"] = problem
+    rows: dict[str, dict[str, Any]] = {}
+    left = []
+    for figure in figures(asked.device, asked.small, asked.only):
+        row = found.get(figure.name, {}).get("row")
+        if row is not None:
+            rows.setdefault(figure.part, {})[figure.name] = row
+            failed |= {figure.name: str(row["problems"])} if row.get("problems") else {}
+        elif figure.name not in failed:
+            left.append(figure.name)
+    report = {
+        "state": "failed" if failed else "passed",
+        "ceilings": rows.pop(CEILINGS, {}).get(CEILINGS),
+        "rows": rows,
+        "failed": failed,
+        "open": left,
+        "not_real": not_real(asked.device, asked.small),
+    }
+    problem = "\n".join(f"{name}: {why.splitlines()[0]}" for name, why in failed.items())
+    return report | {"problem": problem} if failed else report
+
+
+def not_real(device: str, small: bool) -> str | None:
+    """Return why figures do not represent compiled kernels on a GPU at real sizes, or None."""
+    if device == "cpu":
+        return "no GPU was used: this run only proves the code"
+    if small:
+        return "this run has small sizes"
+    try:
+        facts = library_facts()
+    except VocabForgeError as error:
+        return str(error)
+    return None if facts is not None and facts["variant"] == "native" else "the CUDA kernels were not built"
+
+
+def run_part(
+    name: str,
+    seconds: float,
+    run: Callable[[float, argparse.Namespace], Mapping[str, Any]],
+    asked: argparse.Namespace,
+) -> dict[str, Any]:
+    """Run a part within its time limit; a failure of any kind is in its report, so the next part can run."""
+    seconds = max(min(seconds - _RESERVE[name], _LIMITS[name]), 20.0)
+    _say(f"{name}: up to {seconds:.0f} s")
+    start = time.monotonic()
+    try:
+        found = dict(run(seconds, asked))
+    except Exception as error:  # noqa: BLE001 (the other parts must run)
+        found = {"state": "failed", "problem": f"{type(error).__name__}: {error}"}
+        traceback.print_exc()
+    found["seconds"] = round(time.monotonic() - start, 1)
+    _say(f"{name}: {found['state']} after {found['seconds']} s {found.get('problem', '')}".rstrip())
+    return found
 
 
 def _say(text: str) -> None:
     print(f"[gpu-check] {text}", file=sys.stderr, flush=True)
 
 
-def build(seconds: float, folder: Path) -> Mapping[str, Any]:
-    """Compile the kernels that are out of date."""
-    code, said = gpu_process.run([sys.executable, "kernels/build.py"], seconds, folder / "build.log")
-    return {"state": "passed"} if code == 0 else {"state": "failed", "problem": said}
-
-
-def run_tests(seconds: float, asked: argparse.Namespace, folder: Path) -> Mapping[str, Any]:
-    """Run the tests marked ``gpu``; see ``gpu_tests.py``.
-
-    At least one test must run: without a GPU all are skipped, which is a failure unless the device is a CPU.
-    """
-    limits = gpu_tests.TestLimits(all=seconds)
-    found = gpu_tests.run_files(gpu_tests.gpu_files(asked.tests), limits, folder / "tests")
-    return judged(found, asked.device)
-
-
-def judged(found: gpu_tests.Outcomes, device: str) -> dict[str, Any]:
-    """Summarize a test run. Files skipped for a missing package are listed but are not failures."""
-    failures = {name: one for name, one in found.tests.items() if one["outcome"] == "failed"}
-    outcomes = [one["outcome"] for one in found.tests.values()]
-    counts = {name: outcomes.count(name) for name in ("passed", "failed", "skipped")}
-    cut = {name: why for name, why in found.left.items() if not why.startswith("No module")}
-    report = {"state": "passed", **counts, "failures": failures, "left": found.left}
-    if failures or cut:
-        told = [f"{name}: {one['problem'].strip().splitlines()[-1:]}" for name, one in failures.items()]
-        told += [f"{name}: {why}" for name, why in cut.items()]
-        return {**report, "state": "failed", "problem": "\n".join(told)}
-    if not counts["passed"]:
-        nothing = ("skipped", "no GPU") if device == "cpu" else ("failed", "no test ran")
-        return report | dict(zip(("state", "problem"), nothing))
-    return report
-
-
-def bench(seconds: float, asked: argparse.Namespace, folder: Path) -> Mapping[str, Any]:
-    """Run all benchmarks, each part in a separate process."""
-    options = replace(kernels.SMALL if asked.small else kernels.REAL, device=asked.device)
-    asked_for: dict[str, Any] = {
-        name: tuple(value) for name in ("rows", "ops", "shapes") if (value := getattr(asked, name))
-    }
-    options = replace(options, budget=seconds, only=asked.only, **asked_for)
-
-    def run(part: str, options: Any) -> Any:
-        return gpu_process.run_isolated(part, options, folder / "parts")
-
-    result = kernels.measure(options, tuple(asked.bench), run)
-    failed = result["failed"]
-    state = {"state": "failed" if failed else "passed", "result": result}
-    if failed:
-        state["problem"] = f"{sum(map(len, failed.values()))} figures wrong or not measured"
-    return state
-
-
-def write(done: Mapping[str, Any], folder: Path) -> None:
+def write(report: Mapping[str, Any], folder: Path) -> None:
     """Write the report as JSON and Markdown."""
-    report = json.loads(json.dumps(done))
-    atomic_write_json(folder / "gpu-check.json", report)
+    atomic_write_json(folder / "gpu-check.json", json.loads(json.dumps(report)))
     lines = ["# GPU check", ""]
-    if report.get("cpu"):
-        lines += ["**No GPU was used: this run proves the code and measures nothing.**", ""]
     lines += [*markdown_table(("fact", "value"), [(k, str(v)) for k, v in report["facts"].items()]), ""]
     for name, part in report["parts"].items():
         counts = ", ".join(f"{part[key]} {key}" for key in ("passed", "failed", "skipped") if key in part)
-        lines.append(
-            f"- {name}: {part['state']}{f' ({counts})' if counts else ''}, {part.get('seconds', 0)} s"
-        )
+        told = f" ({counts})" if counts and name == "tests" else ""
+        lines.append(f"- {name}: {part['state']}{told}, {part.get('seconds', 0)} s")
         if part.get("problem"):
             lines += ["", "  ```", *(f"  {line}" for line in part["problem"].splitlines()), "  ```", ""]
-    result = report["parts"].get("bench", {}).get("result")
-    text = markdown(result) if result else "\nNo benchmark ran.\n"
-    atomic_write(folder / "gpu-check.md", "\n".join([*lines, "", text]))
+    measured = report["parts"].get("bench", {})
+    if measured.get("not_real"):
+        lines += ["", f"**{measured['not_real']}.**"]
+    if "rows" in measured:
+        lines.append(markdown(measured["rows"], measured["ceilings"]))
+    if measured.get("open"):
+        lines += ["## No time was left for", "", *(f"- {name}" for name in measured["open"])]
+    atomic_write(folder / "gpu-check.md", "\n".join([*lines, ""]))
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -163,21 +199,23 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--small", action="store_true", help="small sizes; needed with --device cpu")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
-    parser.add_argument("--bench", nargs="+", default=list(BENCH_PARTS), help="parts to measure")
-    parser.add_argument("--rows", nargs="+", type=int, default=[], help="values of N [all]")
-    parser.add_argument("--ops", nargs="+", default=[], help="ops to measure [all]")
-    parser.add_argument("--shapes", nargs="+", default=[], help="model shapes to measure [all]")
-    parser.add_argument("--only", default="", metavar="TEXT", help="only figures whose name contains TEXT")
-    parser.add_argument("--tests", nargs="+", default=[], help="test files [all with GPU tests]")
+    parser.add_argument(
+        "--only",
+        default="",
+        metavar="PATTERN",
+        help="only figures whose name, such as `silu_mul R=10 i=14336`, matches",
+    )
     parser.add_argument("--seconds", type=float, default=525.0, help="time limit for the whole run")
     parser.add_argument("--output", type=Path, default=ROOT / "runs" / "gpu-check")
     asked = parser.parse_args(arguments)
     if asked.device == "cpu" and not asked.small:
         parser.error("--device cpu needs --small: real sizes would take hours")
-    for name in {*asked.ops} - {*OP_BENCHES} | {*asked.shapes} - {*SHAPES}:
-        parser.error(f"{name} is unknown; ops: {', '.join(OP_BENCHES)}; shapes: {', '.join(SHAPES)}")
     try:
         choose_device(asked.device)
+        if not figures(asked.device, asked.small, asked.only):
+            parser.error(f"--only {asked.only}: no figure has such a name")
+    except re.error as error:
+        parser.error(f"--only {asked.only}: {error}")
     except UsageError as error:
         parser.error(f"{error.message} ({asked.device}); --device cpu --small proves the code without a GPU")
     asked.output = asked.output.resolve()
@@ -187,17 +225,17 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> int:
     asked = parse(arguments)
     asked.output.mkdir(parents=True, exist_ok=True)
-    check = Check(asked)
-    check.report = {"schema": SCHEMA, "schema_version": SCHEMA_VERSION, "cpu": asked.device == "cpu"}
-    check.report["facts"] = machine_facts(asked.device)
-    check.part("build", lambda seconds: build(seconds, asked.output))
-    check.part("tests", lambda seconds: run_tests(seconds, asked, asked.output))
-    check.part("bench", lambda seconds: bench(seconds, asked, asked.output))
-    write(check.report, asked.output)
+    until, parts = time.monotonic() + asked.seconds, dict[str, dict[str, Any]]()
+    report = {"schema": SCHEMA, "schema_version": SCHEMA_VERSION, "facts": machine_facts(asked.device)}
+    for name, run in zip(PARTS, (build, run_tests, bench)):
+        if name in asked.parts:
+            parts[name] = run_part(name, until - time.monotonic(), run, asked)
+            write(report | {"parts": parts}, asked.output)  # kept if a later part crashes
     _say(f"{asked.output / 'gpu-check.md'}")
-    if check.failed:
-        _say(f"failed: {', '.join(check.failed)}")
-    return 1 if check.failed else 0
+    failed = [name for name, part in parts.items() if part["state"] == "failed"]
+    if failed:
+        _say(f"failed: {', '.join(failed)}")
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

@@ -1,124 +1,146 @@
-"""Isolated processes for a machine with a GPU: a hang, an abort or a lost device costs only what was running.
+"""Processes that may hang, abort or lose the GPU: each writes what it begins and what came of it to a journal.
 
-A process appends what it begins and what came of it to a journal; the next process continues after that. ``python
-kernels/gpu_process.py PART JOURNAL OPTIONS`` measures a part of the benchmark in such a process.
+If a process dies, what it was doing has failed, and another one continues after that.
 """
 
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-
-from bench.parts import NO_TIME, FigureJournal, KernelOptions, read_journal, run_part
-from bench.timing import DeviceCeilings
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-KILLED = 124  # exit code of a process whose time ran out
-_TAIL = 4000  # characters kept of a process's output
-_MOST_STARTS = 8
-_GRACE = 15.0  # seconds beyond the budget, to finish a figure started in time
-# Timeout per figure in seconds, by part; includes building models.
-_HANGS = {"heads": 30.0, "ops": 30.0, "cycle": 90.0}
+# Environment of such a process: its journal, and the time.time() after which it should begin nothing.
+JOURNAL, DEADLINE = "VOCABFORGE_GPU_JOURNAL", "VOCABFORGE_GPU_DEADLINE"
+KILLED, LOST = 124, 70  # exit codes: time ran out; the device is lost
+NO_TIME = "no time left"
+_STARTS = 8  # maximum process starts
+_TAIL = 3000  # characters kept from a failure or a failed process's output
+_STICKY = ("CUDA error", "CUBLAS_STATUS_EXECUTION_FAILED", "device-side assert")
+_NOT_STICKY = ("out of memory", "invalid argument", "invalid configuration")
+
+Entries = dict[str, dict[str, Any]]
+
+
+def note(journal: Path, name: str, **entry: Any) -> None:
+    """Append a JSON line: ``begun``, ``ended``, or an ``outcome`` with its ``problem``, ``seconds`` or ``row``."""
+    with journal.open("a", encoding="utf-8") as file:
+        file.write(json.dumps({"name": name, **entry}) + "\n")
+
+
+def begin(journal: Path, name: str, seconds: float) -> None:
+    """Record that a test or figure begins; if it takes too long, the process ends with a trace."""
+    note(journal, name, begun=True)
+    trace = journal.with_suffix(".trace").open("a", encoding="utf-8")
+    faulthandler.dump_traceback_later(seconds, exit=True, file=trace)
+
+
+def end(journal: Path, name: str) -> None:
+    faulthandler.cancel_dump_traceback_later()
+    note(journal, name, ended=True)
+
+
+def leave_if_lost(problem: str) -> None:
+    """End the process if the device can no longer be used: after an illegal address every CUDA call fails."""
+    if any(text in problem for text in _STICKY) and not any(text in problem for text in _NOT_STICKY):
+        os._exit(LOST)
+
+
+def read_journal(path: Path) -> tuple[Entries, str | None]:
+    """Return outcomes by name, and the name that was begun and not ended, or None; a failure stays one."""
+    found: Entries = {}
+    begun = None
+    for line in path.read_text("utf-8").splitlines() if path.is_file() else ():
+        try:
+            entry = json.loads(line)
+        except json.JSONDecodeError:  # truncated by a kill
+            continue
+        name = entry.pop("name")
+        if "outcome" not in entry:
+            begun = name if "begun" in entry else None
+        elif found.get(name, {}).get("outcome") != "failed":
+            found[name] = entry
+    return found, begun
 
 
 def run(
-    arguments: Sequence[str],
-    seconds: float,
-    log: Path,
-    environment: Mapping[str, str] | None = None,
-    watch: Callable[[], object] = lambda: None,
+    command: Sequence[str], seconds: float, log: Path, environment: Mapping[str, str] | None = None
 ) -> tuple[int, str]:
     """Run a command in the repository; after ``seconds`` it and its children are killed.
 
     Args:
         log: receives its output.
         environment: variables in addition to those of this process.
-        watch: called about ten times a second.
 
     Returns:
         Exit code (:data:`KILLED` on timeout) and the end of its output.
     """
-    end = time.monotonic() + seconds
     paths = [str(ROOT / "kernels"), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **(environment or {})}
     with log.open("ab") as output:
         start = output.tell()
         process = subprocess.Popen(
-            arguments,
-            cwd=ROOT,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env=variables,
-            start_new_session=True,
+            command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, env=variables, start_new_session=True
         )
         try:
-            while process.poll() is None and time.monotonic() < end:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(0.1)
-                watch()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(seconds)
             code = process.poll()
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
     said = log.read_bytes()[start:].decode("utf-8", "replace").strip()[-_TAIL:]
-    return (KILLED, f"{said}\nnot done after {seconds:.0f} s") if code is None else (code, said)
+    return (KILLED, f"not done after {seconds:.0f} s\n{said}") if code is None else (code, said)
 
 
-def run_isolated(
-    part: str, options: KernelOptions, folder: Path, script: Path = Path(__file__)
-) -> FigureJournal:
-    """Measure a part in a separate process; if it dies, start another for the remaining figures.
+def supervise(
+    command: Sequence[str],
+    journal: Path,
+    seconds: float,
+    *,
+    grace: float = 0.0,
+    done: Collection[int] = (0,),
+    environment: Mapping[str, str] | None = None,
+) -> tuple[Entries, str | None]:
+    """Run a command that writes a journal until it is through, again after each death.
 
     Args:
-        part: key of ``PARTS``.
-        options: ``budget`` covers all processes together.
-        folder: receives the journal and the processes' output.
-        script: a process's program: ``PART JOURNAL OPTIONS``.
+        journal: its outcomes are not asked for again.
+        seconds: for all processes together, each of which is told its end.
+        grace: further seconds to finish what was begun in time.
+        done: exit codes of a process that did all it had to.
+        environment: see :func:`run`.
 
     Returns:
-        Measured figures, and unmeasured figures with the reason.
+        Outcomes by name, and why the rest did not run, or None.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    journal, settings, log = (folder / f"{part}.{end}" for end in ("jsonl", "json", "log"))
-    journal.unlink(missing_ok=True)
-    end = time.monotonic() + options.budget
-    for _ in range(_MOST_STARTS):
-        left = end - time.monotonic()
-        if left <= 0:
+    trace, until = journal.with_suffix(".trace"), time.time() + seconds
+    problem = NO_TIME
+    for _ in range(_STARTS):
+        if (left := until - time.time()) <= 0:
             break
-        settings.write_text(json.dumps({**options.to_dict(), "budget": left, "began": time.time()}))
-        command = [sys.executable, str(script), part, str(journal), str(settings)]
-        code, said = run(command, left + _GRACE, log)
-        found = FigureJournal(path=journal)
-        if code == 0:
-            return found
-        at = read_journal(journal)[1]
-        found.leave(at or f"{part}: start", f"the process ended with {code}: {said[-600:]}")
-        if at is None:  # a restart would fail in the same way
+        told = {JOURNAL: str(journal), DEADLINE: str(until), **(environment or {})}
+        known = len(read_journal(journal)[0])
+        code, said = run(command, left + grace, journal.with_suffix(".log"), told)
+        found, at = read_journal(journal)
+        if code in done and at is None:
+            return found, None
+        hung = trace.read_text("utf-8", "replace").strip() if trace.is_file() else ""
+        trace.unlink(missing_ok=True)
+        problem = hung[:_TAIL] or (said if code == KILLED else f"the process ended with {code}\n{said}")
+        if code != LOST:  # otherwise the process has recorded the failure
+            name = at or f"{journal.stem}: start"
+            note(journal, name, outcome="failed", problem=problem)
+            print(f"[gpu-check] {name}: {problem.splitlines()[0]}", file=sys.stderr, flush=True)
+        if at is None and len(found) == known:  # another process would fail in the same way
             break
-    FigureJournal(path=journal).leave(f"{part}: the rest", NO_TIME)
-    return FigureJournal(path=journal)
-
-
-def main(arguments: Sequence[str]) -> None:
-    """Measure a part in this process: ``PART JOURNAL OPTIONS``."""
-    part, journal, settings = arguments
-    values = json.loads(Path(settings).read_text())
-    passed = time.time() - values.pop("began")  # includes importing torch
-    values |= {name: tuple(values[name]) for name in ("shapes", "rows", "ops")}
-    ceilings = values["ceilings"] and DeviceCeilings(**values["ceilings"])
-    options = KernelOptions(**{**values, "ceilings": ceilings})
-    end = time.monotonic() + options.budget - passed
-    run_part(part, options, FigureJournal(end, Path(journal), _HANGS[part]))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
+    return read_journal(journal)[0], problem.splitlines()[0]

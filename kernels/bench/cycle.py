@@ -30,8 +30,8 @@ from vocabforge.models.lean.config import LeanConfig
 from vocabforge.models.lean.model import LeanModel
 
 from .cases.heads import BenchHead, build_setting, head_cost, settings
-from .cases.types import SHAPES, ModelShape, generator
-from .parts import Figure, KernelOptions
+from .cases.types import ModelShape, generator
+from .timing import Protocol
 
 POSITIONS = 4096  # maximum cache positions
 _SPREAD = 0.02  # standard deviation of the random weights
@@ -170,42 +170,34 @@ def new_capture(device: torch.device) -> GraphCapture:
     return capture_passes(device) if device.type == "cuda" else GraphCapture(_CallAgain)
 
 
-def cycle_figures(options: KernelOptions) -> list[Figure]:
-    """Return figures of plain decoding and of a cycle with each head, per shape."""
+def cycles(models: Sequence[ModelShape], protocol: Protocol) -> dict[str, Callable[[], dict[str, Any]]]:
+    """Return by name what measures plain decoding, and a cycle with each head, of every model."""
     held: list[Pair] = []  # one at a time: two of real size may not fit on a device
 
-    def measure(shape: ModelShape, setting: BenchHead | None, name: str) -> dict[str, Any]:
+    def measure(shape: ModelShape, setting: BenchHead | None) -> dict[str, Any]:
         if not held or held[0].shape != shape:
             held.clear()
             with torch.inference_mode(False):
-                held.append(random_pair(shape, torch.device(options.device), torch.bfloat16))
-        return {"name": name, **_measured(held[0], setting, options)}
+                held.append(random_pair(shape, protocol.device, torch.bfloat16))
+        return _measured(held[0], setting, protocol)
 
-    figures: list[Figure] = []
-    for shape in map(SHAPES.__getitem__, options.shapes):
-        for setting in (None, *head_settings(shape)):
-            by = "plain" if setting is None else f"cycle, {setting.label.removesuffix(', rows alike')}"
-            figures.append((f"{shape.name}: {by}", partial(measure, shape, setting, f"{shape.name}: {by}")))
-    return figures
-
-
-def _measured(pair: Pair, setting: BenchHead | None, options: KernelOptions) -> dict[str, Any]:
-    """Time a decoding method with and without graphs, and compare with its byte floor."""
-    assert options.ceilings is not None
-    device, moved = pair.target.device, pair.plain_bytes() if setting is None else pair.cycle_bytes(setting)
-    floor = moved / options.ceilings.copy
-    count = max(8, int(options.measure * 1000)) if device.type != "cpu" else 3
-    graphs = cycle_times(pair, setting, count, new_capture(device))
-    plainly = cycle_times(pair, setting, -(-count // 2), None)
     return {
-        "ms": median(graphs) * 1e3,
-        "without_ms": median(plainly) * 1e3,
-        "cycles": len(graphs),
-        "prefix": pair.shape.prefix,
-        "nodes": 1 if setting is None else pair.shape.nodes,
-        "bytes": moved,
-        "floor_ms": floor * 1e3,
-        "share": floor / median(graphs),
+        f"cycle {shape.name}, {'plain' if one is None else one.label.removesuffix(', rows alike')}": partial(
+            measure, shape, one
+        )
+        for shape in models
+        for one in (None, *head_settings(shape))
+    }
+
+
+def _measured(pair: Pair, setting: BenchHead | None, protocol: Protocol) -> dict[str, Any]:
+    """Time a decoding method with and without graphs."""
+    count = max(8, int(protocol.seconds * 1000)) if protocol.cuda else 3
+    return {
+        "us": median(cycle_times(pair, setting, count, new_capture(protocol.device))) * 1e6,
+        "without_us": median(cycle_times(pair, setting, -(-count // 2), None)) * 1e6,
+        "bytes": pair.plain_bytes() if setting is None else pair.cycle_bytes(setting),
+        "flops": 0.0,
     }
 
 

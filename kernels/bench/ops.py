@@ -1,13 +1,10 @@
-"""Check and time op cases: each gives a row with its time, its floor and its baselines."""
+"""Check and time a case: its row has times, the least bytes and operations, and the times of other ways."""
 
 from __future__ import annotations
 
-import gc
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -15,10 +12,10 @@ from torch import Tensor
 
 from vocabforge.models.target.load import dtype_name
 
-from .cases import OP_BENCHES, op_cases
-from .cases.types import SHAPES, Inputs, ModelShape, OpCase, outputs_of
-from .parts import Figure, KernelOptions
-from .timing import Protocol, Replay, Timing, time_calls
+from .cases.types import Inputs, OpCase, outputs_of
+from .timing import Protocol, Replay, time_calls
+
+_SEED = 0  # seed of the inputs
 
 
 @contextmanager
@@ -57,14 +54,13 @@ def leave_poison(like: tuple[Tensor, ...]) -> None:
         poison(tensor)
 
 
-def check_case(
-    case: OpCase, device: torch.device, dtype: torch.dtype, backend: str, seed: int
-) -> dict[str, Any]:
-    """Compare an op with its reference on separate inputs.
+def problem_of(
+    case: OpCase, device: torch.device, dtype: torch.dtype, backend: str, seed: int = _SEED + 1
+) -> str | None:
+    """Compare an op with its reference on poisoned memory, with itself, and with the replay of a captured graph.
 
     Returns:
-        ``problem``: None or a description (wrong values, results that vary between runs); ``graph``: the same
-        for the replay of a captured graph with poisoned outputs.
+        A description, or None.
     """
     inputs = case.inputs(device, dtype, seed)
     expected = tuple(one.clone() for one in outputs_of(case.reference(_own(case, inputs))))
@@ -72,17 +68,11 @@ def check_case(
     leave_poison(expected)
     with poisoned_memory():
         got = outputs_of(case.run(ours, backend))
-    problem = case.problem(ours, got, expected)
+    if (problem := case.problem(ours, got, expected)) is not None:
+        return problem
     kept = tuple(one.clone() for one in got)
-    if problem is None:
-        second = outputs_of(case.run(_own(case, inputs), backend))
-        problem = None if _same_bits(kept, second) else "the same inputs gave other bits"
-    return {"problem": problem, "graph": _check_graph(case, inputs, backend, device, kept)}
-
-
-def _check_graph(
-    case: OpCase, inputs: Inputs, backend: str, device: torch.device, expected: tuple[Tensor, ...]
-) -> str | None:
+    if not _same_bits(kept, outputs_of(case.run(_own(case, inputs), backend))):
+        return "the same inputs gave other bits"
     ours = _own(case, inputs)
     try:
         replay = Replay(lambda: outputs_of(case.run(ours, backend)), device)
@@ -95,7 +85,7 @@ def _check_graph(
     for name in case.mutates:
         ours[name].copy_(inputs[name])
     replay.replay()
-    return None if _same_bits(replay.outputs, expected) else "the replay gave other bits than the call"
+    return None if _same_bits(replay.outputs, kept) else "the replay gave other bits than the call"
 
 
 def _own(case: OpCase, inputs: Inputs) -> Inputs:
@@ -111,131 +101,41 @@ def _same_bits(ours: tuple[Tensor, ...], theirs: tuple[Tensor, ...]) -> bool:
     )
 
 
-_SEED = 0  # seed of the inputs
-PLAIN = "reference"  # the op's PyTorch implementation, timed as a baseline
-
-
-def op_figures(options: KernelOptions) -> list[Figure]:
-    """Return the figures of every op with a benchmark."""
-    names = options.ops or tuple(OP_BENCHES)
-    return named_figures({name: partial(op_cases, name) for name in names}, options, plain=True)
-
-
-def head_figures(options: KernelOptions) -> list[Figure]:
-    """Return the figures of the draft heads."""
-    from .cases.heads import cases
-
-    return named_figures({"heads": cases}, options, plain=False)
-
-
-def named_figures(
-    makers: Mapping[str, Callable[[ModelShape], list[OpCase]]], options: KernelOptions, *, plain: bool
-) -> list[Figure]:
-    """Return each case once, named with its sizes; cases that cannot be built give an error text instead.
-
-    Cases with goals come first, then the others in the order of ``options.rows``: the least important run
-    last, in case time runs out.
-    """
-    found: dict[str, Any] = {}
-    goals: set[str] = set()
-    for count in options.rows:
-        for name, cases in makers.items():
-            for shape in map(SHAPES.__getitem__, options.shapes):
-                try:
-                    made = cases(shape if shape.small else replace(shape, rows=count))
-                except Exception as error:  # noqa: BLE001 (one broken op must not hide the others)
-                    found[name] = f"{type(error).__name__}: {error}"
-                    continue
-                for case in made:
-                    sizes = " ".join(f"{key}={value}" for key, value in case.sizes.items())
-                    label = f"{case.op}: {case.name} [{sizes}]"
-                    found.setdefault(label, partial(measure_case, case, options, plain=plain))
-                    goals |= {label} if case.goal else set()
-    return sorted(found.items(), key=lambda figure: figure[0] not in goals)
-
-
-def measure_case(case: OpCase, options: KernelOptions, *, plain: bool = True) -> dict[str, Any]:
+def measure_case(case: OpCase, protocol: Protocol, backend: str) -> dict[str, Any]:
     """Check a case in all its dtypes and time it in the first.
 
-    Args:
-        plain: whether to time the PyTorch reference.
-
     Returns:
-        Row with ``op``, ``case``, ``sizes``, ``dtype``, ``problems`` (by dtype; if any, the case is not
-        timed), ``graph_problems`` (the same for a captured graph), and the figures of :func:`_figures`.
+        Row with ``problems`` by dtype, and if there are none: what :func:`time_calls` returns, ``bytes`` and
+        ``flops`` (the least), ``baselines`` with their ``us`` or ``problem``, and whether the inputs are ``cold``,
+        at least twice the cache.
     """
-    protocol = options.protocol()
-    problems: dict[str, str] = {}
-    graphs: dict[str, str] = {}
-    for dtype in case.dtypes:
-        found = check_case(case, protocol.device, dtype, options.backend, _SEED + 1)
-        for told, part in ((problems, "problem"), (graphs, "graph")):
-            if (text := found[part]) is not None:
-                told[dtype_name(dtype)] = text
-    row: dict[str, Any] = {
-        "op": case.op,
-        "case": case.name,
-        "sizes": dict(case.sizes),
-        "dtype": dtype_name(case.dtypes[0]),
-        "backend": options.backend,
-        "problems": problems,
-        "graph_problems": graphs,
+    device = protocol.device
+    problems = {
+        dtype_name(dtype): problem
+        for dtype in case.dtypes
+        if (problem := problem_of(case, device, dtype, backend)) is not None
     }
-    if not problems:
-        row |= _figures(case, options, protocol, plain=plain)
-    _make_room(protocol)
-    return row
-
-
-def _make_room(protocol: Protocol) -> None:
-    """Run the garbage collector, which is slow, only if much of the device's memory is in use."""
-    if protocol.cuda:
-        free, total = torch.cuda.mem_get_info(protocol.device)
-        cached = torch.cuda.memory_reserved(protocol.device) - torch.cuda.memory_allocated(protocol.device)
-        if free + cached < total / 2:
-            gc.collect()
-
-
-def _figures(case: OpCase, options: KernelOptions, protocol: Protocol, *, plain: bool) -> dict[str, Any]:
-    """Time the op and its baselines.
-
-    The figures are ``timing`` (graph replays if possible), ``eager`` (events around plain calls),
-    ``floor_us`` and ``share`` (floor over time), ``bound``, achieved ``gb_per_s``, ``baselines`` with their
-    ``ratio`` (baseline's time over the op's), ``copies`` of the inputs and ``cold`` (whether the copies are
-    at least twice the cache).
-    """
-    assert options.ceilings is not None
+    if problems:
+        return {"problems": problems}
     sets = _rotation(case, protocol)
     moved = sum(case.bytes_of(one) for one in sets) / len(sets)
-    floor, bound = options.ceilings.floor(moved, case.floor_flops)
-    backend = options.backend
     timing = time_calls(_calls(sets, lambda inputs: case.run(inputs, backend)), protocol)
-    eager = time_calls(_calls(sets, lambda inputs: case.run(inputs, backend)), protocol, graph=False)
-    used = min(len(sets), timing.calls)
-    ways = {**({PLAIN: case.reference} if plain else {}), **case.baselines}
-    baselines = {name: _baseline(_calls(sets, way), protocol, timing) for name, way in ways.items()}
     return {
-        "timing": timing.to_dict(),
-        "eager": eager.to_dict(),
-        "floor_bytes": moved,
-        "floor_flops": case.floor_flops,
-        "floor_us": floor * 1e6,
-        "bound": bound,
-        "share": floor / timing.seconds,
-        "gb_per_s": moved / timing.seconds / 1e9,
-        "baselines": baselines,
-        "copies": used,
-        "cold": moved * used >= 2 * protocol.cache_bytes(),
+        "problems": problems,
+        **timing,
+        "bytes": moved,
+        "flops": case.floor_flops,
+        "baselines": {name: _baseline(_calls(sets, way), protocol) for name, way in case.baselines.items()},
+        "cold": moved * min(len(sets), timing["calls"]) >= 2 * protocol.cache_bytes(),
     }
 
 
-def _baseline(calls: list[Callable[[], Any]], protocol: Protocol, ours: Timing) -> dict[str, Any]:
+def _baseline(calls: list[Callable[[], Any]], protocol: Protocol) -> dict[str, Any]:
     """Time a baseline, or return why it failed: it may need more memory than the op."""
     try:
-        timing = time_calls(calls, protocol)
+        return {"us": time_calls(calls, protocol)["us"]}
     except (RuntimeError, ValueError) as error:
         return {"problem": str(error).splitlines()[0]}
-    return {**timing.to_dict(), "ratio": timing.seconds / ours.seconds}
 
 
 def _calls(sets: Sequence[Inputs], way: Callable[[Inputs], Any]) -> list[Callable[[], Any]]:
@@ -249,7 +149,6 @@ def _rotation(case: OpCase, protocol: Protocol) -> list[Inputs]:
     """Create enough sets of inputs to exceed the cache."""
     device, dtype = protocol.device, case.dtypes[0]
     first = case.inputs(device, dtype, _SEED)
-
     held = float(sum(one.nbytes for one in _tensors(first)))
     count = protocol.copies(case.bytes_of(first), held)
     return [first, *(case.inputs(device, dtype, _SEED + 2 + number) for number in range(1, count))]

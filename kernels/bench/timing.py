@@ -8,37 +8,11 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-
-
-def measure_ceilings(protocol: Protocol) -> DeviceCeilings:
-    """Measure a large copy, a large bf16 product and the smallest kernel, on random data."""
-    copied, edge = (1 << 31, 8192) if protocol.cuda else (1 << 22, 192)
-    device = protocol.device
-    random = torch.Generator(device=device).manual_seed(0)
-    source = torch.randint(256, (copied,), generator=random, device=device, dtype=torch.uint8)
-    target, one = torch.empty_like(source), torch.ones(1, device=device)
-    a, b = (torch.randn((edge, edge), generator=random, device=device).to(torch.bfloat16) for _ in range(2))
-    out = torch.empty_like(a)
-
-    def seconds(call: Call) -> float:
-        return time_calls([call], protocol).seconds
-
-    found = DeviceCeilings(
-        copy=2 * copied / seconds(lambda: target.copy_(source)),
-        matmul=2 * edge**3 / seconds(lambda: torch.mm(a, b, out=out)),
-        node=seconds(lambda: one.neg_()),
-        sizes={"copied_bytes": copied, "matmul_edge": edge},
-    )
-    if protocol.cuda:
-        del source, target, a, b, out
-        torch.cuda.empty_cache()  # free memory for other processes
-    return found
-
 
 Call = Callable[[], Any]
 
@@ -62,7 +36,7 @@ class Protocol:
     """
 
     device: torch.device
-    seconds: float = 0.1
+    seconds: float = 0.03
     least: int = 10
     most: int = 100
     most_copies: int = 64
@@ -88,37 +62,6 @@ class Protocol:
         wanted = int(2 * self.cache_bytes() // max(touched, 1.0)) + 1
         room = 0.25 * torch.cuda.mem_get_info(self.device)[0] if self.cuda else 64e6
         return max(1, min(wanted, self.most_copies, int(room // max(held, 1.0)) + 1))
-
-    def synchronize(self) -> None:
-        """Wait for the device."""
-        if self.cuda:
-            torch.cuda.synchronize(self.device)
-
-
-@dataclass(frozen=True)
-class Timing:
-    """Time of one call.
-
-    Attributes:
-        seconds: median over all repeats.
-        low, high: 10th and 90th percentile.
-        repeats: number of measurements, each over ``calls`` calls.
-        method: ``graph`` replays, ``events``, or a host ``clock``.
-        problem: why no graph could be captured.
-    """
-
-    seconds: float
-    low: float
-    high: float
-    repeats: int
-    calls: int
-    method: str
-    problem: str | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON values, with times in microseconds."""
-        found = {name: getattr(self, name) for name in ("repeats", "calls", "method", "problem")}
-        return {"us": self.seconds * 1e6, "low_us": self.low * 1e6, "high_us": self.high * 1e6, **found}
 
 
 class Replay:
@@ -168,31 +111,38 @@ def _tensors(result: Any) -> list[Tensor]:
     return [one for part in result for one in _tensors(part)] if isinstance(result, (tuple, list)) else []
 
 
-def time_calls(calls: Sequence[Call], protocol: Protocol, *, graph: bool = True) -> Timing:
+def time_calls(calls: Sequence[Call], protocol: Protocol) -> dict[str, Any]:
     """Time one call by alternating between calls that differ only in their inputs.
 
-    Args:
-        calls: one call per set of inputs.
-        graph: whether to replay a graph of all calls; if capture fails, events are used and the reason is
-            recorded.
+    A graph of all calls is replayed; if they cannot be captured, plain calls are timed.
+
+    Returns:
+        Plain JSON of one call: median ``us`` with 10th and 90th percentile ``low_us`` and ``high_us``, number of
+        ``calls`` in each measurement, and its ``method``: ``graph``, ``events``, or a host ``clock``.
     """
+    device = protocol.device
+    measure = _events if protocol.cuda else _clock
     for call in calls[:_WARM]:
         call()
-    protocol.synchronize()
-    calls, problem = calls[: _fitting(calls[0], protocol)], None
-    if not protocol.cuda:
-        return summary(_repeat(_all(calls), _clock, protocol), len(calls), "clock", None)
-    started = _events(_all(calls), protocol.device)
-    if graph:
-        turns = _turns(_queued(_all(calls), protocol.device, 1.5 * started))
+    if protocol.cuda:
+        torch.cuda.synchronize(device)
+    # Slow calls must not use up the time.
+    calls = calls[: max(1, int(protocol.seconds / 4 / max(measure(calls[0], device), 1e-9)))]
+    action, turns, method = _all(calls), 1, "clock"
+    if protocol.cuda:
+        started, method = _events(action, device), "graph"
+        turns = _turns(_queued(action, device, 1.5 * started))
         try:
-            replay = Replay(_all(calls, turns), protocol.device)
-        except RuntimeError as error:  # torch's error if capture forbids a call
-            problem = str(error).splitlines()[0]
-        else:
-            return summary(_repeat(replay.replay, _queued, protocol), turns * len(calls), "graph", None)
-    turns = _turns(started)
-    return summary(_repeat(_all(calls, turns), _events, protocol), turns * len(calls), "events", problem)
+            action, measure = Replay(_all(calls, turns), device).replay, _queued
+        except RuntimeError:  # torch's error if capture forbids a call
+            turns, method = _turns(started), "events"
+            action = _all(calls, turns)
+    wanted = int(protocol.seconds / max(measure(action, device), 1e-9))
+    count = max(protocol.least, min(wanted, protocol.most))
+    each = sorted(measure(action, device) * 1e6 / (turns * len(calls)) for _ in range(count))
+    low, high = each[len(each) // 10], each[-1 - len(each) // 10]
+    found = {"us": statistics.median(each), "low_us": low, "high_us": high}
+    return {**found, "calls": turns * len(calls), "method": method}
 
 
 def _all(calls: Sequence[Call], turns: int = 1) -> Call:
@@ -202,12 +152,6 @@ def _all(calls: Sequence[Call], turns: int = 1) -> Call:
                 call()
 
     return run
-
-
-def _fitting(call: Call, protocol: Protocol) -> int:
-    """Return the number of calls per repeat, limited so that slow calls do not use up the time."""
-    measure = _events if protocol.cuda else _clock
-    return max(1, int(protocol.seconds / 4 / max(measure(call, protocol.device), 1e-9)))
 
 
 def _turns(seconds: float) -> int:
@@ -236,45 +180,20 @@ def _queued(action: Call, device: torch.device, busy: float = _START_SECONDS) ->
     return _events(action, device)
 
 
-def _repeat(action: Call, measure: Callable[[Call, torch.device], float], protocol: Protocol) -> list[float]:
-    wanted = int(protocol.seconds / max(measure(action, protocol.device), 1e-9))
-    count = max(protocol.least, min(wanted, protocol.most))
-    return [measure(action, protocol.device) for _ in range(count)]
+def ceilings(protocol: Protocol) -> dict[str, float]:
+    """Measure a large copy (bytes/s, read and written), a bf16 product (operations/s) and the smallest kernel (us)."""
+    copied, edge = (1 << 31, 8192) if protocol.cuda else (1 << 22, 192)
+    random = torch.Generator(device=protocol.device).manual_seed(0)
+    source = torch.randint(256, (copied,), generator=random, device=protocol.device, dtype=torch.uint8)
+    target, one = torch.empty_like(source), torch.ones(1, device=protocol.device)
+    a, b = (torch.randn((edge, edge), generator=random, device=protocol.device).bfloat16() for _ in range(2))
+    out = torch.empty_like(a)
 
+    def seconds(call: Call) -> float:
+        return float(time_calls([call], protocol)["us"]) / 1e6
 
-def summary(repeats: Sequence[float], calls: int, method: str, problem: str | None) -> Timing:
-    """Convert the seconds of repeats to the time of one call."""
-    each = sorted(seconds / calls for seconds in repeats)
-    low, high = each[len(each) // 10], each[-1 - len(each) // 10]
-    return Timing(statistics.median(each), low, high, len(each), calls, method, problem)
-
-
-@dataclass(frozen=True)
-class DeviceCeilings:
-    """Measured limits of the device.
-
-    Attributes:
-        copy: bytes/s of a device-to-device copy, reads plus writes.
-        matmul: operations/s of a bf16 matrix product.
-        node: seconds of the smallest possible kernel in a graph.
-        sizes: sizes used for the measurements.
-    """
-
-    copy: float
-    matmul: float
-    node: float
-    sizes: dict[str, int] = field(default_factory=dict)
-
-    def floor(self, moved: float, operations: float) -> tuple[float, str]:
-        """Return the minimum possible seconds and the limiting factor: ``bytes`` or ``operations``."""
-        by_bytes, by_operations = moved / self.copy, operations / self.matmul
-        return (by_bytes, "bytes") if by_bytes >= by_operations else (by_operations, "operations")
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON values in the tables' units."""
-        return {
-            "copy_gb_per_s": self.copy / 1e9,
-            "bf16_matmul_tflop_per_s": self.matmul / 1e12,
-            "graph_node_us": self.node * 1e6,
-            **self.sizes,
-        }
+    return {
+        "copy": 2 * copied / seconds(lambda: target.copy_(source)),
+        "product": 2 * edge**3 / seconds(lambda: torch.mm(a, b, out=out)),
+        "node_us": seconds(lambda: one.neg_()) * 1e6,
+    }

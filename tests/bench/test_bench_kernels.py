@@ -1,4 +1,4 @@
-"""The timing protocol of the kernels' benchmark, and the checks before anything is timed."""
+"""The timing protocol of the kernels' benchmark, the checks before anything is timed, and the tables."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from typing import Any
 
 import pytest
 import torch
-from bench import timing as bench_kernels_timing
+from bench import timing
+from bench.cases import OP_BENCHES
 from bench.cases.types import OpCase, close, normal
-from bench.ops import check_case, measure_case
-from bench.parts import KernelOptions
+from bench.figures import CEILINGS, figures
+from bench.ops import measure_case, problem_of
 from bench.table import markdown
-from bench.timing import DeviceCeilings, Protocol, time_calls
+from bench.timing import Protocol, time_calls
 
 CPU = torch.device("cpu")
 QUICK = Protocol(CPU, seconds=1.0, least=1, most=2, most_copies=3)
-CEILINGS = DeviceCeilings(copy=1e9, matmul=1e10, node=1e-6)
+LIMITS = {"copy": 1e9, "product": 1e10, "node_us": 1.0}
 
 
 def doubling(**changes: Any) -> OpCase:
@@ -28,7 +29,6 @@ def doubling(**changes: Any) -> OpCase:
     case = OpCase(
         name="doubling",
         op="double",
-        sizes={"n": 32},
         make=make,
         run=lambda inputs, backend: inputs["x"] * 2,
         reference=lambda inputs: inputs["x"] + inputs["x"],
@@ -38,56 +38,71 @@ def doubling(**changes: Any) -> OpCase:
     return replace(case, **changes)
 
 
-def measured(case: OpCase, *, plain: bool = True) -> dict[str, Any]:
-    options = KernelOptions("cpu", backend="reference", measure=1.0, ceilings=CEILINGS)
-    return measure_case(case, options, plain=plain)
+def measured(case: OpCase) -> dict[str, Any]:
+    return measure_case(case, QUICK, "reference")
 
 
 def shown(row: dict[str, Any]) -> str:
-    return markdown({"ceilings": CEILINGS.to_dict(), "parts": {"ops": {"a": row}}, "open": {}})
+    return markdown({"ops": {"doubling": row}}, LIMITS)
 
 
 class TestTiming:
     def test_calls_take_turns_and_all_are_counted(self) -> None:
         order: list[int] = []
-        timing = time_calls([lambda n=n: order.append(n) for n in range(3)], QUICK)  # type: ignore[misc]
+        found = time_calls([lambda n=n: order.append(n) for n in range(3)], QUICK)  # type: ignore[misc]
         assert order[:3] == [0, 1, 0]  # two to warm up, one to know how long it takes
         order = order[3:]
         assert order == [0, 1, 2] * (len(order) // 3)
-        assert (timing.calls, timing.method) == (3, "clock")
-        assert timing.low <= timing.seconds <= timing.high
-        assert timing.repeats in (QUICK.least, QUICK.most)
+        assert (found["calls"], found["method"]) == (3, "clock")
+        assert found["low_us"] <= found["us"] <= found["high_us"]
 
     @pytest.mark.parametrize(("replay_us", "turns"), [(50.0, 5), (900.0, 1), (1e-3, 64)])
     def test_a_graph_holds_as_many_turns_as_its_own_time_asks_for(
         self, monkeypatch: pytest.MonkeyPatch, replay_us: float, turns: int
     ) -> None:
         """Not the time of calls made one by one, most of which is spent in starting them."""
-        made: list[int] = []
+        self.gpu(monkeypatch, replay_us)
+        found = time_calls([lambda: self.made.append(1)] * 2, self.PROTOCOL)
+        assert (found["method"], found["calls"]) == ("graph", 2 * turns)
+        assert found["us"] == pytest.approx(replay_us / 2)
+
+    def test_calls_that_cannot_be_captured_are_timed_one_by_one(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.gpu(monkeypatch, 50.0)
+
+        def refuse(call: Any, device: torch.device) -> None:
+            raise RuntimeError("not in a capture")
+
+        monkeypatch.setattr(timing, "Replay", refuse)
+        found = time_calls([lambda: self.made.append(1)] * 2, self.PROTOCOL)
+        assert (found["method"], found["calls"], found["us"]) == ("events", 2, pytest.approx(500.0))
+
+    PROTOCOL = Protocol(torch.device("cuda"), least=1, most=1)
+    made: list[int]
+
+    def gpu(self, monkeypatch: pytest.MonkeyPatch, replay_us: float) -> None:
+        """Pretend that a replay of two calls takes ``replay_us``, and that plain calls take a millisecond."""
+        self.made = []
 
         class Recorded:
             def __init__(self, call: Any, device: torch.device) -> None:
                 self.replay = call
 
         def queued(action: Any, device: torch.device, busy: float = 0.0) -> float:
-            made.clear()
+            self.made.clear()
             action()
-            return len(made) / 2 * replay_us * 1e-6
+            return len(self.made) / 2 * replay_us * 1e-6
 
-        monkeypatch.setattr(bench_kernels_timing, "Replay", Recorded)
-        monkeypatch.setattr(bench_kernels_timing, "_queued", queued)
-        monkeypatch.setattr(bench_kernels_timing, "_events", lambda action, device: 1e-3)
-        monkeypatch.setattr(Protocol, "synchronize", lambda self: None)
-        protocol = Protocol(torch.device("cuda"), least=1, most=1)
-        timing = time_calls([lambda n=n: made.append(n) for n in range(2)], protocol)  # type: ignore[misc]
-        assert (timing.method, timing.calls) == ("graph", 2 * turns)
-        assert timing.seconds == pytest.approx(replay_us * 1e-6 / 2)
+        monkeypatch.setattr(timing, "Replay", Recorded)
+        monkeypatch.setattr(timing, "_queued", queued)
+        monkeypatch.setattr(timing, "_events", lambda action, device: 1e-3)
+        monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
 
 
 class TestCheck:
     def problem(self, case: OpCase) -> str | None:
-        found = check_case(case, CPU, torch.bfloat16, "reference", 1)
-        return found["problem"] or found["graph"]
+        return problem_of(case, CPU, torch.bfloat16, "reference")
 
     def test_a_right_op_passes(self) -> None:
         assert self.problem(doubling()) is None
@@ -141,21 +156,18 @@ class TestCheck:
 
 
 class TestMeasuring:
-    def test_a_row_holds_times_floor_and_baselines(self) -> None:
+    def test_a_row_is_shown_beside_its_floor_and_baselines(self) -> None:
         row = measured(doubling())
-        assert row["problems"] == {}
-        assert row["floor_us"] == pytest.approx(0.128)
-        assert row["share"] == pytest.approx(row["floor_us"] / row["timing"]["us"])
-        assert set(row["baselines"]) == {"reference", "add"}
-        ratio = row["baselines"]["add"]["us"] / row["timing"]["us"]
-        assert row["baselines"]["add"]["ratio"] == pytest.approx(ratio)
-        assert (row["copies"], row["cold"]) == (2, False)
+        assert (row["problems"], row["bytes"], row["cold"]) == ({}, 128.0, False)
+        row |= {"us": 0.5, "low_us": 0.4, "high_us": 0.75, "baselines": {"add": {"us": 1.0}}}
+        cells = [cell.strip() for cell in shown(row).splitlines()[-1].split("|")[1:-1]]
+        assert cells == ["doubling", "0.50", "0.40-0.75", "0.13", "26% (in cache)", "0", "add 2.00"]
 
     def test_a_wrong_op_is_not_timed(self) -> None:
         wrong = doubling(run=lambda inputs, backend: inputs["x"], dtypes=(torch.bfloat16, torch.float16))
         row = measured(wrong)
         assert set(row["problems"]) == {"bfloat16", "float16"}
-        assert "timing" not in row
+        assert "us" not in row
         assert "wrong: bfloat16" in shown(row)
 
     def test_a_baseline_that_fails_says_why(self) -> None:
@@ -165,3 +177,39 @@ class TestMeasuring:
         row = measured(doubling(baselines={"bad": failing}))
         assert row["baselines"]["bad"] == {"problem": "out of memory"}
         assert "bad -" in shown(row)
+
+    def test_a_head_is_compared_with_the_static_one_of_its_sizes(self) -> None:
+        row = {"low_us": 1.0, "high_us": 1.0, "method": "graph", "bytes": 1.0, "flops": 1.0, "cold": True}
+        sizes = {"V=9 N=1": 4.0, "V=9 N=10": 8.0}
+        rows = {f"head static 5 {each}": row | {"us": us} for each, us in sizes.items()}
+        rows |= {f"head static 5, torch's top-k {each}": row | {"us": 100.0} for each in sizes}
+        rows |= {f"head full {each}": row | {"us": 16.0} for each in sizes}
+        last = {
+            line.split("|")[1].strip(): line.split("|")[-2].strip()
+            for line in markdown({"heads": rows}, None).splitlines()
+            if "head full" in line
+        }
+        assert last == {"head full V=9 N=1": "4.00", "head full V=9 N=10": "2.00"}
+
+
+class TestFigures:
+    def test_real_sizes_are_all_there_with_the_goals_first(self) -> None:
+        found = figures("cuda", small=False)
+        names = [one.name for one in found]
+        assert len(names) == len(set(names))
+        assert names[0] == CEILINGS
+        for rows in (1, 10, 60):
+            for vocab in (128_256, 151_936):
+                assert f"head static 32,768 V={vocab} N={rows}" in names
+                assert f"indexed_logits N={rows} V={vocab} k=2048 own" in names
+        goals = [one.goal for one in found]
+        assert goals == sorted(goals, reverse=True)
+        assert {one.part for one in found if one.goal} == {CEILINGS, "cycle", "heads", "ops"}
+        assert {name.split()[0] for name in names} >= {*OP_BENCHES, "head", "cycle"}
+
+    def test_a_pattern_chooses(self) -> None:
+        chosen = {one.name for one in figures("cuda", False, r"^silu_mul.*i=14336|^cycle llama3-8b, plain")}
+        assert chosen == {CEILINGS, "cycle llama3-8b, plain"} | {
+            f"silu_mul R={rows} i=14336" for rows in (1, 10, 60)
+        }
+        assert figures("cuda", False, "of nobody") == []

@@ -9,7 +9,7 @@ import pytest
 import torch
 from bench.cases import heads
 from bench.cases.types import SMALL, OpCase
-from bench.ops import check_case
+from bench.ops import problem_of
 
 CPU = torch.device("cpu")
 ALIKE = {case.name: case for case in heads.cases(SMALL)}
@@ -17,12 +17,11 @@ ONE_ROW = {case.name: case for case in heads.cases(replace(SMALL, rows=1))}
 
 
 def named(word: str, cases: dict[str, OpCase] = ALIKE) -> OpCase:
-    return next(case for name, case in cases.items() if name.startswith(word))
+    return next(case for name, case in cases.items() if name.startswith(f"head {word}"))
 
 
 def judged(case: OpCase) -> str | None:
-    found = check_case(case, CPU, torch.bfloat16, "reference", 3)
-    return found["problem"] or found["graph"]
+    return problem_of(case, CPU, torch.bfloat16, "reference", 3)
 
 
 @pytest.mark.parametrize("name", ALIKE)

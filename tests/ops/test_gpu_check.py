@@ -8,13 +8,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from bench.cases import OP_BENCHES
-from bench.run import SMALL, sources_hash
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "kernels" / "gpu_check.py"
@@ -33,7 +31,7 @@ except SystemExit as done:
 module = runpy.run_path({str(SCRIPT)!r})
 os.chdir({str(ROOT)!r})
 import pytest
-files = module["gpu_tests"].gpu_files([])
+files = module["gpu_tests"].gpu_files()
 collected = pytest.main(["--collect-only", "-q", "-m", "gpu", "-p", "no:cacheprovider", *files])
 sys.exit(code or collected)
 """
@@ -75,71 +73,90 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], st
     return json.loads((folder / "gpu-check.json").read_text()), (folder / "gpu-check.md").read_text()
 
 
-def result_of(report: tuple[dict[str, Any], str]) -> dict[str, Any]:
-    return dict(report[0]["parts"]["bench"]["result"])
-
-
 @pytest.mark.long
 class TestWholeRun:
     def test_everything_was_measured(self, report: tuple[dict[str, Any], str]) -> None:
-        result = result_of(report)
-        assert result["failed"] == {}
-        assert {row["op"] for row in result["parts"]["ops"].values()} >= set(OP_BENCHES)
-        assert all(row["timing"]["us"] > 0 for row in result["parts"]["ops"].values())
-        assert {row["op"] for row in result["parts"]["heads"].values()} >= {"head static", "head ranker"}
-        assert len(result["parts"]["cycle"]) == 6
-        assert result["ceilings"]["copy_gb_per_s"] > 0
+        found = report[0]["parts"]["bench"]
+        assert (found["state"], found["failed"], found["open"]) == ("passed", {}, [])
+        rows = found["rows"]
+        assert all(row["us"] > 0 for part in rows.values() for row in part.values())
+        assert {name.split()[0] for name in rows["ops"]} >= {*OP_BENCHES}
+        assert {name.split()[1] for name in rows["heads"]} >= {"static", "ranker"}
+        assert len(rows["cycle"]) == 5
+        assert found["ceilings"]["copy"] > 0
 
-    def test_it_says_where_it_ran(self, report: tuple[dict[str, Any], str]) -> None:
+    def test_it_says_where_it_ran(self, check: Any, report: tuple[dict[str, Any], str]) -> None:
         facts = report[0]["facts"]
-        assert (report[0]["schema"], report[0]["schema_version"]) == ("vocabforge.gpu-check", 1)
-        assert report[0]["cpu"]
+        assert (report[0]["schema"], report[0]["schema_version"]) == ("vocabforge.gpu-check", 2)
         assert facts["device"] == "cpu"
         assert {"date", "revision", "system", "processor", "python", "torch", "torch_cuda", "nvcc"} <= set(
             facts
         )
-        assert facts["sources"] == sources_hash(ROOT)
+        assert facts["sources"] == check.sources_hash(ROOT)
 
     def test_the_tables_are_there(self, report: tuple[dict[str, Any], str]) -> None:
         text = report[1]
-        for title in ("Ceilings", "Draft heads", "Cycle", "Ops"):
+        for title in ("Ceilings", "Heads", "Cycle", "Ops"):
             assert f"\n## {title}" in text
         assert "**no GPU was used" in text
-        assert "- tests: left out" in text
+        assert "- bench: passed" in text
+        assert "- tests" not in text
 
 
 class TestParts:
-    def made(self, check: Any, folder: Path, *arguments: str) -> Any:
-        made = check.Check(check.parse(["--device", "cpu", "--small", "--output", str(folder), *arguments]))
-        made.report = {"facts": {}}
-        return made
+    def run(self, check: Any, folder: Path, *arguments: str) -> tuple[int, dict[str, Any], str]:
+        code = check.main(["--device", "cpu", "--small", "--output", str(folder), *arguments])
+        return (
+            code,
+            json.loads((folder / "gpu-check.json").read_text())["parts"],
+            (folder / "gpu-check.md").read_text(),
+        )
 
-    def test_a_part_that_fails_does_not_stop_the_next(self, check: Any, tmp_path: Path) -> None:
-        made = self.made(check, tmp_path)
-
-        def fail(seconds: float) -> Mapping[str, Any]:
+    def test_a_part_that_fails_does_not_stop_the_next(
+        self, check: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(*_: object) -> Mapping[str, Any]:
             raise ValueError("no compiler")
 
-        made.part("build", fail)
-        made.part("tests", lambda seconds: {"state": "passed", "passed": 3})
-        assert made.failed == ["build"]
-        assert made.report["parts"]["build"]["problem"] == "ValueError: no compiler"
-        text = (tmp_path / "gpu-check.md").read_text()
+        monkeypatch.setattr(check, "build", fail)
+        monkeypatch.setattr(check, "run_tests", lambda *_: {"state": "passed", "passed": 3})
+        code, parts, text = self.run(check, tmp_path, "--parts", "build", "tests")
+        assert code == 1
+        assert parts["build"]["problem"] == "ValueError: no compiler"
         assert "- build: failed" in text
         assert "no compiler" in text
         assert "- tests: passed (3 passed)" in text
-        assert "No benchmark ran." in text
 
-    def test_a_wrong_figure_fails_the_run(
+    def test_wrong_figures_fail_the_run_and_open_ones_do_not(
         self, check: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def measure(options: Any, parts: Any, run: Any) -> dict[str, Any]:
-            return {"failed": {"ops": {"a": "NaN", "b": "died"}}}
+        wrong: dict[str, Any] = {"silu_mul R=5 i=96": {"row": {"problems": {"bfloat16": "NaN"}}}}
+        for found, code in ((wrong, 1), ({}, 0)):
+            entries = {name: {"outcome": "passed", **one} for name, one in found.items()}
+            answer = (entries, check.NO_TIME)
+            monkeypatch.setattr(check.gpu_process, "supervise", lambda *_, answer=answer, **more: answer)
+            ended, parts, text = self.run(check, tmp_path, "--parts", "bench", "--only", "^silu_mul")
+            assert ended == code
+            assert ("wrong: bfloat16: NaN" in text) is bool(code)
+            assert "- silu_mul R=12 i=96" in text
+            assert parts["bench"]["failed"].keys() == found.keys()
 
-        monkeypatch.setattr("bench.run.measure", measure)
-        asked = check.parse(["--device", "cpu", "--small"])
-        found = check.bench(10.0, asked, tmp_path)
-        assert (found["state"], found["problem"]) == ("failed", "2 figures wrong or not measured")
+    def test_a_figure_that_nobody_has_is_a_mistake(
+        self, check: Any, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        for pattern, told in (("of nobody", "no figure has such a name"), ("(", "missing )")):
+            with pytest.raises(SystemExit):
+                check.parse(["--device", "cpu", "--small", "--only", pattern])
+            assert told in capsys.readouterr().err
+
+    def test_real_means_a_gpu_real_sizes_and_compiled_kernels(
+        self, check: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert "no GPU" in check.not_real("cpu", True)
+        assert "small" in check.not_real("cuda", True)
+        for library, real in (({"variant": "native"}, True), ({"variant": "cpu"}, False), (None, False)):
+            monkeypatch.setattr(check, "library_facts", lambda library=library: library)
+            assert (check.not_real("cuda", False) is None) is real
 
 
 TESTS = """
@@ -173,36 +190,32 @@ def test_behind():
 
 
 class TestTests:
-    def run(self, check: Any, folder: Path, files: Mapping[str, str], **limits: float) -> dict[str, Any]:
-        (folder / "pytest.ini").write_text("[pytest]\nmarkers = gpu\n")
-        for name, text in files.items():
-            (folder / name).write_text(text)
-        runner = check.gpu_tests
-        given = runner.TestLimits(**{"test": 2.0, "file": 60.0, "all": 100.0, **limits})
-        found = runner.run_files([str(folder / name) for name in files], given, folder / "out")
-        return dict(check.judged(found, "cuda"))
-
     @pytest.mark.long
     def test_a_hang_an_abort_and_a_lost_device_cost_one_test_each(
         self, check: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
     ) -> None:
+        (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = gpu\n")
         needs = "import pydantic_of_nobody\n" + TESTS
         files = {"test_needs.py": needs, "test_faults.py": FAULTS, "test_some.py": TESTS}
-        found = self.run(check, tmp_path, files)
-        failures = {name.rpartition("::")[2]: one for name, one in found["failures"].items()}
+        for name, text in files.items():
+            (tmp_path / name).write_text(text)
+        named, runner = [str(tmp_path / name) for name in files], check.gpu_tests
+        tests = runner.run_files(named, 100.0, tmp_path / "out", test=2.0, file=60.0)
+        found = runner.judged(tests, "cuda")
+        failures = {name.rpartition("::")[2]: problem for name, problem in found["failures"].items()}
         assert set(failures) == {
             *("test_that_hangs", "test_that_aborts", "test_that_loses_the_device", "test_wrong")
         }
         assert (found["state"], found["passed"], found["skipped"]) == ("failed", 3, 1)
         assert found["left"] == {"test_needs.py": "No module named 'pydantic_of_nobody'"}
-        assert "assert False" in failures["test_wrong"]["problem"]
-        assert "hung for 2 s" in failures["test_that_hangs"]["problem"]
-        assert "line 9 in test_that_hangs" in failures["test_that_hangs"]["problem"]
-        assert "the process ended with -6" in failures["test_that_aborts"]["problem"]
-        assert "illegal memory access" in failures["test_that_loses_the_device"]["problem"]
+        assert "assert False" in failures["test_wrong"]
+        assert "Timeout (0:00:02)" in failures["test_that_hangs"]
+        assert "line 9 in test_that_hangs" in failures["test_that_hangs"]
+        assert "the process ended with -6" in failures["test_that_aborts"]
+        assert "illegal memory access" in failures["test_that_loses_the_device"]
         lines = capfd.readouterr().err
-        assert "passed  test_faults.py::test_behind" in lines
-        assert "failed  test_faults.py::test_that_hangs" in lines
+        assert "test_faults.py: 2 of 5 passed" in lines
+        assert "test_faults.py::test_that_aborts: the process ended with -6" in lines
 
     @pytest.mark.parametrize(
         ("outcomes", "device", "state"),
@@ -218,27 +231,11 @@ class TestTests:
         self, check: Any, outcomes: tuple[str, ...], device: str, state: str
     ) -> None:
         tests = {f"t::{n}": {"outcome": one, "problem": "why"} for n, one in enumerate(outcomes)}
-        assert check.judged(check.gpu_tests.Outcomes(tests), device)["state"] == state
+        assert check.gpu_tests.judged(tests, device)["state"] == state
 
     def test_files_with_gpu_tests_are_found_ops_first(self, check: Any) -> None:
-        found = check.gpu_tests.gpu_files([])
+        found = check.gpu_tests.gpu_files()
         assert "tests/train/test_vocab_loss.py" in found
         assert "tests/core/test_core_small.py" not in found
         assert found[0].startswith("tests/ops/")
         assert found[-1].startswith("tests/decode/")
-
-
-@pytest.mark.long
-def test_a_figure_that_hangs_costs_itself_alone(check: Any, tmp_path: Path) -> None:
-    script = tmp_path / "hangs.py"
-    script.write_text(
-        f"import sys, time\nsys.path.insert(0, {str(SCRIPT.parent)!r})\nfrom pathlib import Path\n"
-        "from bench.parts import FigureJournal\n"
-        "own = FigureJournal(path=Path(sys.argv[2]), hangs=1.0)\n"
-        "own.measure('first', lambda: {'us': 1})\nown.measure('hangs', lambda: time.sleep(600))\n"
-        "own.measure('last', lambda: {'us': 2})\n"
-    )
-
-    found = check.gpu_process.run_isolated("ops", replace(SMALL, budget=60.0), tmp_path / "parts", script)
-    assert set(found.rows) == {"first", "last"}
-    assert "hangs.py" in found.open["hangs"]

@@ -37,7 +37,6 @@ class BenchHead:
     Attributes:
         kind: key of ``models.heads.HEADS``.
         label: label in the table.
-        dynamic: whether the vocabulary changes from step to step.
         rank, shortlist: settings of a scorer.
         alike: whether the rows of a step are siblings.
         ops: whether to use our ops instead of plain torch.
@@ -45,7 +44,6 @@ class BenchHead:
 
     kind: str
     label: str
-    dynamic: bool = False
     rank: int = 0
     shortlist: int = 0
     alike: bool = True
@@ -131,34 +129,25 @@ def settings(shape: ModelShape) -> list[BenchHead]:
             for alike in (True, False) if several else (True,):
                 label = f"ranker d/{shape.hidden // rank}, k = {shortlist:,}"
                 label += (", rows alike" if alike else ", rows unlike") if several else ""
-                found.append(BenchHead("ranker", label, True, rank, shortlist, alike))
+                found.append(BenchHead("ranker", label, rank, shortlist, alike))
     return [
         *found,
-        BenchHead("router", f"router, about {shape.router_tokens:,}", True),
-        BenchHead("context", f"context {shape.context_tokens:,}", True),
+        BenchHead("router", f"router, about {shape.router_tokens:,}"),
+        BenchHead("context", f"context {shape.context_tokens:,}"),
     ]
 
 
 def cases(shape: ModelShape) -> list[OpCase]:
-    """Return one case per head; ``sizes`` contains its settings."""
+    """Return one case per head."""
     return [case_of(shape, setting) for setting in settings(shape)]
 
 
 def case_of(shape: ModelShape, setting: BenchHead) -> OpCase:
     """Return the case of a head."""
     moved, work = head_cost(shape, setting)
-    name = f"{setting.label} V={shape.vocab} N={shape.rows}"
     return OpCase(
-        name=name,
+        name=f"head {setting.label} V={shape.vocab} N={shape.rows}",
         op=f"head {setting.kind}",
-        sizes={
-            "V": shape.vocab,
-            "N": shape.rows,
-            "d": shape.hidden,
-            "r": setting.rank,
-            "k": setting.shortlist,
-            **{name: int(getattr(setting, name)) for name in ("dynamic", "alike", "ops")},
-        },
         make=partial(_make, shape, setting),
         run=lambda inputs, backend: inputs["head"].topk(inputs["hidden"], shape.topk, inputs["state"]),
         reference=partial(_reference, shape.topk),

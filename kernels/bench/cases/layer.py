@@ -31,7 +31,6 @@ def norm_cases(shape: ModelShape) -> list[OpCase]:
         join_norms_reference,
         {"eps": shape.eps},
         name=f"R={rows} d={width}",
-        sizes={"R": rows, "d": width},
         make=two_inputs,
         floor_bytes=2.0 * width * (4 * rows + 2) + 8.0 * rows,
     )
@@ -45,7 +44,6 @@ def _norm(shape: ModelShape, residual: bool) -> OpCase:
         add_rms_norm_reference,
         {"eps": shape.eps},
         name=f"R={rows} d={width}" + ("" if residual else " no residual"),
-        sizes={"R": rows, "d": width},
         make=lambda random, dtype: {
             "x": normal((rows, width), random, dtype),
             "residual": normal((rows, width), random, dtype) if residual else None,
@@ -64,7 +62,6 @@ def rope_cases(shape: ModelShape) -> list[OpCase]:
         rope_store_reference,
         {"heads": heads, "eps": shape.eps},
         name=f"T={rows} Hq={heads} Hkv={kv_heads} D={dim}",
-        sizes={"B": 1, "T": rows, "Hq": heads, "Hkv": kv_heads, "D": dim},
         make=lambda random, dtype: {
             "qkv": normal((1, rows, every * dim), random, dtype),
             **_rotation(shape, random, dtype),
@@ -103,7 +100,6 @@ def _silu(rows: int, inner: int) -> OpCase:
         silu_mul,
         silu_mul_reference,
         name=f"R={rows} i={inner}",
-        sizes={"R": rows, "i": inner},
         make=lambda random, dtype: {"gate_up": normal((rows, 2 * inner), random, dtype)},
         floor_bytes=2.0 * rows * 3 * inner,
     )

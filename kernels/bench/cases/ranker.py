@@ -26,15 +26,14 @@ def _select(shape: ModelShape, rank: int, k: int) -> OpCase:
         ranker_select,
         ranker_select_reference,
         {"k": k},
-        name=f"N={rows} r={rank} k={k}",
-        sizes={"N": rows, "V": vocab, "r": rank, "k": k},
+        name=f"N={rows} V={vocab} r={rank} k={k}",
         make=lambda random, dtype: {
             "projected": normal((rows, rank), random, dtype),
             "vocab": normal((vocab, rank), random, dtype, rank**-0.5),
         },
         floor_bytes=2.0 * vocab * rank + 2.0 * rows * rank + 4.0 * rows * k,
         floor_flops=2.0 * rows * vocab * rank,
-        baselines={"16-bit matmul and topk": matmul_and_topk},
+        baselines={"matmul and topk": matmul_and_topk},
         check=lambda inputs, got, expected: _difference(inputs, k, got[0]),
     )
 

@@ -35,7 +35,6 @@ def _choice(rows: int, vocab: int) -> OpCase:
         target_choice,
         target_choice_reference,
         name=f"R={rows} V={vocab}",
-        sizes={"R": rows, "V": vocab},
         make=lambda random, dtype: {"logits": normal((rows, vocab), random, dtype)},
         floor_bytes=lambda inputs: float(inputs["logits"].nbytes + 9 * rows),
         baselines={"argmax": lambda inputs: inputs["logits"].argmax(-1)},
@@ -50,8 +49,7 @@ def sample_cases(shape: ModelShape) -> list[OpCase]:
     distributions = case_of_op(
         target_weights_of,
         target_weights_reference,
-        name=f"R={rows}",
-        sizes={"R": rows, "V": vocab},
+        name=f"R={rows} V={vocab}",
         make=lambda random, dtype: _inputs(rows, vocab, "temperature", random, dtype),
         floor_bytes=lambda inputs: float(inputs["logits"].nbytes + 4 * rows * vocab + 32 * rows),
         baselines={"softmax": lambda inputs: inputs["logits"].float().softmax(-1)},
@@ -85,8 +83,7 @@ def _sample(rows: int, vocab: int, kind: str) -> OpCase:
     return case_of_op(
         target_sample,
         target_sample_reference,
-        name=f"R={rows} {kind}",
-        sizes={"R": rows, "V": vocab},
+        name=f"R={rows} V={vocab} {kind}",
         make=make,
         floor_bytes=lambda inputs: float(inputs["logits"].nbytes + 57 * rows),
         baselines={"softmax and multinomial": plain},

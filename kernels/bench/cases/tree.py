@@ -57,7 +57,6 @@ def _attention(shape: ModelShape, prefix: int) -> OpCase:
     return OpCase(
         name=f"tree_attention T={count} prefix={prefix} Hq={heads} Hkv={kv_heads} D={size}",
         op="tree_attention",
-        sizes={"B": 1, "T": count, "Hq": heads, "Hkv": kv_heads, "D": size, "prefix": prefix, "S": capacity},
         make=make,
         run=lambda inputs, backend: tree_attention(*(inputs[name] for name in names), backend=backend),
         reference=lambda inputs: tree_attention_reference(
@@ -88,7 +87,6 @@ def _expand(shape: ModelShape, width: int) -> OpCase:
         tree_expand_reference,
         {"keep": k, "first": k, "slot": k},
         name=f"W={width} k={k}",
-        sizes={"W": width, "k": k},
         make=make,
         floor_bytes=12.0 * width + 16.0 * width * k + 36.0 * k,
         tolerance=0.0,
@@ -118,7 +116,6 @@ def select_cases(shape: ModelShape) -> list[OpCase]:
         tree_select_reference,
         {"nodes": nodes, "levels": levels},
         name=f"n={size} N={nodes}",
-        sizes={"n": size, "N": nodes},
         make=make,
         # Only the tokens and parents of kept nodes are read.
         floor_bytes=4.0 * size + 40.0 * nodes + nodes**2 + 8.0 * nodes * -(-nodes // 64),
@@ -150,7 +147,6 @@ def verify_cases(shape: ModelShape) -> list[OpCase]:
         tree_verify_reference,
         {"levels": levels, "alive": None},
         name=f"N={nodes}",
-        sizes={"N": nodes, "levels": levels},
         make=lambda random, dtype: {
             "tokens": integers(2, (1, nodes), random),  # few values, for long paths
             "choices": integers(2, (1, nodes), random),
@@ -184,7 +180,6 @@ def verify_point_cases(shape: ModelShape) -> list[OpCase]:
         tree_verify_point_reference,
         {"levels": levels},
         name=f"N={nodes} V={vocab}",
-        sizes={"N": nodes, "V": vocab, "levels": levels},
         make=make,
         # Only the root's distribution must be read; which others are read depends on the draws.
         floor_bytes=4.0 * vocab + 16.0 * nodes + 8.0 * (2 * levels + 7),
@@ -219,7 +214,6 @@ def compact_cases(shape: ModelShape) -> list[OpCase]:
         compact_kv,
         compact_kv_reference,
         name=f"L={shape.layers} P={pairs}",
-        sizes={"L": shape.layers, "P": pairs},
         make=make,
         floor_bytes=floor,
         tolerance=0.0,

@@ -34,7 +34,7 @@ class ModelShape:
         nodes: nodes of the verified tree, root included.
         prefix: committed positions in the caches.
         qk_norm: whether query and key heads are normed (Qwen3).
-        small: whether these are test sizes for a CPU, not for timing.
+        small: whether these are test sizes for a CPU: attention at one prefix.
     """
 
     name: str
@@ -81,8 +81,6 @@ SMALL = ModelShape(
     static=256, shortlists=(16, 64), ranks=(8, 16), router_tokens=200, context_tokens=40, clusters=12, topk=4, depth=2,
     nodes=12, prefix=48, qk_norm=True, small=True,
 )  # fmt: skip
-SHAPES: dict[str, ModelShape] = {shape.name: shape for shape in (LLAMA3_8B, QWEN3_8B, SMALL)}
-ROWS = (1, 10, 60)  # measured values of N
 
 
 CaseCheck: TypeAlias = Callable[[Inputs, tuple[Tensor, ...], tuple[Tensor, ...]], "str | None"]
@@ -93,16 +91,15 @@ class OpCase:
     """An op at a size.
 
     Attributes:
-        name: readable op and sizes, unique within the op, such as ``indexed_logits N=10 k=2048 shared``.
-        op: key of ``OP_BENCHES``.
-        sizes: numbers in ``name``, for the JSON.
+        name: op and all sizes that decide its time, such as ``silu_mul R=10 i=14336``.
+        op: name of the op.
         make: (generator on the device, dtype) -> inputs by name. Random data, never zeros.
         run: (inputs, backend) -> the op's outputs, without waiting for the device; modified inputs are
             returned.
         reference: inputs -> expected result of ``run``, in plain PyTorch.
         floor_bytes: minimum bytes moved: inputs read once, outputs written once; may depend on the inputs.
         floor_flops: minimum operations; a multiply-add counts as 2.
-        baselines: name -> alternative implementation; timed, not checked.
+        baselines: name -> another way to the same result; timed, not checked.
         check: (inputs after the run, outputs, expected) -> problem or None; default: :func:`close` with
             ``tolerance``.
         tolerance: maximum ‖out − expected‖ / ‖expected‖ over finite floating-point entries; integers must be
@@ -114,7 +111,6 @@ class OpCase:
 
     name: str
     op: str
-    sizes: Mapping[str, int]
     make: Callable[[torch.Generator, torch.dtype], Inputs]
     run: Callable[[Inputs, str], Outputs]
     reference: Callable[[Inputs], Outputs]
@@ -147,15 +143,16 @@ def case_of_op(
     *,
     name: str,
     mutates: tuple[str, ...] = (),
+    baselines: Mapping[str, Callable[[Inputs], Any]] | None = None,
     **rest: Any,
 ) -> OpCase:
-    """Create the case of an op that takes its inputs by name; its reference is also the baseline ``torch``.
+    """Create the case of an op that takes its inputs by name; its reference is also the baseline ``reference``.
 
     Args:
         fixed: additional arguments of both.
-        name: case name without the op's name.
+        name: sizes, as in ``R=10 i=14336``.
         mutates: see :class:`OpCase`; these inputs are also outputs.
-        rest: other fields of :class:`OpCase`.
+        baselines, rest: other fields of :class:`OpCase`.
     """
     fixed = fixed or {}
 
@@ -171,8 +168,9 @@ def case_of_op(
     def plain(inputs: Inputs) -> Outputs:
         return with_written(reference(**inputs, **fixed), inputs)
 
-    own = {"op": op.__name__, "run": run, "reference": plain, "baselines": {"torch": plain}}
-    return OpCase(**{**own, **rest, "name": f"{op.__name__} {name}", "mutates": mutates})
+    ways = {"reference": plain, **(baselines or {})}
+    name = f"{op.__name__} {name}"
+    return OpCase(name, op.__name__, run=run, reference=plain, baselines=ways, mutates=mutates, **rest)
 
 
 def generator(device: torch.device, seed: int) -> torch.Generator:
