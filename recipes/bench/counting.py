@@ -23,7 +23,6 @@ from command import parser, present, speed_up, spread_text, take_turns
 
 from vocabforge.core.console import DataTable
 from vocabforge.core.errors import VocabForgeError
-from vocabforge.core.provenance import peak_memory
 from vocabforge.corpus.sources.sources import SourceOptions, iter_documents
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.vocab.counts.run import count_corpus
@@ -43,7 +42,7 @@ def bench_counting(
         Plain JSON: ``bytes``, ``tokens``, and for each of ``methods`` medians over the rounds: ``seconds``
         (reading, tokenizing, counting), ``start_s`` (loading the tokenizer, loading and checking the engine),
         ``mb_per_s`` (UTF-8 MB/s in ``seconds``), ``ratio`` (the baseline's seconds over the method's, with the
-        lowest and highest), ``memory_mb`` (peak resident memory minus that with the tokenizer loaded), ``engine``.
+        lowest and highest), ``engine``.
 
     Raises:
         VocabForgeError: a method failed, or two methods counted differently.
@@ -71,7 +70,7 @@ def bench_counting(
             "mb_per_s": size / statistics.median(seconds[method]) / 1e6,
             "ratio": speed_up(seconds[method], seconds[BASELINE]),
             "engine": some[0].get("engine", ""),
-            **{key: statistics.median(row[key] for row in some) for key in ("start_s", "memory_mb")},
+            "start_s": statistics.median(row["start_s"] for row in some),
         }
         for method, some in rows.items()
     }
@@ -81,7 +80,7 @@ def bench_counting(
 def _measure(job: Mapping[str, Any]) -> dict[str, Any]:
     start = time.perf_counter()
     tokenizer = load_tokenizer(Path(job["tokenizer"]))
-    start_s, memory = time.perf_counter() - start, peak_memory() or 0
+    start_s = time.perf_counter() - start
     start = time.perf_counter()
     counted = (_ours if job["method"] == "vocabforge" else _theirs)(tokenizer, job)
     seconds = counted.pop("seconds", time.perf_counter() - start)
@@ -89,7 +88,6 @@ def _measure(job: Mapping[str, Any]) -> dict[str, Any]:
     return counted | {
         "seconds": seconds,
         "start_s": start_s + counted.get("start_s", 0.0),
-        "memory_mb": ((peak_memory() or 0) - memory) / 1e6,
         "tokens": int(counts.sum()),
         "table": hashlib.sha256(counts.tobytes()).hexdigest(),
     }
@@ -133,15 +131,14 @@ def _ours(tokenizer: Any, job: Mapping[str, Any]) -> dict[str, Any]:
 def shown(result: dict[str, Any]) -> list[DataTable | str]:
     rows = []
     for method, row in result["methods"].items():
-        rates = [f"{row['mb_per_s']:,.1f}", spread_text(row["ratio"], 1), f"{row['seconds']:.2f}"]
         label = f"{method} ({row['engine']})" if row["engine"] else method
-        rows.append([label, *rates, f"{row['start_s']:.1f}", f"{row['memory_mb']:,.0f}"])
+        seconds = [f"{row['seconds']:.2f}", f"{row['start_s']:.1f}"]
+        rows.append([label, f"{row['mb_per_s']:,.1f}", spread_text(row["ratio"], 1), *seconds])
     title = f"{result['bytes'] / 1e6:,.1f} MB of text, {result['tokens']:,} tokens"
     return [
-        DataTable(title, ("method<", "MB/s", "ratio", "seconds", "start, s", "memory, MB"), rows),
+        DataTable(title, ("method<", "MB/s", "ratio", "seconds", "start, s"), rows),
         "ratio: to encode_batch, median of the rounds. seconds: reading, tokenizing, counting. start: loading the "
-        "tokenizer, choosing and checking the engine. memory: highest resident memory above the loaded "
-        "tokenizer's.",
+        "tokenizer, choosing and checking the engine.",
     ]
 
 

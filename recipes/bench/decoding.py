@@ -12,7 +12,8 @@ measures each load: so many requests side by side.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache, partial
 from itertools import cycle, islice
 from pathlib import Path
@@ -25,6 +26,7 @@ from pydantic import Field
 from vocabforge.core.config import Positive, apply_overrides, parse_config
 from vocabforge.core.console import DataTable, say
 from vocabforge.core.errors import UsageError
+from vocabforge.core.provenance import package_versions
 from vocabforge.corpus.tokenizer.prompt_format import resolve_format
 from vocabforge.decode.build.methods import build_method
 from vocabforge.decode.build.models import Models
@@ -33,9 +35,9 @@ from vocabforge.decode.engine import Decoder
 from vocabforge.decode.interface import PLAIN_PLAN, Plan
 from vocabforge.decode.proposers.registry import FOREIGN
 from vocabforge.decode.request import Generation, Request
-from vocabforge.decode.spec import MethodSpec
+from vocabforge.decode.spec import DRAFT_MODEL, MethodSpec
 from vocabforge.evaluate.benchmarks import load_benchmark
-from vocabforge.evaluate.identity import first_difference
+from vocabforge.evaluate.identity import first_difference, rounding
 from vocabforge.evaluate.run.environment import describe_environment
 from vocabforge.evaluate.run.prompts import PromptBuilder, system_of
 from vocabforge.models.device import threads_set
@@ -43,22 +45,14 @@ from vocabforge.models.target.interface import next_logits
 from vocabforge.models.target.load import DTYPES
 
 Prompts = Sequence[Sequence[int]]
-# Largest gap between the target's two best logits that rounding explains where two outputs part.
-_MARGIN = {"float32": 1e-3, "bfloat16": 0.5, "float16": 0.1}
-
-
-def _constant(*counts: int) -> list[dict[str, Any]]:
-    return [{"num_assistant_tokens": n, "num_assistant_tokens_schedule": "constant"} for n in counts]
-
-
+_CONSTANT = {"num_assistant_tokens_schedule": "constant"}
 # kind of proposer -> settings of ``generate`` to try
 _THEIR_SETTINGS: dict[str, Sequence[Mapping[str, Any]]] = {
     PLAIN: [{}],
     "n-gram": [{"prompt_lookup_num_tokens": n} for n in (2, 3, 5, 10)],
-    "draft-model": [{}, *_constant(2, 3, 5)],  # {}: 20 tokens, fewer if the draft model is unsure
+    # {}: 20 tokens, fewer if the draft model is unsure
+    DRAFT_MODEL: [{}, *({"num_assistant_tokens": n, **_CONSTANT} for n in (2, 3, 5))],
 }
-# Settings that transformers reads from the assistant's own configuration.
-_ASSISTANT = "num_assistant"
 
 
 class DecodingBenchConfig(DecodingRecipe):
@@ -87,22 +81,31 @@ class DecodingBenchConfig(DecodingRecipe):
     threads: Positive | None = None
 
 
-def read_prompts(models: Models, name: str, count: int, new: int) -> list[list[int]]:
-    """Return the token ids of the first turns of ``count`` questions, rendered with the target's chat template.
+@dataclass(frozen=True)
+class Load:
+    """What every side does: ``new`` tokens, or until one of ``ends``, for ``rows`` requests side by side."""
+
+    rows: int
+    new: int
+    ends: tuple[int, ...]
+
+
+def read_prompts(models: Models, config: DecodingBenchConfig) -> list[list[int]]:
+    """Return the token ids of the first turns of the questions, rendered with the target's chat template.
 
     Raises:
-        UsageError: a prompt and its ``new`` tokens do not fit the target's context.
+        UsageError: a prompt and its new tokens do not fit the target's context.
     """
     form = resolve_format(models.tokenizer, "auto")
     prompts = [
         PromptBuilder(models.tokenizer, form, system_of(question, None)).ask(question.turns[0])
-        for question in load_benchmark(name, count).questions
+        for question in load_benchmark(config.prompts, config.questions).questions
     ]
     longest, most = max(map(len, prompts)), models.model.config.max_positions
-    if longest + new > most:
+    if longest + config.max_new_tokens > most:
         raise UsageError(
             "a prompt does not fit the target's context",
-            got=f"{longest} tokens and {new} new ones",
+            got=f"{longest} tokens and {config.max_new_tokens} new ones",
             expected=f"{most} at most",
             remedy="lower the number of new tokens, or choose other prompts",
         )
@@ -110,20 +113,11 @@ def read_prompts(models: Models, name: str, count: int, new: int) -> list[list[i
 
 
 class OurSide:
-    """A method of VocabForge for ``rows`` requests side by side; ``results`` and ``plans`` are of the last round."""
+    """A method of VocabForge; ``results`` and ``plans`` are of the last round."""
 
-    def __init__(
-        self,
-        models: Models,
-        name: str,
-        spec: MethodSpec,
-        new: int,
-        *,
-        rows: int = 1,
-        ends: Collection[int] = (),
-    ) -> None:
-        method = build_method(models, spec, name, rows=rows)
-        self._decoder, self._new, self._ends = cast("Decoder", method.generator), new, ends
+    def __init__(self, models: Models, name: str, spec: MethodSpec, load: Load) -> None:
+        method = build_method(models, spec, name, rows=load.rows)
+        self._decoder, self._load = cast("Decoder", method.generator), load
         proposer = self._decoder.proposer
         self.kind = PLAIN if proposer is None else proposer.kind
         self.settings = {"method": method.description}
@@ -141,8 +135,9 @@ class OurSide:
     def round(self, prompts: Prompts) -> None:
         """Continue all prompts."""
         self.plans.clear()
+        load = self._load
         self.results = self._decoder.generate_batch(
-            [Request(list(prompt), self._new, self._ends) for prompt in prompts]
+            [Request(list(prompt), load.new, load.ends) for prompt in prompts]
         )
 
     @property
@@ -159,29 +154,27 @@ class TheirSide:
 
     Args:
         model: the target.
-        assistant: a draft model and, if its tokenizer is another, the options that name both.
+        assistant: a draft model, or None.
+        tokenizers: the options that name both tokenizers, if the draft model's is another.
     """
 
     def __init__(
         self,
         model: Any,
-        assistant: tuple[Any, Mapping[str, Any]] | None,
+        assistant: Any,
+        tokenizers: Mapping[str, Any],
         settings: Mapping[str, Any],
-        new: int,
-        *,
-        rows: int = 1,
-        ends: Collection[int] = (),
+        load: Load,
     ) -> None:
         from transformers import GenerationConfig
 
-        self.settings, self._model, self._assistant = dict(settings), model, assistant
-        self._new, self._rows, self._ends = new, rows, list(ends)
-        drafting = {key: value for key, value in settings.items() if key.startswith(_ASSISTANT)}
-        self._options: dict[str, Any] = {key: settings[key] for key in settings if key not in drafting}
-        self._options |= {"max_new_tokens": new, "do_sample": False, "pad_token_id": 0}
-        self._options |= {"eos_token_id": self._ends} if ends else {}
-        if assistant is not None:
-            self._options |= {"assistant_model": assistant[0], **assistant[1]}
+        self.settings, self._model, self._assistant, self._load = settings, model, assistant, load
+        # What concerns the assistant is read from its own configuration.
+        drafting = {key: value for key, value in settings.items() if key.startswith("num_assistant")}
+        self._options = {key: value for key, value in settings.items() if key not in drafting}
+        self._options |= {"max_new_tokens": load.new, "do_sample": False, "pad_token_id": 0}
+        self._options |= {"eos_token_id": list(load.ends)} if load.ends else {}
+        self._options |= {} if assistant is None else {"assistant_model": assistant, **tokenizers}
         self._own, self._drafting = GenerationConfig(), GenerationConfig(**drafting)
         self.outputs: list[list[int]] = []
         self._forwards = 0
@@ -190,11 +183,11 @@ class TheirSide:
         """Continue all prompts."""
         self._model.generation_config = self._own
         if self._assistant is not None:  # carries its schedule from call to call
-            self._assistant[0].generation_config = self._drafting
+            self._assistant.generation_config = self._drafting
         self.outputs, self._forwards = [], 0
         hook = self._model.register_forward_pre_hook(self._count)
-        for first in range(0, len(prompts), self._rows):
-            batch = prompts[first : first + self._rows]
+        for first in range(0, len(prompts), self._load.rows):
+            batch = prompts[first : first + self._load.rows]
             width = max(map(len, batch))
             ids = torch.tensor([[0] * (width - len(prompt)) + list(prompt) for prompt in batch])
             mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in batch])
@@ -205,49 +198,33 @@ class TheirSide:
     def accepted_length(self) -> float | None:
         count, tokens = len(self.outputs), sum(map(len, self.outputs))
         cycles = self._forwards - count  # a prompt's pass gives its first token
-        return (tokens - count) / cycles if self._rows == 1 and cycles else None
+        return (tokens - count) / cycles if self._load.rows == 1 and cycles else None
 
     def _cut(self, output: list[int]) -> list[int]:
-        stop = next((at for at, token in enumerate(output) if token in self._ends), self._new)
+        stop = next((at for at, token in enumerate(output) if token in self._load.ends), len(output))
         return output[: stop + 1]
 
     def _count(self, *_: object) -> None:
         self._forwards += 1
 
 
-class TheirModels:
-    """transformers' models, each loaded once."""
+def their_sides(
+    load_model: Callable[[Path], Any], target: Path, kind: str, drafter: Path | None, load: Load
+) -> list[TheirSide]:
+    """Return a side for each setting to try against a kind of proposer; empty if transformers has none such."""
+    settings = _THEIR_SETTINGS.get(DRAFT_MODEL if kind in FOREIGN else kind, ())
+    if not settings or (load.rows > 1 and kind != PLAIN):
+        return []
+    tokenizers = {}
+    if kind in FOREIGN:
+        from transformers import PreTrainedTokenizerFast
 
-    def __init__(self, config: DecodingBenchConfig) -> None:
-        import transformers
-
-        transformers.utils.logging.disable_progress_bar()
-        transformers.utils.logging.set_verbosity_error()
-        self.version = transformers.__version__
-        self._target, self._dtype = config.target, DTYPES[config.dtype]
-        self.load = cache(self._load)
-
-    def _load(self, path: Path) -> Any:
-        from transformers import AutoModelForCausalLM
-
-        model = AutoModelForCausalLM.from_pretrained(path, dtype=self._dtype, trust_remote_code=False)
-        return model.eval()
-
-    def candidates(self, kind: str, drafter: Path | None, new: int, **load: Any) -> list[TheirSide]:
-        """Return a side for each setting to try against a method; empty if transformers has no such method."""
-        foreign = kind in FOREIGN
-        settings = _THEIR_SETTINGS.get("draft-model" if foreign else kind, ())
-        if load["rows"] > 1 and kind != PLAIN:
-            return []
-        assistant = None
-        if settings and drafter is not None:
-            from transformers import PreTrainedTokenizerFast
-
-            folders = {"tokenizer": self._target, "assistant_tokenizer": drafter} if foreign else {}
-            read = PreTrainedTokenizerFast.from_pretrained
-            assistant = self.load(drafter), {name: read(folder) for name, folder in folders.items()}
-        model = self.load(self._target) if settings else None
-        return [TheirSide(model, assistant, chosen, new, **load) for chosen in settings]
+        folders = {"tokenizer": target, "assistant_tokenizer": drafter}
+        tokenizers = {
+            name: PreTrainedTokenizerFast.from_pretrained(folder) for name, folder in folders.items()
+        }
+    assistant = None if drafter is None else load_model(drafter)
+    return [TheirSide(load_model(target), assistant, tokenizers, chosen, load) for chosen in settings]
 
 
 def bench_decoding(settings: Sequence[str] = (), *, repeats: int = 3) -> dict[str, Any]:
@@ -271,49 +248,61 @@ def bench_decoding(settings: Sequence[str] = (), *, repeats: int = 3) -> dict[st
         models = Models(
             config.target, config.tokenizer, device=config.device, dtype=config.dtype, backend=backend
         )
-        prompts = read_prompts(models, config.prompts, config.questions, config.max_new_tokens)
-        theirs = TheirModels(config) if config.rival else None
+        prompts = read_prompts(models, config)
+        load_model = cache(partial(_their_model, dtype=DTYPES[config.dtype]))
+        ends = tuple(models.tokenizer.eos_ids) if config.stop else ()
         rows = [
-            row for load in config.rows for row in _measure(config, models, prompts, theirs, load, repeats)
+            row
+            for count in config.rows
+            for row in _measure(
+                config, models, prompts, load_model, Load(count, config.max_new_tokens, ends), repeats
+            )
         ]
         environment = describe_environment(device=config.device, dtype=config.dtype)
-    if theirs is not None:
-        environment |= {"transformers": theirs.version}
     return {
-        "environment": environment,
+        "environment": {**environment, **package_versions()},
         "settings": config.model_dump(mode="json") | {"repeats": repeats},
         "methods": rows,
     }
+
+
+def _their_model(path: Path, dtype: torch.dtype) -> Any:
+    import transformers
+
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()
+    load = transformers.AutoModelForCausalLM.from_pretrained
+    return load(path, dtype=dtype, trust_remote_code=False).eval()
 
 
 def _measure(
     config: DecodingBenchConfig,
     models: Models,
     prompts: Prompts,
-    theirs: TheirModels | None,
-    rows: int,
+    load_model: Callable[[Path], Any],
+    load: Load,
     repeats: int,
 ) -> Iterator[dict[str, Any]]:
-    """Yield a row per method for ``rows`` requests side by side."""
-    new = config.max_new_tokens
-    load: dict[str, Any] = {"rows": rows, "ends": set(models.tokenizer.eos_ids) if config.stop else ()}
-    if rows > 1:
-        prompts = list(islice(cycle(prompts), max(2 * rows, len(prompts))))
+    """Yield a row per method under a load."""
+    if load.rows > 1:
+        prompts = list(islice(cycle(prompts), max(2 * load.rows, len(prompts))))
     ours: dict[str, OurSide] = {}
-    best: dict[tuple[str, Path | None], tuple[TheirSide | None, list[dict[str, Any]]]] = {}
+    theirs: dict[tuple[str, Path | None], TheirSide | str | None] = {}
     keys: dict[str, tuple[str, Path | None]] = {}
     for name, spec in {PLAIN: MethodSpec(), **config.methods}.items():
         say(f"{name}: loading, trying settings")
-        ours[name] = own = OurSide(models, name, spec, new, **load)
-        keys[name] = key = ("draft-model" if own.kind in FOREIGN else own.kind), spec.drafter
-        if key not in best:
-            tried = [] if theirs is None else theirs.candidates(own.kind, spec.drafter, new, **load)
-            best[key] = _fastest(tried, prompts)
-    sides: dict[Any, OurSide | TheirSide] = {**ours, **{key: side for key, (side, _) in best.items() if side}}
+        ours[name] = own = OurSide(models, name, spec, load)
+        keys[name] = key = (DRAFT_MODEL if own.kind in FOREIGN else own.kind), spec.drafter
+        if config.rival and key not in theirs:
+            theirs[key] = _fastest(
+                their_sides(load_model, config.target, own.kind, spec.drafter, load), prompts
+            )
+    sides: dict[Any, OurSide | TheirSide] = {**ours}
+    sides |= {key: side for key, side in theirs.items() if isinstance(side, TheirSide)}
     for side in sides.values():
         side.round(prompts)  # warm-up
     calls = {key: partial(seconds_of, side.round, prompts) for key, side in sides.items()}
-    seconds = take_turns(f"{rows} side by side", calls, repeats)
+    seconds = take_turns(f"{load.rows} side by side", calls, repeats)
 
     def figures(key: Any) -> dict[str, Any]:
         side = sides[key]
@@ -321,20 +310,21 @@ def _measure(
         return {
             "tokens_per_s": spread([tokens / taken for taken in seconds[key]]),
             "accepted_length": side.accepted_length(),
-            "settings": side.settings,
-            **_compare(models, config.dtype, prompts, side.outputs, ours[PLAIN].outputs),
+            "settings": dict(side.settings),
+            **_compare(models, prompts, side.outputs, ours[PLAIN].outputs),
         }
 
     for name, key in keys.items():
-        other, settings_tried = best[key]
+        other = theirs.get(key)
+        measured = isinstance(other, TheirSide)
         yield {
             "method": name,
-            "requests": rows,
+            "requests": load.rows,
             "ours": figures(name),
             "over_plain": speed_up(seconds[name], seconds[PLAIN]),
-            "theirs": None if other is None else figures(key),
-            "ratio": None if other is None else speed_up(seconds[name], seconds[key]),
-            "tried": settings_tried,
+            "theirs": figures(key) if measured else None,
+            "ratio": speed_up(seconds[name], seconds[key]) if measured else None,
+            "refused": other if isinstance(other, str) else None,
             "cycles": {_named(plan): count for plan, count in ours[name].plans.most_common()},
         }
 
@@ -343,35 +333,36 @@ def _named(plan: Plan) -> str:
     return "plain" if plan == PLAIN_PLAN else f"{plan.by} {plan.nodes - 1} drafts".strip()
 
 
-def _fastest(sides: Sequence[TheirSide], prompts: Prompts) -> tuple[TheirSide | None, list[dict[str, Any]]]:
-    """Return transformers' fastest settings on the first two prompts, and what each gave."""
-    tried, rates = list[dict[str, Any]](), list[tuple[float, TheirSide]]()
+def _fastest(sides: Sequence[TheirSide], prompts: Prompts) -> TheirSide | str | None:
+    """Return transformers' fastest settings on the first two prompts, or its error if it refuses all of them."""
+    rates, refused = list[tuple[float, TheirSide]](), None
     for side in sides:
         try:
             side.round(prompts[:1])
             seconds = seconds_of(side.round, prompts[:2])
         except (ValueError, TypeError, RuntimeError, LookupError, AttributeError) as error:
-            tried.append({"settings": side.settings, "error": f"{type(error).__name__}: {error}"})
-            continue
-        rates.append((sum(map(len, side.outputs)) / seconds, side))
-        tried.append({"settings": side.settings, "tokens_per_s": rates[-1][0]})
-    return max(rates, key=lambda rate: rate[0])[1] if rates else None, tried
+            refused = f"{type(error).__name__}: {error}"
+        else:
+            rates.append((sum(map(len, side.outputs)) / seconds, side))
+    return max(rates, key=lambda rate: rate[0])[1] if rates else refused
 
 
 @torch.inference_mode()
-def _compare(
-    models: Models, dtype: str, prompts: Prompts, outputs: Prompts, plain: Prompts
-) -> dict[str, Any]:
-    """Count outputs equal to plain decoding's; judge the others by the target's margin where they part."""
+def _compare(models: Models, prompts: Prompts, outputs: Prompts, plain: Prompts) -> dict[str, Any]:
+    """Count outputs equal to plain decoding's; judge the others by the target's two best logits where they part."""
     differ = []
     for number, (prompt, own, other) in enumerate(zip(prompts, outputs, plain, strict=True)):
         if (at := first_difference(own, other)) is None:
             continue
-        best = next_logits(models.model, [*prompt, *own[:at]]).float().topk(2).values
-        margin = float(best[0] - best[1])
-        tie = margin <= _MARGIN[dtype] and at < min(len(own), len(other))
+        logits = next_logits(models.model, [*prompt, *own[:at]]).float()
+        best = logits.topk(2).values
+        margin, allowed = float(best[0] - best[1]), rounding(models.model.dtype) * float(logits.abs().max())
+        tie = margin <= allowed and at < min(len(own), len(other))
         differ.append({"prompt": number, "token": at, "margin": margin, "tie": tie})
     return {"equal": len(outputs) - len(differ), "outputs": len(outputs), "differ": differ}
+
+
+_COLUMNS = ("requests", "method<", "tokens/s", "transformers'", "ratio", "over plain", "accepted", "equal")
 
 
 def shown(result: dict[str, Any]) -> list[DataTable | str]:
@@ -411,21 +402,10 @@ def shown(result: dict[str, Any]) -> list[DataTable | str]:
                 + ("a tie within rounding" if part["tie"] else "WRONG")
                 for part in side["differ"]
             ]
-        if row["theirs"] is None and row["tried"]:
-            remarks.append(f"{row['method']}: transformers refused every setting: {row['tried'][0]['error']}")
+        if row["refused"]:
+            remarks.append(f"{row['method']}: transformers refused every setting: {row['refused']}")
     title = f"{settings['questions']} prompts, {settings['max_new_tokens']} new tokens each, greedy"
-    columns = (
-        "requests",
-        "method<",
-        "tokens/s",
-        "transformers'",
-        "ratio",
-        "over plain",
-        "accepted",
-        "equal",
-        "cycles<",
-    )
-    return [DataTable(title, columns, lines), *dict.fromkeys(remarks)]
+    return [DataTable(title, (*_COLUMNS, "cycles<"), lines), *dict.fromkeys(remarks)]
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ on CUDA. The sides alternate by round; figures are medians.
 
 from __future__ import annotations
 
-import dataclasses
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from command import run, seconds_of, take_turns
 from tensor_memory import TensorMemory
 from torch import Tensor, nn
 
-from vocabforge.core.config import Positive, StrictModel, apply_overrides, parse_config
+from vocabforge.core.config import StrictModel, apply_overrides, parse_config
 from vocabforge.core.console import DataTable
 from vocabforge.core.registry import check_known
 from vocabforge.models.device import choose_device, synchroniser
@@ -90,13 +89,10 @@ class TrainingBenchConfig(StrictModel):
     Attributes:
         shapes: names of :data:`SHAPES`; None uses those that suit the device.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
-        length, steps: overrides of the :class:`TrainingShape`.
     """
 
     shapes: tuple[str, ...] | None = None
     device: str = "auto"
-    length: Positive | None = None
-    steps: Positive | None = None
 
 
 def installed() -> bool:
@@ -113,9 +109,9 @@ def bench_training(settings: Sequence[str] = (), *, repeats: int = 3) -> dict[st
 
     Returns:
         Plain JSON: device, versions, and for every shape ``rows``: ``variant``, ``seconds`` (median of the
-        rounds in ``all_seconds``), ``tokens_per_s``, ``extra_mb`` (peak memory minus memory held before:
-        allocated memory on CUDA, live tensors on a CPU) and ``peak_mb`` (peak allocated memory on CUDA).
-        Figures are None if a variant ran out of memory. ``missing``: whether only our side was measured.
+        rounds in ``all_seconds``), ``tokens_per_s`` and ``extra_mb`` (peak memory minus memory held before:
+        allocated memory on CUDA, live tensors on a CPU). Figures are None if a variant ran out of memory.
+        ``missing``: whether only our side was measured.
 
     Raises:
         UsageError: unknown shape or device.
@@ -126,10 +122,9 @@ def bench_training(settings: Sequence[str] = (), *, repeats: int = 3) -> dict[st
     names = config.shapes or (("rival-8b",) if device.type == "cuda" else ("rival-16k", "rival-152k"))
     for name in names:
         check_known(name, SHAPES, "shape")
-    given = config.model_dump(exclude={"shapes", "device"}, exclude_none=True)
     shapes = []
     for name in names:
-        shape = dataclasses.replace(SHAPES[name], **given)
+        shape = SHAPES[name]
         rows = _measure(name, _steps(shape, device), shape.length, device, repeats)
         shapes.append({"name": name, **vars(shape), "rows": rows})
     return {
@@ -257,70 +252,66 @@ def _measure(
     label: str, runs: Mapping[str, Callable[[], None]], tokens: int, device: torch.device, repeats: int
 ) -> list[dict[str, Any]]:
     """Warm up, measure memory, then time the variants that fit into it."""
-    memory: dict[str, tuple[float | None, float | None]] = {}
+    memory: dict[str, float | None] = {}
     for name, call in runs.items():
         try:
             call()  # creates and compiles what later runs reuse
             memory[name] = _memory_of(call, device)
         except torch.OutOfMemoryError:
             torch.cuda.empty_cache()
-            memory[name] = None, None
+            memory[name] = None
     wait = synchroniser(str(device))
 
     def timed(call: Callable[[], None]) -> float:
         wait()
         return seconds_of(call) + seconds_of(wait)
 
-    fitting = {name: partial(timed, call) for name, call in runs.items() if memory[name][0] is not None}
+    fitting = {name: partial(timed, call) for name, call in runs.items() if memory[name] is not None}
     seconds = take_turns(label, fitting, repeats) if fitting else {}
     rows = []
-    for name, (extra, peak) in memory.items():
+    for name, extra in memory.items():
         median = statistics.median(seconds[name]) if name in seconds else None
         rate = None if median is None else tokens / median
         row = {"variant": name, "seconds": median, "all_seconds": seconds.get(name, [])}
-        rows.append(row | {"tokens_per_s": rate, "extra_mb": extra, "peak_mb": peak})
+        rows.append(row | {"tokens_per_s": rate, "extra_mb": extra})
     return rows
 
 
-def _memory_of(call: Callable[[], None], device: torch.device) -> tuple[float, float | None]:
-    """Return megabytes above the memory held before, and on CUDA the peak in total."""
+def _memory_of(call: Callable[[], None], device: torch.device) -> float:
+    """Return megabytes above the memory held before."""
     if device.type != "cuda":
         with TensorMemory() as counted:
             call()
-        return counted.peak / _MB, None
-    torch.cuda.synchronize(device)
+        return counted.peak / _MB
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)
     call()
-    torch.cuda.synchronize(device)
-    peak = torch.cuda.max_memory_allocated(device)
-    return (peak - before) / _MB, peak / _MB
+    return (torch.cuda.max_memory_allocated(device) - before) / _MB
 
 
 def shown(result: dict[str, Any]) -> list[DataTable | str]:
     """Return a table for each shape, and what the figures mean."""
-    figures = {"tokens_per_s": ("tokens/s", 0), "seconds": ("seconds", 4), "extra_mb": ("extra MB", 1)}
-    if result["device"] != "cpu":
-        figures["peak_mb"] = ("peak MB", 1)
     found: list[DataTable | str] = [f"{result['device']}, torch {result['torch']}"]
     for shape in result["shapes"]:
         rows = [
             [row["variant"]]
             + [
                 None if row[key] is None else f"{row[key]:,.{digits}f}"
-                for key, (_, digits) in figures.items()
+                for key, digits in (("tokens_per_s", 0), ("seconds", 4), ("extra_mb", 1))
             ]
             for row in shape["rows"]
         ]
         title = (
             f"{shape['name']}: {shape['length']:,} tokens, K = {shape['steps']}, H = {shape['hidden']:,}, "
+            f"V = {shape['vocab']:,}, R = {shape['draft_vocab']:,}"
         )
-        title += f"V = {shape['vocab']:,}, R = {shape['draft_vocab']:,}"
-        found.append(DataTable(title, ("variant<", *(name for name, _ in figures.values())), rows))
+        found.append(DataTable(title, ("variant<", "tokens/s", "seconds", "extra MB"), rows))
     found += [INSTALL] if result["missing"] else []
-    meanings = ["extra MB: highest memory above what was held before, results included."]
-    meanings += ["peak MB: all of the device's."] if "peak_mb" in figures else []
-    return [*found, " ".join([*meanings, "–: out of memory. Seconds are medians of the rounds."])]
+    return [
+        *found,
+        "extra MB: highest memory above what was held before, results included. –: out of memory. Seconds are "
+        "medians of the rounds.",
+    ]
 
 
 if __name__ == "__main__":

@@ -79,9 +79,6 @@ def test_every_mode_is_measured_on_both_sides(place: Path) -> None:
             assert (side["equal"], side["outputs"], side["differ"]) == (2, 2, [])
             assert side["tokens_per_s"]["median"] > 0
             assert 1 <= side["accepted_length"] <= NEW
-        if row["theirs"] is not None:
-            best = max(row["tried"], key=lambda one: float(one["tokens_per_s"]))
-            assert best["settings"] == row["theirs"]["settings"]
     assert rows["plain"]["ours"]["accepted_length"] == rows["plain"]["theirs"]["accepted_length"] == 1
     assert "transformers for n-gram: prompt_lookup_num_tokens" in rendered(shown(result))
 
