@@ -163,9 +163,7 @@ def _subset(artifact: Artifact, asked: InspectRequest) -> Content:
 def _clusters(artifact: Artifact, asked: InspectRequest) -> Content:
     from ..vocab.clusters.clusters import cluster_figures, load_clusters
 
-    # The figures include the quality that ``origin`` records.
-    origin = {name: value for name, value in artifact.meta["origin"].items() if name != "quality"}
-    return {**artifact.meta, "origin": origin, **cluster_figures(load_clusters(artifact.path))}, None
+    return {**artifact.meta, **cluster_figures(load_clusters(artifact.path))}, None
 
 
 def _overlap(artifact: Artifact, asked: InspectRequest) -> Content:

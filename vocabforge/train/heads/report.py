@@ -17,7 +17,7 @@ from ...models.target.hf import HFTarget
 from ..capture.online import CapturedBatch
 from ..metrics import expected_accepted_length
 from ..ttt import shift_left
-from .states import DraftingRows, average_precision, best_columns, coverage_error, drafting_rows, labels_of
+from .states import DraftingRows, average_precision, best_columns, drafting_rows, labels_of
 
 FULL = "full"
 TOP = 10
@@ -29,7 +29,6 @@ _FIELDS = (
     "correct",
     "acceptance",
     "precision",
-    "opened",
     "chained_rows",
     "chained_hits",
 )
@@ -63,8 +62,7 @@ def head_report(
         tokens with a probability) and ``shortlist_share`` of V; ``accuracy`` (argmax equals the target's);
         ``conditional`` (accuracy given that all earlier steps hit); ``acceptance`` (mean sum_v min(p, q),
         Leviathan et al. 2023) and ``acceptance_lost`` relative to the full head; for a router, otherwise None,
-        ``average_precision`` of its ranking and ``coverage_error``, the mean number of clusters that it must
-        open to have the ``top_n`` tokens. Overall figures have ``chain_accepted_length`` and ``chain_lost``
+        ``average_precision`` of its ranking. Overall figures have ``chain_accepted_length`` and ``chain_lost``
         instead of ``conditional``.
     """
     everyone = {FULL: exact_head(drafter), **heads}
@@ -109,7 +107,7 @@ def _hits(
                 draft.isfinite().sum(),
                 correct.sum(),
                 torch.minimum(taught, draft.exp()).sum(-1).sum(),
-                *_ranking(head, rows.state.part(part), full, top_n),
+                _precision(head, rows.state.part(part), full, top_n),
             )
             sums[name][rows.state.step, :-2] += torch.tensor(list(map(float, values)), dtype=torch.float64)
     return hits
@@ -124,18 +122,17 @@ def _dense(head: DraftHead, rows: DraftingRows, part: slice, vocab_size: int) ->
     return dense.index_copy_(-1, head.target_ids, known)
 
 
-def _ranking(head: DraftHead, state: DraftState, full: Tensor, top_n: int) -> tuple[float, float]:
-    """Sum a router's average precision and coverage error over rows.
+def _precision(head: DraftHead, state: DraftState, full: Tensor, top_n: int) -> float:
+    """Sum a router's average precision over rows.
 
     Args:
         full: (m, V) log-probabilities of the full head.
     """
     if not isinstance(head, RouterHead):
-        return 0.0, 0.0
+        return 0.0
     best = best_columns(full[:, head.target_ids][:, : len(head.cluster)], top_n)
     labels = labels_of(best, head.cluster, head.router.clusters)
-    scores = head.cluster_scores(state)
-    return float(average_precision(scores, labels).sum()), float(coverage_error(scores, labels).sum())
+    return float(average_precision(head.cluster_scores(state), labels).sum())
 
 
 def _summary(
@@ -171,7 +168,6 @@ def _means(row: Tensor, vocab_size: int, routed: bool) -> dict[str, Any]:
         "conditional": values["chained_hits"] / max(values["chained_rows"], 1.0),
         "acceptance": values["acceptance"] / rows,
         "average_precision": values["precision"] / rows if routed else None,
-        "coverage_error": values["opened"] / rows if routed else None,
     }
 
 
@@ -180,7 +176,7 @@ def report_table(report: Mapping[str, Any]) -> DataTable:
     rows = []
     for name, entry in report["heads"].items():
         overall = entry["overall"]
-        precision, opened = overall["average_precision"], overall["coverage_error"]
+        precision = overall["average_precision"]
         rows.append(
             [
                 name,
@@ -188,12 +184,11 @@ def report_table(report: Mapping[str, Any]) -> DataTable:
                 f"{overall['shortlist']:,.0f}",
                 f"{overall['shortlist_share']:.0%}",
                 None if precision is None else f"{precision:.3f}",
-                None if opened is None else f"{opened:.1f}",
                 f"{overall['accuracy']:.1%}",
                 *(f"{overall[key]:.3f}" for key in ("acceptance", "acceptance_lost")),
                 *(f"{overall[key]:.2f}" for key in ("chain_accepted_length", "chain_lost")),
             ]
         )
-    columns = ["head<", "argmax recall", "short- list", "of V", "AP", "clusters for the best 10", "accuracy"]
+    columns = ["head<", "argmax recall", "short- list", "of V", "AP", "accuracy"]
     columns += ["accept- ance", "lost", "chain", "chain lost"]
     return DataTable(f"Draft heads against the full head, {report['steps']} draft steps", columns, rows)

@@ -130,15 +130,6 @@ class RouterLoss:
     correct: Tensor
 
 
-def coverage_error(scores: Tensor, labels: Tensor) -> Tensor:
-    """Return how many clusters each row must open, best first, to open all positives: (N, M), (N, M) -> (N,) fp32.
-
-    Tsoumakas et al. 2010, "Mining Multi-label Data". Rows without a positive get 0.
-    """
-    lowest = scores.masked_fill(~labels, torch.inf).amin(-1, keepdim=True)  # (N, 1)
-    return (scores >= lowest).sum(-1).float()
-
-
 def average_precision(scores: Tensor, labels: Tensor) -> Tensor:
     """Compute the average precision of each row's ranking: (N, M) scores, bool (N, M) labels -> (N,) fp32.
 
