@@ -78,6 +78,8 @@ WORDS: dict[str, str] = {
     "http://gpu1:8000": "{server}",
     "http://gpu2:8000": "{second_server}",
     "<|im_end|>:</s>": "<|end|>:</s>",
+    "512": "64",
+    "tutorial/prompts.jsonl": "tutorial/question.jsonl",
 }
 
 _TRAINING = (

@@ -17,8 +17,6 @@ from tests.docs.doc_tables import GIVEN, KEPT, PROGRAMS, SMALLER, WORDS
 from tests.docs.doc_world import World, names_in, provide, run
 from tests.worlds import ROOT
 
-TUTORIAL = "docs/tutorial.md"  # executed as it is printed, by a test of its own
-
 
 def excuse_of(command: Command) -> tuple[str, str] | None:
     """The key in ``KEPT`` of a command that is not executed."""
@@ -31,7 +29,6 @@ def executed(document: Path) -> list[Command]:
         command
         for command in commands(document)
         if command.whole
-        and command.file != TUTORIAL
         and (command.words[0] not in PROGRAMS or ours(command.words) is not None)
         and excuse_of(command) is None
     ]
