@@ -72,14 +72,18 @@ def test_the_package_keeps_the_order(ours: list[Any]) -> None:
     assert violations(ours) == []
 
 
-def test_no_two_modules_import_each_other() -> None:
-    imports = graph.module_imports(ROOT / NAME)
+@pytest.fixture(scope="module")
+def imports() -> dict[str, Any]:
+    found: dict[str, Any] = graph.module_imports(ROOT / NAME)
+    return found
+
+
+def test_no_two_modules_import_each_other(imports: dict[str, Any]) -> None:
     assert len(imports) > 300, "the modules were read"
     assert graph.circles(imports) == []
 
 
-def test_the_api_and_the_commands_are_siblings() -> None:
-    imports = graph.module_imports(ROOT / NAME)
+def test_the_api_and_the_commands_are_siblings(imports: dict[str, Any]) -> None:
     assert not [name for name in imports["vocabforge.api"] if name.startswith("vocabforge.cli")]
     users = [name for name, used in imports.items() if "vocabforge.api" in used]
     assert users == []
@@ -111,8 +115,8 @@ def folders(imports: dict[str, Any]) -> dict[str, set[str]]:
     return {name: found[name] & inner for name in inner}
 
 
-def test_no_two_folders_inside_packages_import_each_other() -> None:
-    between = folders(graph.module_imports(ROOT / NAME))
+def test_no_two_folders_inside_packages_import_each_other(imports: dict[str, Any]) -> None:
+    between = folders(imports)
     assert between["vocabforge.decode.build"] > {"vocabforge.decode.proposers"}, "the folders were read"
     assert graph.circles(between) == []
 

@@ -70,6 +70,7 @@ def test_training_from_the_server_is_training_from_its_cache(
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("server", [10**9], ids=["http"], indirect=True)
 def test_the_same_command_goes_on_when_the_server_is_back(
     place: Path, server: HiddenServer, tmp_path: Path
 ) -> None:
@@ -96,6 +97,7 @@ def test_the_same_command_goes_on_when_the_server_is_back(
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("server", [None], ids=["folder"], indirect=True)
 def test_a_stopped_training_goes_on_from_the_server(place: Path, server: HiddenServer) -> None:
     sections = {**SECTIONS, "capture": {"server": section(server, retries=0, buffer_gb=0.0002)}}
     straight = invoke("train-drafter", "-c", write_config(place, "straight", **sections))

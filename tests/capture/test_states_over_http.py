@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import shutil
 import socket
+import socketserver
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -35,6 +36,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> HFTarget:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_LONGEST_WAIT_S", 0.02)
     monkeypatch.setattr(state_files, "_WAIT_S", 0.05)
+    monkeypatch.setattr(socketserver.BaseServer.serve_forever, "__defaults__", (0.02,))  # it ends at once
 
 
 @pytest.fixture

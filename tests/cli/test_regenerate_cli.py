@@ -301,42 +301,29 @@ def test_changed_settings_and_inputs_are_refused(rows, tmp_path, monkeypatch):
     assert {body["max_tokens"] for body in server.bodies[-25:]} == {5}
 
 
-def command(rows: Path, output: Path, *servers: FakeServer) -> list[str]:
-    words = [sys.executable, "-m", "vocabforge", "regenerate", "--input", rows, "--output", output]
-    for server in servers:
-        words += ["--server", server.url]
-    return [*map(str, words), "--temperature", "0.5", "--concurrency", "2"]
-
-
 def test_kill_minus_nine_loses_only_what_is_under_way(rows, tmp_path):
     with FakeServer() as server:
         ok(ask(rows, tmp_path / "whole", server))
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     out = tmp_path / "out"
     with FakeServer(delay=0.05) as server:
-        answered = 0
-        for _ in range(2):
-            started = len(server.bodies)
-            process = subprocess.Popen(
-                command(rows, out, server), cwd=ROOT, env=environment, stderr=subprocess.DEVNULL
-            )
-            until = time.monotonic() + 60
-            while len(server.bodies) < started + 7 and time.monotonic() < until:
-                time.sleep(0.005)
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-            lines = (tmp_path / "out.partial/answers.jsonl").read_bytes().count(b"\n")
-            assert lines >= answered + 3  # of 7 or more that were asked, 2 under way and 2 on their way in
-            answered = lines
-            assert not out.exists()
+        words = ["--input", rows, "--output", out, "--server", server.url, "--temperature", "0.5"]
+        command = [sys.executable, "-m", "vocabforge", "regenerate", *words, "--concurrency", "2"]
+        process = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.DEVNULL)
+        until = time.monotonic() + 60
+        while len(server.bodies) < 7 and time.monotonic() < until:
+            time.sleep(0.005)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        answered = (tmp_path / "out.partial/answers.jsonl").read_bytes().count(b"\n")
+        assert answered >= 3  # of 7 or more that were asked, 2 under way and 2 on their way in
+        assert not out.exists()
         with open(tmp_path / "out.partial/answers.jsonl", "ab") as log:  # as if killed within a line
             log.write(b'{"key": "00ff", "mess')
-        done = subprocess.run(
-            command(rows, out, server), cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60
-        )
-        assert done.returncode == 0, done.stderr
-        assert f"{answered} answers are kept" in done.stderr
-        assert len(server.bodies) <= 25 + 2 * 4
+        done = invoke(*command[3:])
+        ok(done)
+        assert f"{answered} answers are kept" in done.output
+        assert len(server.bodies) <= 25 + 4
     assert (out / "responses.jsonl").read_bytes() == (tmp_path / "whole/responses.jsonl").read_bytes()
 
 

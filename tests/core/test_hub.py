@@ -86,7 +86,7 @@ def hub() -> Iterator[tuple[str, list[str]]]:
     """Its address, and what it was asked."""
     asked: list[str] = []
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Hub", (FakeHub,), {"asked": asked}))
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     yield f"http://127.0.0.1:{server.server_port}", asked
     server.shutdown()

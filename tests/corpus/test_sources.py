@@ -322,7 +322,7 @@ def test_files_of_a_web_server_are_read_like_local_ones(tmp_path: Path) -> None:
     (tmp_path / "b.txt.gz").write_bytes(gzip.compress(b"packed"))
     handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         try:
             url = f"http://127.0.0.1:{server.server_port}"
             found = [text for name in ("a.jsonl", "b.txt.gz") for text in texts(f"{url}/{name}")]

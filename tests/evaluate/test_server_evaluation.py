@@ -191,14 +191,13 @@ def test_a_refused_question_is_left_out(questions: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("trouble", "message"),
+    ("trouble", "message", "load"),
     [
-        ({"dies": 5}, "is gone"),
-        ({"hangs": 5}, "hangs"),
-        ({"restarts": 5}, "was restarted"),
+        ({"dies": 5}, "is gone", "1"),
+        ({"hangs": 5}, "hangs", "2"),
+        ({"restarts": 5}, "was restarted", "1"),
     ],
 )
-@pytest.mark.parametrize("load", ["1", "2"])
 def test_answers_survive_a_server_that_fails_and_the_same_command_goes_on(
     questions: Path, trouble: dict[str, int], message: str, load: str
 ) -> None:

@@ -10,10 +10,11 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.cli.cli_support import call
+from tests.cli.cli_support import assert_user_error, call, invoke
 from tests.worlds import ROOT
 from vocabforge.core.provenance import hide_secrets
 from vocabforge.evaluate.results.schema import read_results
@@ -36,8 +37,8 @@ def questions(tmp_path: Path) -> Path:
     return path
 
 
-def words(questions: Path, *starts: str) -> list[object]:
-    asked: list[object] = ["eval", "--benchmark", questions, "--warmup", "0", "--api-key-env", "SERVER_KEY"]
+def words(questions: Path, *starts: str) -> list[Any]:
+    asked: list[Any] = ["eval", "--benchmark", questions, "--warmup", "0", "--api-key-env", "SERVER_KEY"]
     for start in starts:
         asked += ["--start", start]
     return [*asked, "--output", questions.parent / "out"]
@@ -76,18 +77,14 @@ def test_servers_are_started_asked_and_stopped_one_after_the_other(questions: Pa
 
 
 def test_a_server_that_ends_shows_its_last_lines(questions: Path) -> None:
-    done = call(*words(questions, f"{SERVER} --fails"))
-    assert done.returncode == 1
-    assert "ended before it was ready (exit code 1)" in done.stderr
-    assert "CUDA error: no such device" in done.stderr
+    done = invoke(*words(questions, f"{SERVER} --fails"))
+    assert_user_error(done, 1, "ended before it was ready (exit code 1)", "CUDA error: no such device")
     assert "CUDA error" in (questions.parent / "out.server.log").read_text("utf-8")
-    assert "sk-secret" not in done.stderr
+    assert "sk-secret" not in done.output
 
 
 def test_a_program_that_is_not_there_is_one_error(questions: Path) -> None:
-    done = call(*words(questions, "no-such-program --port {port}"))
-    assert done.returncode == 2
-    assert "cannot be started" in done.stderr
+    assert_user_error(invoke(*words(questions, "no-such-program --port {port}")), 2, "cannot be started")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

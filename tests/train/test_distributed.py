@@ -154,6 +154,10 @@ def test_two_processes_give_the_single_process_curve(place: Path, alone: Path, a
     train_two(place, accelerate, accelerate, launch, **sections(place))
     assert curve(place / accelerate) == pytest.approx(curve(alone), rel=1e-5)
     same_ends(place / accelerate, alone, 2e-5 if accelerate.startswith("zero") else 1e-5)
+    if accelerate == "cpu_two":
+        train_two(place, "torchrun", "torchrun", **sections(place))
+        assert curve(place / "torchrun") == curve(place / accelerate)
+        assert_same(state(place / "torchrun"), state(place / accelerate))
 
 
 # Which blocks a row trains does not depend on its process. Muon iterates in bf16: a last bit of a gradient becomes a
@@ -230,13 +234,6 @@ def test_a_run_goes_on_under_another_number_of_processes(place: Path, alone: Pat
     assert "continues as 2" in said
     assert curve(place / name) == pytest.approx(curve(alone), rel=1e-5)
     same_ends(place / name, alone, 2e-5 if zero else 1e-5)
-
-
-def test_accelerate_launch_and_torchrun_give_the_same_bits(place: Path) -> None:
-    for launcher in ("cpu_two", "torchrun"):
-        train_two(place, launcher, f"started-{launcher}", **sections(place))
-    assert curve(place / "started-cpu_two") == curve(place / "started-torchrun")
-    assert_same(state(place / "started-cpu_two"), state(place / "started-torchrun"))
 
 
 BF16 = {"memory": {"weights": "bf16"}, "run": {**SECTIONS["run"], "mixed_precision": "bf16"}}

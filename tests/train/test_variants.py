@@ -37,7 +37,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "ttt": {"anchors": 6, "loss": {"ce": 0.1, "tv": 1.8}, "weighting": "d-pace"},
         "memory": {"checkpointing": True, "loss": "fused", "chunk_mb": 8},
     },
-    "eagle1": {"drafter": {"kind": "eagle1"}, "ttt": {"steps": 1}},
     "hass": {"drafter": {"kind": "eagle1", "fc_bias": True}, "ttt": {"steps": 3, "feature_noise": 0.0}},
     "eagle3.1": {
         "drafter": {"num_layers": 2, "fc_norm": True, "norm_output": True},
