@@ -70,8 +70,6 @@ VF_DEVICE void wait_for_former() {
 VF_DEVICE void sync_block() { __syncthreads(); }
 VF_DEVICE void sync_warp() { __syncwarp(); }
 VF_DEVICE void fence() { __threadfence(); }
-VF_DEVICE int sync_block_or(int predicate) { return __syncthreads_or(predicate); }
-VF_DEVICE int sync_block_count(int predicate) { return __syncthreads_count(predicate); }
 
 constexpr uint32_t kAll = 0xFFFFFFFFu;
 
@@ -86,10 +84,6 @@ VF_DEVICE T shuffle_xor(T value, int mask) {
 template <typename T>
 VF_DEVICE T shuffle_up(T value, unsigned by) {
   return __shfl_up_sync(kAll, value, by);
-}
-template <typename T>
-VF_DEVICE T shuffle_down(T value, unsigned by) {
-  return __shfl_down_sync(kAll, value, by);
 }
 VF_DEVICE uint32_t ballot(bool predicate) { return __ballot_sync(kAll, predicate); }
 VF_DEVICE bool any(bool predicate) { return __any_sync(kAll, predicate); }
@@ -106,18 +100,6 @@ VF_DEVICE T atomic_max(T* at, T value) {
 template <typename T>
 VF_DEVICE T atomic_min(T* at, T value) {
   return atomicMin(at, value);
-}
-template <typename T>
-VF_DEVICE T atomic_or(T* at, T value) {
-  return atomicOr(at, value);
-}
-template <typename T>
-VF_DEVICE T atomic_exchange(T* at, T value) {
-  return atomicExch(at, value);
-}
-template <typename T>
-VF_DEVICE T atomic_cas(T* at, T expected, T value) {
-  return atomicCAS(at, expected, value);
 }
 
 template <typename T>
@@ -185,20 +167,6 @@ VF_DEVICE void ldmatrix_x4_trans(uint32_t (&r)[4], const void* shared) {
   uint32_t at = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(at)
-               : "memory");
-}
-VF_DEVICE void ldmatrix_x2(uint32_t (&r)[2], const void* shared) {
-  uint32_t at = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
-               : "=r"(r[0]), "=r"(r[1])
-               : "r"(at)
-               : "memory");
-}
-VF_DEVICE void ldmatrix_x2_trans(uint32_t (&r)[2], const void* shared) {
-  uint32_t at = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
-               : "=r"(r[0]), "=r"(r[1])
                : "r"(at)
                : "memory");
 }

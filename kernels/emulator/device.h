@@ -77,8 +77,6 @@ inline void wait_for_former() { emulator::wait_for_former(); }
 inline void sync_block() { emulator::block_barrier(); }
 inline void sync_warp() { emulator::warp_barrier(); }
 inline void fence() {}
-inline int sync_block_count(int predicate) { return emulator::block_count(predicate != 0); }
-inline int sync_block_or(int predicate) { return emulator::block_count(predicate != 0) > 0; }
 
 template <typename T>
 inline T shuffle(T value, int from) {
@@ -93,11 +91,6 @@ template <typename T>
 inline T shuffle_up(T value, unsigned by) {
   int own = emulator::lane(), from = own - static_cast<int>(by);
   return emulator::exchange(value, [&](const T* all) { return all[from < 0 ? own : from]; });
-}
-template <typename T>
-inline T shuffle_down(T value, unsigned by) {
-  int own = emulator::lane(), from = own + static_cast<int>(by);
-  return emulator::exchange(value, [&](const T* all) { return all[from > 31 ? own : from]; });
 }
 inline uint32_t ballot(bool predicate) {
   return emulator::exchange(static_cast<uint32_t>(predicate), [](const uint32_t* all) {
@@ -125,24 +118,6 @@ template <typename T>
 inline T atomic_min(T* at, T value) {
   T old = *at;
   if (value < old) *at = value;
-  return old;
-}
-template <typename T>
-inline T atomic_or(T* at, T value) {
-  T old = *at;
-  *at = old | value;
-  return old;
-}
-template <typename T>
-inline T atomic_exchange(T* at, T value) {
-  T old = *at;
-  *at = value;
-  return old;
-}
-template <typename T>
-inline T atomic_cas(T* at, T expected, T value) {
-  T old = *at;
-  if (old == expected) *at = value;
   return old;
 }
 
@@ -185,11 +160,11 @@ inline unsigned char* dynamic_shared() { return emulator::dynamic_shared(); }
 namespace emulated {
 
 // Row i of matrix m is what lane 8 * m + i points at.
-template <int count, bool transposed>
-inline void load_matrices(uint32_t (&r)[count], const void* shared) {
+template <bool transposed>
+inline void load_matrices(uint32_t (&r)[4], const void* shared) {
   int own = emulator::lane();
   emulator::exchange(shared, [&](const void* const* rows) {
-    for (int m = 0; m < count; ++m) {
+    for (int m = 0; m < 4; ++m) {
       for (int half = 0; half < 2; ++half) {
         int row = own / 4, column = own % 4 * 2 + half;
         if (transposed) std::swap(row, column);
@@ -216,10 +191,8 @@ inline float element(uint32_t word, int half) {
 
 }  // namespace emulated
 
-inline void ldmatrix_x4(uint32_t (&r)[4], const void* shared) { emulated::load_matrices<4, false>(r, shared); }
-inline void ldmatrix_x4_trans(uint32_t (&r)[4], const void* shared) { emulated::load_matrices<4, true>(r, shared); }
-inline void ldmatrix_x2(uint32_t (&r)[2], const void* shared) { emulated::load_matrices<2, false>(r, shared); }
-inline void ldmatrix_x2_trans(uint32_t (&r)[2], const void* shared) { emulated::load_matrices<2, true>(r, shared); }
+inline void ldmatrix_x4(uint32_t (&r)[4], const void* shared) { emulated::load_matrices<false>(r, shared); }
+inline void ldmatrix_x4_trans(uint32_t (&r)[4], const void* shared) { emulated::load_matrices<true>(r, shared); }
 
 // a[0], a[1]: rows g and g + 8 of columns 2t, 2t + 1 (g = lane / 4, t = lane % 4), a[2], a[3] eight columns on; b[0]: rows
 // 2t, 2t + 1 of column g, b[1] eight rows on; c: rows g and g + 8 of columns 2t, 2t + 1.

@@ -35,7 +35,6 @@ struct Thread {
   int lane = 0, warp = 0;
   State state = State::kDone;
   size_t bytes = 0;         // of the value at the last meeting: what kind of operation it was
-  bool predicate = false;
   unsigned meetings = 0;
   bool started = false;
   bool waited = false;      // for the former kernel
@@ -62,7 +61,6 @@ struct Machine {
   std::mt19937 order{1};
   jmp_buf scheduler;
   std::string error;
-  int counted = 0;
   size_t live = 0;
 };
 
@@ -163,12 +161,11 @@ bool release_warp(size_t first) {
 
 // Lets the block go on where every thread that still runs has come to the barrier.
 bool release_block(size_t count) {
-  size_t waiting = 0, done = 0, counted = 0;
+  size_t waiting = 0, done = 0;
   for (size_t i = 0; i < count; ++i) {
     Thread& thread = *machine.threads[i];
     waiting += thread.state == State::kAtBlock;
     done += thread.state == State::kDone;
-    counted += thread.state == State::kAtBlock && thread.predicate;
   }
   if (waiting == 0) return false;
   if (waiting + done < count || done > 0) {
@@ -177,7 +174,6 @@ bool release_block(size_t count) {
                     text_of(machine.at);
     return false;
   }
-  machine.counted = static_cast<int>(counted);
   for (size_t i = 0; i < count; ++i) machine.threads[i]->state = State::kReady;
   return true;
 }
@@ -237,13 +233,7 @@ int lane() { return machine.now->lane; }
 unsigned char* dynamic_shared() { return machine.dynamic; }
 int multiprocessors() { return static_cast<int>(from_environment("VOCABFORGE_EMULATED_SMS", 4)); }
 
-int block_count(bool predicate) {
-  machine.now->predicate = predicate;
-  pause(State::kAtBlock);
-  return machine.counted;
-}
-
-void block_barrier() { block_count(false); }
+void block_barrier() { pause(State::kAtBlock); }
 
 void warp_barrier() {
   machine.now->bytes = 0;

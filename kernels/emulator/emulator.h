@@ -32,7 +32,6 @@ unsigned char* dynamic_shared();
 int multiprocessors();
 
 void block_barrier();
-int block_count(bool predicate);
 void warp_barrier();
 
 // Puts `bytes` of this lane's value where all lanes see it, waits for the warp, and gives lane 0's place.

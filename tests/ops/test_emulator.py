@@ -56,10 +56,11 @@ VF_GLOBAL void product(const bf16* a, const bf16* b, float* c) {  // a (16, 16),
   for (int i = threadIdx.x; i < 256; i += 32) left[i] = a[i];
   for (int i = threadIdx.x; i < 128; i += 32) right[i] = b[i];
   sync_warp();
-  uint32_t fa[4], fb[2];
+  uint32_t fa[4], both[4];
   float sums[4] = {0, 0, 0, 0};
   ldmatrix_x4(fa, left + (lane() % 16) * 16 + lane() / 16 * 8);
-  ldmatrix_x2(fb, right + (lane() % 8) * 16 + lane() / 8 % 2 * 8);
+  ldmatrix_x4(both, right + (lane() % 8) * 16 + lane() / 8 % 2 * 8);
+  const uint32_t fb[2] = {both[0], both[1]};
   mma_16816<bf16>(sums, fa, fb);
   for (int i = 0; i < 4; ++i) c[(lane() / 4 + i / 2 * 8) * 8 + lane() % 4 * 2 + i % 2] = sums[i];
 }
