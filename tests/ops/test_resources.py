@@ -30,8 +30,9 @@ def compiled(architectures: list[str]) -> dict[tuple[str, str], list[int]]:
     """(kernel, architecture) -> bytes on the stack and spilled, as ptxas reports them."""
     build, found = load_build(), {}
     build.build()
-    for log in (build.BUILD / "native").glob("*_cu.log"):
+    for source in build.ROOT.glob("*/*.cu"):  # logs of sources that are gone may lie there, too
         kernel = ("", "")
+        log = build.Unit(source, "native", ()).object.with_suffix(".log")
         for line in log.read_text().splitlines():
             if entry := _ENTRY.search(line):
                 kernel = entry.groups()
