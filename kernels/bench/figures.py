@@ -70,8 +70,8 @@ def figures(device: str, small: bool, only: str = "") -> list[Figure]:
                 Figure(part, case.name, partial(measure_case, case, protocol, backend), case.goal)
                 for case in cases
             ]
-    named = {one.name: one for one in reversed(found)}  # of equal sizes, one
-    chosen = [one for one in reversed(named.values()) if re.search(only, one.name)]
+    named = {one.name: one for one in found}  # of equal sizes, one
+    chosen = [one for one in named.values() if re.search(only, one.name)]
     first = [Figure(CEILINGS, CEILINGS, partial(ceilings, protocol))] if chosen else []
     return first + sorted(chosen, key=lambda one: not one.goal)
 

@@ -1,4 +1,4 @@
-"""Check and time a case: its row has times, the least bytes and operations, and the times of other ways."""
+"""Check and time a case: its row has times, and the least bytes and operations."""
 
 from __future__ import annotations
 
@@ -106,8 +106,8 @@ def measure_case(case: OpCase, protocol: Protocol, backend: str) -> dict[str, An
 
     Returns:
         Row with ``problems`` by dtype, and if there are none: what :func:`time_calls` returns, ``bytes`` and
-        ``flops`` (the least), ``baselines`` with their ``us`` or ``problem``, and whether the inputs are ``cold``,
-        at least twice the cache.
+        ``flops`` (the least), the microseconds of the ``plain`` form or why it failed, and whether the inputs are
+        ``cold``, at least twice the cache.
     """
     device = protocol.device
     problems = {
@@ -125,17 +125,16 @@ def measure_case(case: OpCase, protocol: Protocol, backend: str) -> dict[str, An
         **timing,
         "bytes": moved,
         "flops": case.floor_flops,
-        "baselines": {name: _baseline(_calls(sets, way), protocol) for name, way in case.baselines.items()},
+        "plain": case.plain and _plain(_calls(sets, case.plain), protocol),
         "cold": moved * min(len(sets), timing["calls"]) >= 2 * protocol.cache_bytes(),
     }
 
 
-def _baseline(calls: list[Callable[[], Any]], protocol: Protocol) -> dict[str, Any]:
-    """Time a baseline, or return why it failed: it may need more memory than the op."""
+def _plain(calls: list[Callable[[], Any]], protocol: Protocol) -> float | str:
     try:
-        return {"us": time_calls(calls, protocol)["us"]}
-    except (RuntimeError, ValueError) as error:
-        return {"problem": str(error).splitlines()[0]}
+        return float(time_calls(calls, protocol)["us"])
+    except (RuntimeError, ValueError) as error:  # it may need more memory than the op
+        return str(error).splitlines()[0]
 
 
 def _calls(sets: Sequence[Inputs], way: Callable[[Inputs], Any]) -> list[Callable[[], Any]]:

@@ -18,7 +18,7 @@ def select_cases(shape: ModelShape) -> list[OpCase]:
 def _select(shape: ModelShape, rank: int, k: int) -> OpCase:
     rows, vocab = shape.rows, shape.vocab
 
-    def matmul_and_topk(inputs: Inputs) -> Tensor:
+    def plain(inputs: Inputs) -> Tensor:
         scores = F.linear(inputs["projected"], inputs["vocab"]).float()
         return scores.topk(k, dim=-1, sorted=False).indices
 
@@ -33,7 +33,7 @@ def _select(shape: ModelShape, rank: int, k: int) -> OpCase:
         },
         floor_bytes=2.0 * vocab * rank + 2.0 * rows * rank + 4.0 * rows * k,
         floor_flops=2.0 * rows * vocab * rank,
-        baselines={"matmul and topk": matmul_and_topk},
+        plain=plain,
         check=lambda inputs, got, expected: _difference(inputs, k, got[0]),
     )
 

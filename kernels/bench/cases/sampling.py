@@ -37,7 +37,7 @@ def _choice(rows: int, vocab: int) -> OpCase:
         name=f"R={rows} V={vocab}",
         make=lambda random, dtype: {"logits": normal((rows, vocab), random, dtype)},
         floor_bytes=lambda inputs: float(inputs["logits"].nbytes + 9 * rows),
-        baselines={"argmax": lambda inputs: inputs["logits"].argmax(-1)},
+        plain=lambda inputs: inputs["logits"].argmax(-1),
         tolerance=0.0,
         dtypes=_DTYPES,
     )
@@ -52,7 +52,7 @@ def sample_cases(shape: ModelShape) -> list[OpCase]:
         name=f"R={rows} V={vocab}",
         make=lambda random, dtype: _inputs(rows, vocab, "temperature", random, dtype),
         floor_bytes=lambda inputs: float(inputs["logits"].nbytes + 4 * rows * vocab + 32 * rows),
-        baselines={"softmax": lambda inputs: inputs["logits"].float().softmax(-1)},
+        plain=lambda inputs: inputs["logits"].float().softmax(-1),
         tolerance=1e-7,
         dtypes=_DTYPES,
     )
@@ -86,7 +86,7 @@ def _sample(rows: int, vocab: int, kind: str) -> OpCase:
         name=f"R={rows} V={vocab} {kind}",
         make=make,
         floor_bytes=lambda inputs: float(inputs["logits"].nbytes + 57 * rows),
-        baselines={"softmax and multinomial": plain},
+        plain=plain,
         tolerance=0.0,
         dtypes=_DTYPES,
     )

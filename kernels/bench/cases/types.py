@@ -1,4 +1,4 @@
-"""Types of an op's benchmark: model sizes, and cases with inputs, floor, baselines and check.
+"""Types of an op's benchmark: model sizes, and cases with inputs, floor, plain form and check.
 
 A function ``cases(shape) -> list[OpCase]`` makes those of an op; ``timing.py`` does the rest.
 See docs/guides/add-a-kernel.md for an example.
@@ -7,7 +7,7 @@ See docs/guides/add-a-kernel.md for an example.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
@@ -99,7 +99,7 @@ class OpCase:
         reference: inputs -> expected result of ``run``, in plain PyTorch.
         floor_bytes: minimum bytes moved: inputs read once, outputs written once; may depend on the inputs.
         floor_flops: minimum operations; a multiply-add counts as 2.
-        baselines: name -> another way to the same result; timed, not checked.
+        plain: the same with PyTorch's own operations, in the inputs' dtypes; timed, not checked.
         check: (inputs after the run, outputs, expected) -> problem or None; default: :func:`close` with
             ``tolerance``.
         tolerance: maximum ‖out − expected‖ / ‖expected‖ over finite floating-point entries; integers must be
@@ -116,7 +116,7 @@ class OpCase:
     reference: Callable[[Inputs], Outputs]
     floor_bytes: float | Callable[[Inputs], float]
     floor_flops: float = 0.0
-    baselines: Mapping[str, Callable[[Inputs], Any]] = field(default_factory=dict)
+    plain: Callable[[Inputs], Any] | None = None
     check: CaseCheck | None = None
     tolerance: float = 1e-2
     mutates: tuple[str, ...] = ()
@@ -143,16 +143,17 @@ def case_of_op(
     *,
     name: str,
     mutates: tuple[str, ...] = (),
-    baselines: Mapping[str, Callable[[Inputs], Any]] | None = None,
+    plain: Callable[[Inputs], Any] | None = None,
     **rest: Any,
 ) -> OpCase:
-    """Create the case of an op that takes its inputs by name; its reference is also the baseline ``reference``.
+    """Create the case of an op that takes its inputs by name.
 
     Args:
         fixed: additional arguments of both.
         name: sizes, as in ``R=10 i=14336``.
         mutates: see :class:`OpCase`; these inputs are also outputs.
-        baselines, rest: other fields of :class:`OpCase`.
+        plain: see :class:`OpCase`; default: the reference.
+        rest: other fields of :class:`OpCase`.
     """
     fixed = fixed or {}
 
@@ -165,12 +166,11 @@ def case_of_op(
     def run(inputs: Inputs, backend: str) -> Outputs:
         return with_written(op(**inputs, **fixed, backend=backend), inputs)
 
-    def plain(inputs: Inputs) -> Outputs:
+    def expected(inputs: Inputs) -> Outputs:
         return with_written(reference(**inputs, **fixed), inputs)
 
-    ways = {"reference": plain, **(baselines or {})}
-    name = f"{op.__name__} {name}"
-    return OpCase(name, op.__name__, run=run, reference=plain, baselines=ways, mutates=mutates, **rest)
+    own: Any = {"run": run, "reference": expected, "plain": plain or expected, "mutates": mutates}
+    return OpCase(f"{op.__name__} {name}", op.__name__, **own, **rest)
 
 
 def generator(device: torch.device, seed: int) -> torch.Generator:
