@@ -22,6 +22,7 @@ from vocabforge.vocab.clusters.clusters import (
     load_clusters,
     make_clusters,
     save_clusters,
+    separation,
 )
 from vocabforge.vocab.clusters.kmeans import KMeansOptions, unit_rows
 
@@ -136,3 +137,15 @@ def test_arrays_that_do_not_belong_together_are_refused(tmp_path, kind):
     save_clusters(broken, tmp_path / "c")
     with pytest.raises(ArtifactError, match="cannot be read"):
         load_clusters(tmp_path / "c")
+
+
+def test_separation_tells_planted_groups_from_noise():
+    rng = np.random.default_rng(0)
+    centres = np.eye(8, 16)
+    labels = np.repeat(np.arange(8), 30)
+    apart = unit_rows((centres[labels] + 0.1 * rng.normal(size=(240, 16))).astype(np.float32), name="x").units
+    noise = unit_rows(rng.normal(size=(240, 16)).astype(np.float32), name="x").units
+    good, bad = separation(apart, labels), separation(noise, labels)
+    assert good["silhouette"] > 0.7 > 0.05 > bad["silhouette"]
+    assert good["calinski_harabasz"] > 20 * bad["calinski_harabasz"]
+    assert separation(apart, np.zeros(240, np.int64)) == {}

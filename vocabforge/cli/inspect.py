@@ -163,7 +163,9 @@ def _subset(artifact: Artifact, asked: InspectRequest) -> Content:
 def _clusters(artifact: Artifact, asked: InspectRequest) -> Content:
     from ..vocab.clusters.clusters import cluster_figures, load_clusters
 
-    return {**artifact.meta, **cluster_figures(load_clusters(artifact.path))}, None
+    # The figures include the quality that ``origin`` records.
+    origin = {name: value for name, value in artifact.meta["origin"].items() if name != "quality"}
+    return {**artifact.meta, "origin": origin, **cluster_figures(load_clusters(artifact.path))}, None
 
 
 def _overlap(artifact: Artifact, asked: InspectRequest) -> Content:

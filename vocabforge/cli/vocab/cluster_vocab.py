@@ -117,6 +117,11 @@ def _print(facts: Mapping[str, Any]) -> None:
         f"sizes {sizes['min']:,.0f} / {sizes['median']:,.0f} / {sizes['max']:,.0f} (least, median, largest); "
         f"balance {figures['balance']:.3f} (1 = all equal); {origin['refilled']:,} dead clusters refilled"
     )
+    if quality := figures["quality"]:
+        print_line(
+            f"silhouette {quality['silhouette']:.3f} (-1 to 1, 0: neighbours overlap), Calinski-Harabasz "
+            f"{quality['calinski_harabasz']:.1f}, on {quality['rows']:,} rows"
+        )
     memory = "" if run["peak_rss_bytes"] is None else f", {run['peak_rss_bytes'] / 2**30:.2f} GiB at most"
     print_line(f"took {run['seconds']:.0f} s{memory}")
     if (share := sizes["max"] / figures["vocab_size"]) > _LARGE:
