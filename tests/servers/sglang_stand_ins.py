@@ -13,7 +13,7 @@ import types
 from typing import Any
 
 import torch
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import rms_norm, scaled_dot_product_attention
 from transformers.utils import is_torchvision_available
 
 
@@ -153,9 +153,28 @@ def copy_all_layer_kv_cache_cpu(addresses, strides, to, of) -> None:
             ctypes.memmove(address + slot * stride, row, stride)
 
 
-def rotate_input_ids_cpu(*_: Any) -> None:
-    """Imported for multi-layer EAGLE, which is not run here."""
-    raise NotImplementedError
+def fused_qk_gemma_rmsnorm_with_gate_cpu(q_and_gate, k, q_weight, k_weight, eps, size, heads):
+    """Queries and their gates of each head apart, queries and keys normed, as Qwen3.5 does."""
+    q, gate = q_and_gate.view(-1, heads, 2 * size).chunk(2, dim=-1)
+    normed = [
+        rms_norm(one, (size,), 1 + weight, eps)
+        for one, weight in ((q, q_weight), (k.view(len(q), -1, size), k_weight))
+    ]
+    return *normed, gate.contiguous()
+
+
+def fused_sigmoid_mul_cpu(x, gate) -> None:
+    x.mul_(gate.view_as(x).sigmoid())
+
+
+# Looked up when models are imported, and not run: multi-layer EAGLE, Qwen3.5 without gates or with linear attention.
+NOT_RUN = (
+    "rotate_input_ids_cpu",
+    "fused_qk_gemma_rmsnorm_cpu",
+    "fused_qkvzba_split_reshape_cat_contiguous_cpu",
+    "fused_gdn_gating_cpu",
+    "fused_sigmoid_gating_delta_rule_update_cpu",
+)
 
 
 class _Absent(types.ModuleType):
@@ -170,11 +189,12 @@ class _Absent(types.ModuleType):
 def install() -> None:
     """Put the stand-ins where SGLang looks for them."""
     kernels = types.ModuleType("sgl_kernel")
-    for name, value in list(globals().items()):
-        if name.endswith("_cpu"):
-            setattr(kernels, name, value)
-            setattr(torch.ops.sgl_kernel, name, value)
+    found = {name: value for name, value in globals().items() if name.endswith("_cpu")}
+    for name, value in {**dict.fromkeys(NOT_RUN), **found}.items():
+        setattr(kernels, name, value)
+        setattr(torch.ops.sgl_kernel, name, value)
     sys.modules["sgl_kernel"] = kernels
+    sys.modules["sgl_kernel.mamba"] = _Absent("sgl_kernel.mamba")
     # SGLang imports it for models of images; the package index has its CUDA build alone, which does not load. Asked
     # before the stub is there, transformers remembers that it has none.
     is_torchvision_available()

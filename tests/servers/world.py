@@ -121,12 +121,16 @@ def python_of(server: str) -> Path:
 
 
 def ask_runner(python: Path, script: Path, request: dict[str, Any], folder: Path, **environment: str) -> Any:
-    """Run a script of these tests in a server's environment: JSON in, JSON out, its output in ``log.txt``."""
+    """Run a script of these tests in a server's environment: JSON in, JSON out, its output in ``log.txt``.
+
+    The server loads the checkout under test, wherever its environment was made.
+    """
     asked, answered, log = folder / "request.json", folder / "answer.json", folder / "log.txt"
     asked.write_text(json.dumps(request, default=str), "utf-8")
     variables = {
         "PATH": os.environ["PATH"],
         "HOME": os.environ["HOME"],
+        "PYTHONPATH": str(ROOT),
         "OMP_NUM_THREADS": "1",
         **environment,
     }
