@@ -98,7 +98,10 @@ def test_converted_once_and_named_by_content(source, tmp_path, capsys):
     file = write(tmp_path / "tiny.gguf", source)
     folder = model_folder(file)
     assert "Converting tiny.gguf" in capsys.readouterr().err
+    lock = folder.with_name(f".{folder.name}.lock")
+    lock.touch()  # of a process that was killed at its end
     assert model_folder(tmp_path / "tiny.gguf") == folder
+    assert not lock.exists()
     (tmp_path / "alone").mkdir()
     copy = shutil.copy(file, tmp_path / "alone" / "tiny.gguf")
     assert model_folder(Path(copy).parent) == folder  # a folder with one file, and equal content

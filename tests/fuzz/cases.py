@@ -49,6 +49,13 @@ def turn(**fields: Any) -> Change:
     return put("0/messages", [{"role": "user", "content": "x", **fields}])
 
 
+def long_list(data: bytes, suffix: str) -> bytes:
+    """A GGUF file whose list of layers claims 2^40 items: length behind the name, two types."""
+    name = b"eagle3.target_layers"
+    at = data.index(name) + len(name) + 8
+    return data[:at] + (2**40).to_bytes(8, "little") + data[at + 8 :]
+
+
 # (reader, file in its folder, change or whole content, words of the error)
 CASES: list[tuple[str, str, Change | str | bytes, str]] = [
     (TRAIN, "", more("x: &x\n  y: *x\n"), "unknown key 'x'"),
@@ -84,6 +91,7 @@ CASES: list[tuple[str, str, Change | str | bytes, str]] = [
     ("drafter", "drafter.json", put("draft_vocab_size", 2**40), ""),
     ("drafter", "drafter.safetensors", fill("target_ids", b"\x00"), ""),
     ("drafter other-sglang-eagle3", WEIGHTS, fill("d2t", b"\x7f"), ""),
+    ("drafter other-gguf", "drafter.gguf", long_list, "cannot be read"),
     ("drafter other-eagle", CONFIG, put("intermediate_size", None), "lacks a field"),
     ("drafter block-dflash", WEIGHTS, fill("fc.weight", b"\xff"), "not finite"),
     ("drafter block-dspark", CONFIG, put("markov_rank", 2**63), "not those of its configuration"),

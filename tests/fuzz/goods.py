@@ -27,6 +27,7 @@ from vocabforge.corpus.prepared.packing import PackedRows
 from vocabforge.corpus.regenerate.log import AnswerLog
 from vocabforge.corpus.regenerate.rows import ChatCompletion
 from vocabforge.evaluate.run.journal import EvaluationJournal, Kept, Key
+from vocabforge.layouts.gguf.target import write_target
 from vocabforge.layouts.interface import Export
 from vocabforge.layouts.registry import layout_of, load_drafter
 from vocabforge.models.drafters.io import save_drafter
@@ -129,6 +130,7 @@ def _drafters(folder: Path, target: HFTarget) -> None:
     written("block-dspark", "block", "dspark", mask_token_id=2)
     for family in MTP_FAMILIES:
         make_mtp_target(folder / f"mtp-{family}", family, fused=family == "qwen3_next", vocab_size=264)
+    write_target(folder / "target.gguf", folder / "known", "tiny", torch.float32)
     own = folder / "mtp-glm4_moe"
     module, _ = load_drafter(own, load_target_tensors(own), own)
     with torch.no_grad():

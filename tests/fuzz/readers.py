@@ -21,6 +21,7 @@ from tests.fuzz.goods import ANSWER_TOKENS, BLOCKS, KEY, MTP_FAMILIES, STATES_FI
 from vocabforge.core.artifact import open_artifact
 from vocabforge.core.config import load_config
 from vocabforge.core.errors import DataError, VocabForgeError
+from vocabforge.core.gguf import CACHE_VARIABLE, gguf_folder
 from vocabforge.corpus.prepared.artifact import load_prepared
 from vocabforge.corpus.regenerate import server as client
 from vocabforge.corpus.regenerate.log import AnswerLog
@@ -101,6 +102,11 @@ def _tokenizer(path: Path, goods: Path) -> Any:
     tokenizer = load_tokenizer(path)
     messages = [{"role": "user", "content": "Who?"}]
     return encode_prompt(tokenizer, "once"), tokenizer.decode([0, 1]), encode_prompt(tokenizer, messages)
+
+
+def _converted(path: Path, goods: Path) -> Any:
+    with tempfile.TemporaryDirectory() as cache, mock.patch.dict(os.environ, {CACHE_VARIABLE: cache}):
+        return gguf_folder(path)
 
 
 def _facts(path: Path, goods: Path) -> Any:
@@ -285,6 +291,7 @@ READERS: dict[str, Reader] = {
     "lean target": Reader("model", lambda path, goods: load_target(path), _WEIGHTS),
     "target in shards": Reader("sharded", lambda path, goods: load_target(path), _WEIGHTS),
     "Hugging Face target": Reader("model", lambda path, goods: HFTarget.load(path), _WEIGHTS),
+    "target in a GGUF file": Reader("target.gguf", _converted),
     "facts of a target": Reader("sharded", _facts, _WEIGHTS),
     "facts of one file": Reader("model", _facts, _WEIGHTS),
     **{f"drafter {name}": Reader(name, drafter(target), _FOLDER) for name, target in _DRAFTERS.items()},

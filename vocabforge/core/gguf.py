@@ -21,7 +21,7 @@ from .artifact import MANIFEST, open_artifact, write_artifact
 from .console import say
 from .errors import DataError, VocabForgeError
 from .files import atomic_write_json, read_json, sha256_file
-from .lock import only_writer
+from .lock import lock_file, only_writer
 from .progress import ProgressBar
 
 CACHE_VARIABLE = "VOCABFORGE_CACHE"
@@ -68,6 +68,24 @@ def package() -> Any:
             "GGUF files need the package gguf", got=error, remedy="pip install gguf"
         ) from error
     return gguf
+
+
+def open_gguf(file: Path) -> Any:
+    """Open a GGUF file with the package's reader.
+
+    Raises:
+        ValueError: something is longer than the file. The package's reader would loop over a length of 2^63.
+    """
+    reader: Any = package().GGUFReader
+
+    class Bounded(reader):
+        def _get(self, offset: int, dtype: Any, count: int = 1, *args: Any, **named: Any) -> Any:
+            found = super()._get(offset, dtype, count, *args, **named)
+            if len(found) < count:
+                raise ValueError(f"the file ends before byte {offset}, or within {count} items from there")
+            return found
+
+    return Bounded(file)
 
 
 def cache_root() -> Path:
@@ -142,6 +160,9 @@ def gguf_folder(file: Path, *, weights: bool = True) -> Path:
     digest = _digest(file)
     root = cache_root() / _CACHE
     if (known := find_converted(file.name, digest, weights=weights)) is not None:
+        if lock_file(known).exists():  # its process was killed after the last rename
+            with contextlib.suppress(VocabForgeError), only_writer(known):
+                pass
         return known
     folder = root / f"{file.stem}-{digest[:12]}{'' if weights else '-tokenizer'}"
     with only_writer(folder, wait=True):
@@ -213,9 +234,8 @@ def _explained(file: Path) -> Iterator[None]:
 
 
 def _convert(file: Path, digest: str, folder: Path, weights: bool) -> None:
-    gguf = package()
     with ProgressBar(f"read {file.name}"):
-        reader = gguf.GGUFReader(file)
+        reader = open_gguf(file)
     fields = dict(reader.fields)
     architecture = str(_value(fields, "general.architecture"))
     kind = str(_value(fields, "general.type") or "model")

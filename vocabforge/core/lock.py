@@ -15,12 +15,17 @@ from .files import check_run_folder, disk_errors
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP}  # the last two differ on macOS
 
 
+def lock_file(folder: Path) -> Path:
+    """Return the hidden file next to ``folder`` that its writer locks."""
+    return folder.parent / f".{folder.name}.lock"
+
+
 @contextlib.contextmanager
 def only_writer(folder: Path, *, wait: bool = False) -> Iterator[None]:
     """Lock ``folder``, which need not exist, for this process. The lock of a killed process is released.
 
-    The lock is a hidden file next to the folder and is removed at the end. Without support for file locks
-    in the operating system or the file system, nothing is locked.
+    The lock file is removed at the end. Without support for file locks in the operating system or the
+    file system, nothing is locked.
 
     Args:
         wait: wait for the lock instead of raising an error.
@@ -33,7 +38,7 @@ def only_writer(folder: Path, *, wait: bool = False) -> Iterator[None]:
     except ImportError:  # Windows
         yield
         return
-    path = folder.parent / f".{folder.name}.lock"
+    path = lock_file(folder)
     how = fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB)
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)

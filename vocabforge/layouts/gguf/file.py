@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ...core.errors import DataError, MismatchError
 from ...core.files import form_errors, read_json
-from ...core.gguf import package, shortest
+from ...core.gguf import open_gguf, package, shortest
 from ...models.drafters.parts import LayerSizes
 from ...models.lean.config import LeanConfig
 from ...models.rope import RopeSettings, inverse_frequencies
@@ -184,7 +184,7 @@ def read_file(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     gguf, dtypes = package(), {kind: dtype for dtype, (kind, _) in _TYPES.items()}
     damaged = "the GGUF file cannot be read"
     with form_errors(damaged, path, remedy="fetch the file again, or export it again", kind=DataError):
-        reader = gguf.GGUFReader(path)
+        reader = open_gguf(path)
         fields = {
             name: field.contents()
             for name, field in reader.fields.items()
