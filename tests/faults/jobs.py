@@ -18,13 +18,15 @@ import torch
 import yaml
 
 from tests.capture.hidden_server import HiddenServer
+from tests.corpus.chat_server import FakeServer
 from tests.evaluate.served_fakes import FakeInference, Served
+from tests.export.readers_support import write_tokenizer
 from tests.faults.process import run
 from tests.models.mtp_targets import make_target as make_mtp_target
 from tests.train.run_support import WORDS
 from tests.train.run_support import settings as train_settings
 from tests.tune.support import make_place
-from tests.worlds import byte_tokenizer, make_drafter, make_target, make_vocab
+from tests.worlds import byte_tokenizer, make_drafter, make_target, make_vocab, tiny_target
 from vocabforge.core.artifact import open_artifact
 from vocabforge.core.errors import VocabForgeError
 from vocabforge.layouts.registry import load_drafter
@@ -41,6 +43,7 @@ VOLATILE = {
 TRAINED = ("out/drafter", "out/best", "out/heads/*", "out/checkpoints/step-*", "out/metrics.jsonl")
 TRAINED += ("out/heldout_prompts.jsonl",)
 URLS = "servers.json"
+CONVERTED = "cache/gguf-*/target-*"  # where a process under test keeps converted GGUF files
 
 
 class Job(NamedTuple):
@@ -87,7 +90,7 @@ JOBS = {
         + EVAL
     ),
 }
-# The same commands with servers, a block drafter, a module written back into its target.
+# The same commands with servers, a block drafter, a module written back into its target, drafts, GGUF files.
 FORMS = {
     "capture --server": Job(
         "capture --config {w}/train.yaml output={d}/run --yes --server {states} --server-folder {d}/sent "
@@ -108,6 +111,20 @@ FORMS = {
     "train-drafter (DFlash)": Job("train-drafter --config {w}/block.yaml output={d}/out", TRAINED),
     "export --format mtp": Job(
         "export --drafter {w}/module --target {w}/own --format mtp --with-target --output {d}/out"
+    ),
+    "export --format gguf": Job(
+        "export --drafter {w}/spelled-drafter --target {w}/spelled --format gguf --with-target --output {d}/out"
+    ),
+    "cluster-vocab (GGUF)": Job(
+        "cluster-vocab --target {w}/gguf/target.gguf --clusters 4 --output {d}/out", ("out", CONVERTED)
+    ),
+    "regenerate --drafter": Job(
+        "regenerate --input {w}/chats.jsonl --target {w}/target --drafter {w}/drafter --batch-size 2 --device cpu "
+        "--max-tokens 12 --output {d}/out"
+    ),
+    "regenerate --server": Job(
+        "regenerate --input {w}/chats.jsonl --server {chat} --concurrency 2 --output {d}/out",
+        servers=("chat",),
     ),
 }
 # The commands that make their output in one go.
@@ -137,12 +154,13 @@ WRITERS = {
     ),
     "report": Job("report {w}/evaluation --output {d}/page.html", ("page.html",)),
 }
-# What the commands of WRITERS read.
+# What the commands of WRITERS and FORMS read.
 MADE = (
     "count-freq --tokenizer {w}/target --input {w}/corpus/part-0.txt --output {w}/counts",
     "count-freq --tokenizer {w}/target --input {w}/corpus/part-1.txt --output {w}/counts2",
     "cluster-vocab --target {w}/target --clusters 8 --output {w}/clusters",
     JOBS["eval"].line.replace("{d}/out", "{w}/evaluation"),
+    FORMS["export --format gguf"].line.replace("{d}/out", "{w}/gguf"),
 )
 
 
@@ -238,6 +256,10 @@ def make_world(place: Path, *, short: bool) -> None:
         for parameter in module.parameters():
             parameter.mul_(1.25)
     save_drafter(place / "module", module, {"target_fingerprint": target_fingerprint(own)})
+    make_drafter(
+        place / "spelled-drafter",
+        write_tokenizer(tiny_target(place / "spelled", vocab_size=31, num_hidden_layers=8)),
+    )
     make_place(place / "tune", questions=4)
     for line in MADE:
         ended = run(shlex.split(line.format(w=place)), place)
@@ -282,4 +304,6 @@ def _server(kind: str, world: Path, work: Path) -> Any:
     if kind in ("states", "fetched"):
         room = None if kind == "states" else 10**9
         return HiddenServer(work / "sent", HFTarget.load(world / "target"), share_bytes=room)
+    if kind == "chat":
+        return FakeServer()
     return FakeInference(Served(speculates=kind == "vllm"))

@@ -193,6 +193,7 @@ class Child:
         os.dup2(output, 1)
         os.dup2(output, 2)
         sys.argv = ["vocabforge", *self.argv]
+        os.environ["VOCABFORGE_CACHE"] = str(self.root / "cache")
         layer = Layer(self.root, self.conditions)
         _set_clock(self.conditions)
         try:

@@ -25,7 +25,7 @@ def struck(*start: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("name", [*JOBS, *WRITERS, *FORMS])
 def test_the_commands_of_the_whole_campaign_can_be_read(name: str, tmp_path: Path) -> None:
     (tmp_path / URLS).write_text(
-        json.dumps(dict.fromkeys(("states", "fetched", "vllm", "plain"), "http://127.0.0.1:1"))
+        json.dumps(dict.fromkeys(("states", "fetched", "vllm", "plain", "chat"), "http://127.0.0.1:1"))
     )
     check_ours((JOBS | WRITERS | FORMS)[name].words(tmp_path, tmp_path / "work"))
 
