@@ -122,6 +122,21 @@ def test_damage_is_found_and_named(tmp_path: Path, damage: str) -> None:
     assert str(path) in str(caught.value)
 
 
+def test_a_flipped_bit_is_found_wherever_it_is(tmp_path: Path) -> None:
+    path = write(tmp_path / "x")
+    for name, end, step in ((MANIFEST, 1, 13), ("a.txt", 0, 1), ("sub/b.bin", 0, 13)):
+        whole = (path / name).read_bytes()
+        # Behind a manifest's last brace there is a line break, which nobody misses.
+        for bit in range(0, 8 * (len(whole) - end), step):
+            spoilt = bytearray(whole)
+            spoilt[bit // 8] ^= 1 << bit % 8
+            (path / name).write_bytes(spoilt)
+            with pytest.raises(ArtifactError):
+                open_artifact(path, "counts")
+        (path / name).write_bytes(whole)
+    open_artifact(path, "counts")
+
+
 def test_a_failing_disk_names_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(file: Path) -> str:
         raise OSError(errno.EIO, "Input/output error")  # as of a read: without a name
