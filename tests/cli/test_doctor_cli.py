@@ -59,7 +59,7 @@ def test_everything_that_belongs_together_is_well(pristine: World) -> None:
     assert "by the lean decoder; drafts trees" in ours["what it can do: decodes"]["found"]
     assert "speculators-eagle3" in ours["what it can do: exports to"]["found"]
     assert "mtp" not in ours["what it can do: exports to"]["found"], "the target has no MTP module"
-    assert len(ours) == 25
+    assert len(ours) == 24
 
 
 @pytest.mark.parametrize("option", ["--drafter", "--vocab", "--tokenizer"])

@@ -91,7 +91,7 @@ class Worlds:
 def chains(count: int, head: str = "full") -> list[Candidate]:
     """Chains of 1 to ``count`` tokens."""
     return [
-        Candidate(name=f"{head}+chain{depth + 1}", head=head, scores=head, method=chain_of(depth))
+        Candidate(name=f"{head}+chain{depth + 1}", head=head, method=chain_of(depth))
         for depth in range(count)
     ]
 

@@ -102,4 +102,3 @@ def test_the_speed_up_is_that_of_the_turns() -> None:
     assert found.speedup.value == pytest.approx(1.5)
     assert found.tokens_per_s.value == pytest.approx(1.5 * 180 / 5)
     assert found.accepted.value == pytest.approx(2.0)
-    assert found.cycle == pytest.approx(5 / 1.5 / 90)

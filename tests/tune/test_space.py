@@ -75,17 +75,17 @@ def session_of(place: Path, space: MethodSpace) -> TuneSession:
     return TuneSession(settings, space)
 
 
-def test_every_head_has_a_name_and_its_sizes(place: Path) -> None:
+def test_every_head_has_a_name_and_its_settings(place: Path) -> None:
     space = MethodSpace(
         vocab=[f"v={place / 'v'}"],
         head=[f"r={place / 'r'}"],
         shortlist="16,64",
         dynamic=["context:24"],
     )
-    scores = session_of(place, space).scores
-    assert list(scores) == ["full", "v", "r-k16", "r-k64", "v+context24"]
-    assert list(scores.values())[:4] == [f"full {ROWS}", "static 50", "ranker 16", "ranker 64"]
-    assert scores["v+context24"].split()[0] == "context"
+    heads = {head: spec for (head, _), spec in session_of(place, space).methods.items()}
+    assert list(heads) == ["full", "v", "r-k16", "r-k64", "v+context24"]
+    assert [heads[name].shortlist for name in heads] == [None, None, 16, 64, None]
+    assert heads["v+context24"].dynamic == "context:24"
 
 
 def test_heads_of_another_drafter_or_with_one_name_are_refused(place: Path, tmp_path: Path) -> None:

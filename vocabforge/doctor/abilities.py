@@ -13,7 +13,6 @@ from ..models.lean.model import LeanModel
 from ..models.target.hf import HFTarget, read_target_config
 from .checks import Finding, Report
 from .drafter import compare_output
-from .machine import free_memory
 from .target import TargetFacts, probe_ids
 
 GROUP = "what it can do"
@@ -21,12 +20,11 @@ _TOLERANCE = 1e-4
 
 
 def check_abilities(report: Report, target: TargetFacts | None) -> None:
-    """Add one row each for training, decoding, evaluating, exporting and memory."""
+    """Add one row each for training, decoding, evaluating and exporting."""
     report.run(GROUP, "trains", check_trains, target, target and target.trained)
     report.run(GROUP, "decodes", check_decodes, target)
     report.run(GROUP, "evaluates", check_evaluates, target)
     report.run(GROUP, "exports to", check_exports, target)
-    report.run(GROUP, "memory", check_memory, target)
 
 
 @torch.inference_mode()
@@ -81,13 +79,3 @@ def check_exports(target: TargetFacts) -> Finding[None]:
             "check whether your version of vLLM supports it; the drafter works in VocabForge",
         )
     return Finding(f"{layouts}; vLLM's list of targets for EAGLE-3 has {kind}")
-
-
-def check_memory(target: TargetFacts) -> Finding[None]:
-    """Report the memory that the weights need."""
-    count = sum(tensor.numel() for _, tensor in target.model.named_parameters())
-    free = free_memory()
-    told = "" if free is None else f"; {free / 2**30:.1f} GiB are free here"
-    return Finding(
-        f"{4 * count / 2**30:.2f} GiB of weights in fp32, {2 * count / 2**30:.2f} GiB in bf16{told}"
-    )

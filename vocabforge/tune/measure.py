@@ -62,7 +62,6 @@ class Measured(StrictModel):
         tokens_per_s: throughput of all requests together, including the prompts' passes.
         speedup: ratio to plain decoding in the same turns.
         accepted: tokens per cycle of one request.
-        cycle: seconds per cycle of one request, including the prompts' passes.
         plain: tokens/s of plain decoding in these turns.
     """
 
@@ -71,7 +70,6 @@ class Measured(StrictModel):
     tokens_per_s: Figure
     speedup: Figure
     accepted: Figure
-    cycle: float
     plain: Figure
 
 
@@ -88,7 +86,6 @@ def measured(rows: Sequence[TurnRow]) -> Measured:
         tokens_per_s=estimate(columns(*own), ratio, pooled=True),
         speedup=estimate(columns(*own, *plain), ratio_of_ratios, pooled=True),
         accepted=estimate(columns("committed", "cycles"), ratio, pooled=True),
-        cycle=sum(row.seconds for row in rows) / max(sum(row.cycles for row in rows), 1),
         plain=estimate(columns(*plain), ratio, pooled=True),
     )
 

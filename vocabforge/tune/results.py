@@ -98,9 +98,7 @@ def recommend(candidates: Sequence[Candidate]) -> Recommendation:
         best, won = first.name, speedups[first.name]
         same = [one for one in order[1:] if one.head == first.head][:1]
         others = sorted([*same, *others[1:]], key=lambda one: -one.value)
-        assert first.measured is not None
-        accepted, cycle = first.measured.accepted.value or 0.0, first.measured.cycle * 1e3
-        why = [f"It commits {accepted:.2f} tokens a cycle of {cycle:.3g} ms."]
+        why = []
     elif order and not any(_overlap(speedup, ONE) for speedup in speedups.values()):
         why = [
             "Plain decoding is faster than every draft head and tree of the last round: do without the drafter."
@@ -134,16 +132,15 @@ def methods_table(results: TuneResults) -> DataTable:
             figure_cell(found.speedup),
             number(found.tokens_per_s.value, 1),
             figure_cell(found.accepted),
-            number(found.cycle * 1e3),
             found.groups,
         ]
         for name, found in known[:_SHOWN]
     ]
-    cells.append([PLAIN, "1.00", number(results.plain, 1), "1.00", None, None])
+    cells.append([PLAIN, "1.00", number(results.plain, 1), "1.00", None])
     more = "" if len(known) <= _SHOWN else f" {len(known) - _SHOWN} more are in tune.json."
     return DataTable(
         "Speed-up over plain decoding",
-        ("method<", "speed-up", "tokens/s", "tokens a cycle", "cycle, ms", "groups"),
+        ("method<", "speed-up", "tokens/s", "tokens a cycle", "groups"),
         cells,
         "Each method is timed in turns with plain decoding. Fewer groups of prompts: the search stopped there."
         + more,

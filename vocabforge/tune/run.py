@@ -110,7 +110,6 @@ class TuneSession:
         deepest = chain_of(max(tree.depth or 0 for tree in trees.values()))
         built = {name: self._head(name, head, deepest) for name, head in heads.items()}
         sizes = {name: head.size for name, head in built.items()}
-        self.scores = {name: scores_of(head) for name, head in built.items()}
         self.methods = methods_of(settings.drafter.resolve(), heads, sizes, trees)
         owner = self.models.owner(settings.drafter)
         self.inputs = {"target": owner.target, "drafter": owner.drafter, "tokenizer": owner.tokenizer}
@@ -171,7 +170,7 @@ class TuneSession:
         The first round, which tries every method, takes at most half of the time.
         """
         candidates = [
-            Candidate(name=f"{head}+{tree}", head=head, scores=self.scores[head], method=spec)
+            Candidate(name=f"{head}+{tree}", head=head, method=spec)
             for (head, tree), spec in self.methods.items()
         ]
         keys = {one.name: self.key(one.method) for one in candidates}
@@ -252,15 +251,6 @@ def run_search(
         meter.on_answers = bar.update
         search(candidates, measure, meter.groups, left=left, tell=lambda what: bar.update(note=what))
     return any(one.state == "not reached" for one in candidates) or left(2) <= 0
-
-
-def scores_of(head: DraftHead) -> str:
-    """Return the kind of a draft head, and the number of tokens that it scores at draft steps 0, 1, ...."""
-    scored = getattr(head, "scored", None)
-    steps = max(len(getattr(head, name, None) or ()) for name in ("sizes", "budgets"))
-    sizes = [head.size if scored is None else scored(step) for step in range(max(steps, 1))]
-    shown = sizes if len(set(sizes)) > 1 else sizes[:1]
-    return " ".join([getattr(head, "KIND", type(head).__name__), *(f"{size:,}" for size in shown)])
 
 
 def _absolute(spec: MethodSpec) -> MethodSpec:

@@ -21,7 +21,7 @@ class Candidate(BaseModel):
 
     Attributes:
         name: unique in a space and valid in file names: ``full+chain4``, ``r128+tree6x10x60``.
-        head: name of the draft head; ``scores``: number of tokens that it scores.
+        head: name of the draft head.
         method: the method as ``eval --recipe`` runs it.
         state: ``measured`` on all prompts; ``stopped`` after a round; ``not reached`` within the time limit.
         measured: None if nothing was decoded.
@@ -29,7 +29,6 @@ class Candidate(BaseModel):
 
     name: str
     head: str
-    scores: str
     method: MethodSpec
     state: Literal["measured", "stopped", "not reached"] = "not reached"
     measured: Measured | None = None
