@@ -153,4 +153,4 @@ def headline(one: Recommendation) -> str:
         return f"Recommended: plain decoding. {' '.join(one.why)}"
     rate = figure_cell(one.speedup)
     interval = f" [{rate.under}]" if rate.under else ""
-    return f"Recommended: {one.method}, {rate.text}{interval} times plain decoding. {' '.join(one.why)}"
+    return " ".join([f"Recommended: {one.method}, {rate.text}{interval} times plain decoding.", *one.why])
