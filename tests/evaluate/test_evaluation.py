@@ -66,7 +66,7 @@ def test_the_folder_is_a_verified_artefact(tmp_path: Path) -> None:
     }
     assert read_results(tmp_path / "out") == results
     page = (tmp_path / "out" / "report.html").read_text("utf-8")
-    assert "eagle3" in page
+    assert 'title="draft step 2, accepted length 3"' in page
     assert results.environment["dtype"] == "float32"
     assert results.command == "vocabforge eval --target 'a b'"
     assert results.parents == {"target": "ab" * 32}

@@ -134,13 +134,15 @@ def evaluate_methods(output: Path, evaluation: Evaluation, handling: OutputOptio
             write_rows(folder / "failures.jsonl", [failure.model_dump() for failure in failures])
             # Import modules of the later stages after the runs.
             from .build import build_results
+            from .reports.answers import answer_blocks
             from .reports.evaluation import render_report
 
             results = build_results(
                 folder, evaluation, failures, resumed=journal.resumed, windows=journal.windows
             )
             atomic_write_json(folder / RESULTS, results.model_dump(mode="json"))
-            atomic_write(folder / "report.html", render_report(results))
+            answers = answer_blocks(results, folder, evaluation.tokenizer, evaluation.benchmark.questions)
+            atomic_write(folder / "report.html", render_report(results, answers))
             logs = {name: log for name, log in handling.logs.items() if log.is_file()}
             for name, log in logs.items():
                 atomic_write(folder / "servers" / f"{name}.log", log.read_bytes())

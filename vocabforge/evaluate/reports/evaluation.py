@@ -41,10 +41,11 @@ _MEANINGS = {
 }
 
 
-def render_report(results: Results, ratios: Sequence[Block] = ()) -> str:
+def render_report(results: Results, answers: Sequence[Block] = (), ratios: Sequence[Block] = ()) -> str:
     """Render the results as a self-contained HTML page without scripts.
 
     Args:
+        answers: blocks from ``answers.answer_blocks``.
         ratios: comparison of the methods with one of them.
     """
     described = {
@@ -57,6 +58,7 @@ def render_report(results: Results, ratios: Sequence[Block] = ()) -> str:
         PageSection("Methods against each other", ratios, "ratios"),
         PageSection("Speed", [*_speed_chart(results), *_time_chart(results)], "speed"),
         PageSection("Acceptance", _acceptance(results), "acceptance"),
+        PageSection("Answers", answers, "answers"),
         PageSection("Load", _load(results), "load"),
         PageSection("By task", [category_table(results)] if len(figure_rows(results)) > 1 else [], "tasks"),
         PageSection("By length of the text", [one] if (one := position_table(results)) else [], "positions"),

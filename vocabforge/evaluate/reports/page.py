@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...core.console import DataTable, FactList
 from .plots import COLOURS, INK, MARKERS, MUTED, PAPER, RULE, Panel, line_svg
@@ -16,6 +16,18 @@ from .plots import COLOURS, INK, MARKERS, MUTED, PAPER, RULE, Panel, line_svg
 if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
+
+
+# Background and text colour by draft step, the last for all later steps: matplotlib's viridis at six places.
+# Each is about 10 L* darker than the previous one, so steps are distinct without hue.
+STEP_COLOURS = (
+    ("#fde725", "#000"),
+    ("#8ed645", "#000"),
+    ("#37b878", "#000"),
+    ("#1f958b", "#000"),
+    ("#2c738e", "#fff"),
+    ("#3c4f8a", "#fff"),
+)
 
 
 @dataclass(frozen=True)
@@ -44,7 +56,25 @@ class Folded:
     blocks: Sequence[Block]
 
 
-Block = PageChart | DataTable | FactList | CodeBlock | Folded | str
+class AnswerToken(NamedTuple):
+    """A token's text, draft step (0: the target's own) and accepted length of its cycle (0: prompt)."""
+
+    text: str
+    step: int
+    length: int
+
+
+@dataclass(frozen=True)
+class ColouredAnswer:
+    """An answer with its tokens coloured by draft step."""
+
+    title: str
+    question: str
+    note: str
+    tokens: Sequence[AnswerToken]
+
+
+Block = PageChart | DataTable | FactList | CodeBlock | Folded | ColouredAnswer | str
 
 
 @dataclass(frozen=True)
@@ -92,7 +122,9 @@ def render_report_page(page: ReportPage) -> str:
     sections = [one for one in page.sections if one.blocks]
     template = _environment().get_template("page.html.j2")
     colours = {"ink": INK, "muted": MUTED, "rule": RULE, "paper": PAPER}
-    return template.render(page=page, sections=sections, colours=colours, method_colours=COLOURS)
+    return template.render(
+        page=page, sections=sections, colours=colours, method_colours=COLOURS, step_colours=STEP_COLOURS
+    )
 
 
 @functools.cache
@@ -125,6 +157,7 @@ def _groups(blocks: Sequence[Block]) -> list[tuple[str, list[Block]]]:
         CodeBlock: "panels",
         DataTable: "tables",
         Folded: "folded",
+        ColouredAnswer: "answers",
     }
 
     return [(kind, list(group)) for kind, group in groupby(blocks, lambda one: kinds.get(type(one), "notes"))]
