@@ -14,7 +14,6 @@ import json
 import lzma
 import math
 import random
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,8 @@ from families import FAMILIES, SampleConversation
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 from torch.nn import functional as F
+
+from vocabforge.core.progress import ProgressBar
 
 PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 CHAT_TEMPLATE = (
@@ -165,25 +166,22 @@ def train(model: Any, rows: tuple[Tensor, Tensor], steps: int, stop: int | None 
     optimizer = torch.optim.AdamW(groups, lr=LEARNING_RATE, betas=(0.9, 0.95))
     warmup = max(1, round(WARMUP * steps))
     generator, waiting = torch.Generator().manual_seed(0), torch.empty(0, dtype=torch.int64)
-    losses, start = [], time.monotonic()
-    for step in range(steps if stop is None else stop):
-        if len(waiting) < BATCH:
-            waiting = torch.cat([waiting, torch.randperm(len(rows[0]), generator=generator)])
-        chosen, waiting = waiting[:BATCH], waiting[BATCH:]
-        decay = 0.5 * (1 + math.cos(math.pi * max(0, step - warmup) / max(1, steps - warmup)))
-        for group in optimizer.param_groups:
-            group["lr"] = LEARNING_RATE * min((step + 1) / warmup, decay)
-        loss = loss_of(model, rows[0][chosen], rows[1][chosen])
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        losses.append(loss.item())
-        if step % 50 == 49:
-            spent = time.monotonic() - start
-            left = spent / (step + 1) * (steps - step - 1)
-            mean = sum(losses[-50:]) / 50
-            print(f"{step + 1}/{steps} | loss {mean:.3f} | {spent:.0f} s | {left:.0f} s left", flush=True)
+    losses = []
+    with ProgressBar("Training", steps, "steps") as bar:
+        for step in range(steps if stop is None else stop):
+            if len(waiting) < BATCH:
+                waiting = torch.cat([waiting, torch.randperm(len(rows[0]), generator=generator)])
+            chosen, waiting = waiting[:BATCH], waiting[BATCH:]
+            decay = 0.5 * (1 + math.cos(math.pi * max(0, step - warmup) / max(1, steps - warmup)))
+            for group in optimizer.param_groups:
+                group["lr"] = LEARNING_RATE * min((step + 1) / warmup, decay)
+            loss = loss_of(model, rows[0][chosen], rows[1][chosen])
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            losses.append(loss.item())
+            bar.update(1, note=f"loss {sum(losses[-50:]) / len(losses[-50:]):.3f}")
     return losses
 
 
