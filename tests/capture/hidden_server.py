@@ -18,13 +18,7 @@ from vocabforge.serve.vllm.state_files import StateFiles
 
 
 class HiddenServer(FakeServer):
-    """Answers ``fail_after`` completions, and hangs up after that.
-
-    Args:
-        layers: as vLLM numbers them.
-        meta: replaces entries of the files' metadata.
-        share_bytes: serve the files over HTTP, as many at once as this.
-    """
+    """Answers ``fail_after`` completions, and hangs up after that."""
 
     def __init__(
         self,

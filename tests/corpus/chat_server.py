@@ -32,7 +32,7 @@ Reply = tuple[int, Any] | tuple[int, Any, dict[str, str]] | None
 """Status, body (JSON, or bytes as they are), headers; None hangs up without an answer."""
 
 
-class _QuietServer(ThreadingHTTPServer):
+class QuietServer(ThreadingHTTPServer):
     """Clients that hang up are no news here."""
 
     daemon_threads = True
@@ -43,13 +43,7 @@ class _QuietServer(ThreadingHTTPServer):
 
 
 class FakeServer:
-    """Runs while the ``with`` lasts.
-
-    Args:
-        reply: what is answered to a request body; by default :func:`completion`.
-        delay: seconds before each answer.
-        port: 0 takes a free one.
-    """
+    """Runs while the ``with`` lasts."""
 
     def __init__(
         self,
@@ -65,7 +59,7 @@ class FakeServer:
         self.headers: list[dict[str, str]] = []
         self.at_once = self.most_at_once = 0
         self.lock = threading.Lock()
-        self._server = _QuietServer(("127.0.0.1", port), self._handler())
+        self._server = QuietServer(("127.0.0.1", port), self._handler())
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
 
@@ -80,6 +74,7 @@ class FakeServer:
     def _handler(fake) -> type[BaseHTTPRequestHandler]:
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True  # else the body of an answer waits 40 ms for its head
 
             def log_message(self, *_: Any) -> None:
                 return

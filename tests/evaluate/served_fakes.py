@@ -13,9 +13,11 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
+
+from tests.corpus.chat_server import QuietServer
 
 DRAFTED = 3
 PATTERN = (4, 1, 2, 3)  # tokens that cycles commit after the prefill's own, over and over
@@ -163,20 +165,12 @@ def _id(word: str) -> int:
     return 2 if not word else 5 + (int(word[2:]) if word[2:].isdigit() else WORDS)
 
 
-class _Quiet(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 128
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        return
-
-
 class FakeInference:
     """Runs while the ``with`` lasts; ``port`` 0 takes a free one."""
 
     def __init__(self, served: Served | None = None, port: int = 0) -> None:
         self.served = served or Served()
-        self._server = _Quiet(("127.0.0.1", port), self._handler())
+        self._server = QuietServer(("127.0.0.1", port), self._handler())
         self.port = self._server.server_address[1]
         self.url = f"http://127.0.0.1:{self.port}"
         self.closed = False
@@ -196,6 +190,7 @@ class FakeInference:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True
 
             def log_message(self, *_: object) -> None:
                 return
@@ -293,5 +288,5 @@ if __name__ == "__main__":
         Served(speculates=not given.plain, key=given.api_key, delay=given.slow), given.port
     ) as running:
         if given.host != "127.0.0.1":
-            other = _Quiet((given.host, given.port + 1), running._handler())
+            other = QuietServer((given.host, given.port + 1), running._handler())
         threading.Event().wait()

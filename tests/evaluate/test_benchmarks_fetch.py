@@ -8,12 +8,13 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.corpus.chat_server import QuietServer
 from vocabforge.core.errors import DataError
 from vocabforge.evaluate.benchmarks import BENCHMARKS, BenchmarkRow, Source, load_benchmark
 from vocabforge.evaluate.benchmarks import find as fetching
@@ -44,13 +45,7 @@ class FileServer:
                 server.headers.append({name.lower(): value for name, value in self.headers.items()})
                 server.reply(self)
 
-        class Server(ThreadingHTTPServer):
-            daemon_threads = True
-
-            def handle_error(self, *_: Any) -> None:  # clients that hang up are no news here
-                return
-
-        self._server = Server(("127.0.0.1", 0), Handler)
+        self._server = QuietServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
         self._thread.start()
