@@ -25,11 +25,7 @@ needs_data = pytest.mark.skipif(
 
 
 def tiny_target(folder: Path, *, seed: int = 0, kind: str = "llama", **changes: Any) -> Path:
-    """A random Llama of a few thousand parameters, saved as a Hugging Face folder (no tokenizer).
-
-    Args:
-        kind: another ``model_type`` with the same settings.
-    """
+    """A random Llama of a few thousand parameters, saved as a Hugging Face folder (no tokenizer)."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 

@@ -161,13 +161,7 @@ def test_saved_and_loaded_it_is_the_same(
 
 
 class Grown:
-    """EAGLE-2's growth from chains alone: every path's distribution is drafted by itself.
-
-    Attributes:
-        paths: of the tree's nodes.
-        frontiers: what each round expands, best first, with the log-probabilities (V,) after each path.
-        margin: the narrowest choice.
-    """
+    """EAGLE-2's growth from chains alone: every path's distribution is drafted by itself."""
 
     def __init__(self, drafter: Any, commit: Any, shape: TreeSettings) -> None:
         self.drafter, self.commit, self.shape = drafter, commit, shape

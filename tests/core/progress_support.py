@@ -54,11 +54,7 @@ class Forecasts:
         monkeypatch.setattr(ProgressBar, "__exit__", left)
 
     def worst(self, description: str, *, by: Literal["share", "time"] = "share") -> float:
-        """Largest factor between forecast and truth after a tenth of the work, up to its last twentieth.
-
-        Args:
-            by: what a tenth is of: the work, or the time where it decides the end.
-        """
+        """Largest factor between forecast and truth after a tenth of the work, up to its last twentieth."""
         start, end = self.spans[description]
         factors = [
             left / (end - now)

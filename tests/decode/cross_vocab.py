@@ -195,14 +195,7 @@ Shares = dict[tuple[int, ...], Fraction]  # beginnings of drafted chains -> thei
 
 @dataclass(frozen=True)
 class Drafting:
-    """A proposer over a situation, to draft behind its prompt and one token.
-
-    Attributes:
-        proposer: with memory for one row.
-        bridge: that it drafts over.
-        prompt: target ids, the root last.
-        size: of the target's vocabulary.
-    """
+    """A proposer over a situation, to draft behind its prompt and one token."""
 
     proposer: Proposer
     bridge: Bridge

@@ -337,11 +337,7 @@ class OverBias:
 def chain_logits(
     drafter: Any, commit: Any, path: list[int], steps: int, root: Tensor | None = None
 ) -> list[Tensor]:
-    """Draft logits of ``steps`` steps of a chain over the tokens of ``path``.
-
-    Args:
-        commit: called with the proposer; commits the context.
-    """
+    """Draft logits of ``steps`` steps of a chain over the tokens of ``path``."""
     head = ScriptedHead(drafter, (path + [0] * steps)[:steps])
     proposer = drawing(drafter, head, TreeSettings(1, steps - 1, steps + 1))
     commit(proposer)

@@ -197,14 +197,7 @@ def proposer_for(
 
 @dataclass(frozen=True)
 class Case:
-    """What one enumeration asks of a decoder.
-
-    Attributes:
-        sampling: the transform.
-        prompt: token ids.
-        length: new tokens.
-        stop_ids: of the request.
-    """
+    """What one enumeration asks of a decoder."""
 
     sampling: SamplingParams
     prompt: Sequence[int] = PROMPT
@@ -216,15 +209,7 @@ class Case:
 
 
 class Walker:
-    """A decoder whose rows each walk a script of random decisions.
-
-    Args:
-        target, proposer, verifier: of the decoder.
-        rows: scripts walked side by side.
-
-    Attributes:
-        results: of all walks.
-    """
+    """A decoder whose rows each walk a script of random decisions."""
 
     def __init__(
         self,

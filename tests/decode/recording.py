@@ -155,12 +155,7 @@ def traced() -> GraphCapture:
 def same_as_eager(
     make: Callable[[], Parts], asked: Sequence[Request], *, whole: bool = True, **options: Any
 ) -> tuple[GraphCapture, list[tuple[Any, ...]]]:
-    """Captured passes give what eager ones do, request by request; the recordings and the outcome.
-
-    Args:
-        make: gives target and proposer, new ones each time.
-        whole: whole cycles must have been captured; else parts of them.
-    """
+    """Captured passes give what eager ones do, request by request; the recordings and the outcome."""
     eager = Decoder(*make(), **options)
     expected = outcome(eager.generate_batch(asked))
     capture = traced()

@@ -88,13 +88,7 @@ class TableHead:
 
 
 class Sampler:
-    """Sequences of ``LENGTH`` tokens: what one verification gives, cut or continued by plain sampling.
-
-    Args:
-        configuration: what is verified.
-        vocab: V.
-        source: of random numbers, from a seed.
-    """
+    """Sequences of ``LENGTH`` tokens: what one verification gives, cut or continued by plain sampling."""
 
     def __init__(
         self, configuration: Configuration, vocab: int = 4, source: Callable[[int], Chance] = SeededChance

@@ -91,11 +91,7 @@ def blocks(text: str) -> Iterator[Block]:
 
 
 def commands(path: Path, text: str | None = None) -> list[Command]:
-    """All commands of a document in their order.
-
-    Raises:
-        ValueError: a line whose quotes do not close; the message says where.
-    """
+    """All commands of a document in their order."""
     file = path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else path.name
     text = path.read_text("utf-8") if text is None else text
     shell = [block for block in blocks(text) if block.language in ("", *SHELL)]

@@ -54,11 +54,7 @@ def ours(words: Sequence[str]) -> list[str] | None:
 
 
 def check(command: Command) -> None:
-    """Every variant of the command must be readable.
-
-    Raises:
-        Wrong: an unknown command, option, choice, key, make target, launcher's option, or a file that is missing.
-    """
+    """Every variant of the command must be readable."""
     for one in command.variants():
         words = [NUMBERS.get(word, word) for word in one.words if word != "…"]
         if words[0] == "make":
@@ -74,11 +70,7 @@ def check(command: Command) -> None:
 
 
 def check_ours(arguments: list[str], *, whole: bool = True) -> None:
-    """The words behind ``vocabforge`` must be readable; of a part (not ``whole``) only the options are looked at.
-
-    Raises:
-        Wrong: an unknown command, option, choice or key.
-    """
+    """The words behind ``vocabforge`` must be readable; of a part (not ``whole``) only the options are looked at."""
     name, *rest = arguments if arguments and arguments[0][:1] != "-" else ("", *arguments)
     if name and name not in GENERIC and name not in program().commands:
         raise Wrong(f"there is no command {name!r}")

@@ -25,11 +25,7 @@ _STORY = "Once upon a time a small dog sat on a hill and saw the rain over the r
 
 
 def run(*words: object) -> Result:
-    """A command that has to succeed.
-
-    Raises:
-        AssertionError: it did not; the message holds what it said.
-    """
+    """A command that has to succeed."""
     with in_this_process():
         done = invoke(str(words[0]), *words[1:])
     if done.exception is not None and not isinstance(done.exception, SystemExit):

@@ -119,12 +119,7 @@ class FakeGenerator:
 
 @dataclass
 class ReservingGenerator(FakeGenerator):
-    """One whose memory is made ready before it is asked.
-
-    Attributes:
-        reserved: positions asked for.
-        room: more than this cannot be had.
-    """
+    """One whose memory is made ready before it is asked."""
 
     reserved: list[int] = field(default_factory=list)
     room: int | None = None

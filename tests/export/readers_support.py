@@ -72,11 +72,7 @@ def make_tiny(folder: Path) -> Tiny:
 
 
 def eagle3(tiny: Tiny, *, rows: Tensor | None = IDS, layers: tuple[int, ...] = LAYERS, **flags: Any) -> Any:
-    """An EAGLE-3 drafter; ``fc`` maps the features to the target's last state a position later (least squares).
-
-    Args:
-        rows: target ids of the own head; None shares the target's.
-    """
+    """An EAGLE-3 drafter; ``fc`` maps the features to the target's last state a position later (least squares)."""
     torch.manual_seed(3)
     config = Eagle3Config(
         hidden_size=32,
@@ -117,11 +113,7 @@ def _fit(tiny: Tiny, layers: tuple[int, ...]) -> Tensor:
 def eagle1(
     shared: TargetTensors, *, own: int | None = None, ids: Tensor | None = None, **changes: Any
 ) -> Eagle1Drafter:
-    """A random EAGLE-1 drafter over a target of 61 tokens, norms and bias away from their start.
-
-    Args:
-        own: rows of its own head. ids: their target ids.
-    """
+    """A random EAGLE-1 drafter over a target of 61 tokens, norms and bias away from their start."""
     torch.manual_seed(3)
     sizes: dict[str, Any] = {
         "hidden_size": 32,
@@ -207,11 +199,7 @@ def sglang_captures(body: Mapping[str, Any], num_layers: int) -> tuple[int, ...]
 
 
 def vllm_captures(body: Mapping[str, Any], num_layers: int) -> tuple[int, ...]:
-    """The outputs that vLLM hands to the drafter, ascending, each once; -1 is the input embedding.
-
-    Args:
-        body: of the serving or of the speculators layout.
-    """
+    """The outputs that vLLM hands to the drafter, ascending, each once; -1 is the input embedding."""
     listed = body.get(LAYER_IDS) or _inner(body)
     layers = [layer - 1 for layer in listed] if listed else _default(num_layers)
     return tuple(sorted({layer for layer in layers if -1 <= layer < num_layers}))

@@ -111,12 +111,7 @@ def family_switches(family: str) -> dict[str, Any]:
 
 
 def make_target(folder: Path, family: str, *, fused: bool = False, seed: int = 0, **changes: Any) -> Path:
-    """A target with its module, in two shards with an index; no tokenizer.
-
-    Args:
-        fused: experts are stored in one tensor, as some publishers have them.
-        changes: of the text configuration.
-    """
+    """A target with its module, in two shards with an index; no tokenizer."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     keys = text_keys(family) | changes

@@ -59,12 +59,7 @@ def row(speedup: float, *, accepted: float = 2.0, new: int = 60, seconds: float 
 
 
 class Worlds:
-    """Candidates with known speed-ups; counts the groups that are decoded.
-
-    Args:
-        speedups: by candidate name.
-        noise: factor of a group's speed-up, by group.
-    """
+    """Candidates with known speed-ups; counts the groups that are decoded."""
 
     def __init__(self, speedups: Mapping[str, float], *, noise: Sequence[float] = (1.0,)) -> None:
         self.speedups, self.noise = speedups, noise
