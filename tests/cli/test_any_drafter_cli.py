@@ -40,16 +40,6 @@ def generated(place: Path, *words: object, code: int = 0) -> dict[str, Any]:
     return facts
 
 
-@pytest.mark.parametrize("proposer", FOREIGN)
-def test_generate_gives_the_targets_own_text(place: Path, proposer: str) -> None:
-    plain = generated(place)
-    facts = generated(place, "--drafter", place / "d", "--proposer", proposer)
-    assert facts["token_ids"] == plain["token_ids"]
-    assert facts["drafted"] > 0
-    assert proposer.upper() in facts["description"]
-    assert plain["counts"] == {}
-
-
 def test_slrs_takes_its_options_and_tells_its_cost(place: Path) -> None:
     words = ["--drafter", place / "d", "--proposer", "slrs", "--temperature", 1, "--seed", 3]
     facts = generated(place, *words, "--look-ahead", 2, "--single-token")

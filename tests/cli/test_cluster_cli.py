@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import shutil
 
-import numpy as np
 import pytest
 from safetensors.torch import load_file, save_file
 
 from tests.cli.cli_support import assert_user_error, invoke
-from tests.worlds import DATA, needs_data
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.models.target.head import open_head
 from vocabforge.vocab.clusters.clusters import load_clusters
@@ -87,18 +84,3 @@ def test_a_head_with_too_few_rows(world):
 def test_mistakes(world, options, code, words):
     assert_user_error(run(world, *options), code, words)
     assert not (world.target.parent / "c").exists()
-
-
-@needs_data
-def test_a_real_model(tmp_path):
-    target = tmp_path / "model"
-    target.mkdir()
-    for file in ("stories260K/config.json", "stories260K/model.safetensors", "tok512/tokenizer.json"):
-        shutil.copyfile(DATA / "models" / file, target / file.split("/")[1])
-    done = invoke(*("cluster-vocab", "--target", target, "--output", tmp_path / "c", "--clusters", 32))
-    assert done.exit_code == 0, done.output
-    clusters = load_clusters(tmp_path / "c")
-    head = open_head(target).rows()[:512]
-    head /= np.linalg.norm(head, axis=1, keepdims=True)
-    nearest = (head @ clusters.centroids.T).max(1)
-    assert np.einsum("nd,nd->n", head, clusters.centroids[clusters.assignment]).mean() > nearest.mean() - 0.01

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.cli_support import assert_user_error, invoke
-from vocabforge.cli.demo import SCALES, Step, demo_steps, perform
+from vocabforge.cli.demo import Step, demo_steps, perform
 from vocabforge.core.errors import VocabForgeError
 
 
@@ -81,13 +81,6 @@ def test_a_command_is_told_to_replace_what_the_demo_made_before(tmp_path: Path) 
     assert (tmp_path / "made").read_text() == ""
     again(tmp_path, step, stale=True)
     assert (tmp_path / "made").read_text() == "--overwrite"
-
-
-@pytest.mark.parametrize("size", SCALES)
-def test_each_step_makes_something_and_can_be_made_again(size: str, tmp_path: Path) -> None:
-    steps = demo_steps(tmp_path / "run", size)
-    assert all(step.outputs and bool(step.command) != (step.run is not None) for step in steps)
-    assert steps[-1].name == "eval"
 
 
 def test_the_demo_stops_behind_the_step_that_is_named(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.cli_support import assert_user_error, invoke
+from tests.cli.cli_support import invoke
 from tests.decode.build_support import grid_methods
 from tests.decode.drafting import make_drafter as random_drafter
 from tests.worlds import World
@@ -61,22 +61,6 @@ def test_native_export_with_a_vocabulary_decodes(
     assert len(methods) == 5
     assert all(output.token_ids == outputs[0].token_ids for output in outputs)
     assert outputs[2].accept_lengths == outputs[3].accept_lengths, "restricted now or at export"
-
-
-def test_generate_drafts_with_it(made: tuple[str, Path], pristine: World) -> None:
-    line = ["--target", pristine.target, "--prompt", "Hello", "--prompt-format", "raw"]
-    line += ["--max-new-tokens", "12", "--json"]
-    plain = invoke("generate", *line)
-    drafted = invoke("generate", *line, "--drafter", made[1])
-    assert drafted.exit_code == plain.exit_code == 0, drafted.output
-    assert json.loads(drafted.stdout)["token_ids"] == json.loads(plain.stdout)["token_ids"]
-    if made[0] == "medusa":
-        assert_user_error(
-            invoke("generate", *line, "--drafter", made[1], "--depth", "5"),
-            2,
-            "the Medusa drafter",
-            "at most depth 4",
-        )
 
 
 def test_the_drafted_part_of_a_cycle_is_all_but_its_last_token() -> None:

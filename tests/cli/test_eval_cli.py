@@ -111,28 +111,6 @@ def test_what_is_not_lossless_says_so_everywhere(place: Path, tmp_path: Path, ke
         assert any("not lossless" in line for line in json.loads(compared.stdout)["notes"]) == noted
 
 
-def test_methods_of_a_recipe_have_verifiers_of_their_own(
-    place: Path, tmp_path: Path, keeps_all: None
-) -> None:
-    chain = {"drafter": place / "d", "tree": "chain", "depth": 1}
-    ways = {name: MethodSpec(**chain, verifier=name) for name in ("point", "keeps-all")}
-    recipe = DecodingRecipe(target=place / "t", methods={"usual": MethodSpec(**chain), **ways})
-    write_recipe(tmp_path / "recipe.yaml", recipe)
-    named = ("--recipe", tmp_path / "recipe.yaml")
-    result = run_eval(place, tmp_path / "out", *named, "--temperature", 1, "--json")
-    assert result.exit_code == 0, result.output
-    methods = json.loads(result.stdout)["methods"]
-    assert [(one["name"], one["verifier"], one["lossless"]) for one in methods] == [
-        ("plain", None, True),
-        ("usual", None, True),
-        ("point", "point", True),
-        ("keeps-all", "keeps-all", False),
-    ]
-    assert_user_error(run_eval(place, tmp_path / "greedy", *named), 2, "method point: --verifier")
-    beside = run_eval(place, tmp_path / "beside", *named, "--verifier", "point", "--temperature", 1)
-    assert_user_error(beside, 2, "--verifier and --recipe")
-
-
 def test_a_recipe_is_evaluated(place: Path, tmp_path: Path) -> None:
     result = run_eval(place, tmp_path / "out", "--recipe", place / "recipe.yaml")
     assert result.exit_code == 0, result.output

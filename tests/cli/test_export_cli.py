@@ -12,7 +12,7 @@ import torch
 from click.testing import Result
 from safetensors.torch import load_file
 
-from tests.cli.cli_support import assert_user_error, edit_json, invoke
+from tests.cli.cli_support import assert_user_error, invoke
 from tests.decode import drafting
 from tests.decode.build_support import grid_methods
 from tests.export.test_eagle_layout import eagle1
@@ -204,27 +204,6 @@ def test_the_rank_order_goes_through(small: Path, pristine: World, tmp_path: Pat
     )
     assert "rank is not known" in lost.output
     assert torch.load(tmp_path / "c" / f"freq_{SIZE}.pt", weights_only=True) == sorted(ranked)
-
-
-@pytest.mark.parametrize("name", ["sglang-eagle3", "speculators-eagle3", "eagle", "fr-spec"])
-def test_native_imports_what_was_made_elsewhere(
-    name: str, pristine: World, small: Path, tmp_path: Path
-) -> None:
-    drafter = small if name in ("eagle", "fr-spec") else pristine.drafter
-    vocab = ["--vocab", pristine.vocab] if name == "fr-spec" else []
-    export("--drafter", drafter, "--format", name, "--output", tmp_path / "theirs", *vocab)
-    (tmp_path / "theirs" / MANIFEST).unlink()
-    if name == "eagle":
-        edit_json(tmp_path / "theirs" / "config.json", architectures=["LlamaForCausalLM"])
-    base = ["--format", "native", "--target", pristine.target]
-    exported("--drafter", tmp_path / "theirs", *base, "--output", tmp_path / "ours")
-    exported("--drafter", drafter, *base, *vocab, "--output", tmp_path / "direct")
-    found, expected = (load_file(tmp_path / one / "drafter.safetensors") for one in ("ours", "direct"))
-    assert found.keys() == expected.keys()
-    assert all(torch.equal(found[key], expected[key]) for key in found)
-    assert (tmp_path / "ours" / "drafter.json").read_text() == (
-        tmp_path / "direct" / "drafter.json"
-    ).read_text()
 
 
 def test_an_export_knows_its_target_and_keeps_what_was_recorded(pristine: World, tmp_path: Path) -> None:

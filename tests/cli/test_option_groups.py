@@ -78,24 +78,6 @@ def test_what_is_given_reaches_its_group(tmp_path: Path) -> None:
     assert seen == [(outer, "x", 1, "COMMANDLINE")]
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--name", "x"], "Missing option '--out'"),
-        (["--out", "o"], "Missing option '--name'"),
-        (["--out", "o", "--name", "x", "--size", "1"], "--size"),
-        (["--out", "o", "--name", "x", "--colour", "green"], "green"),
-        (["--out", "o", "--name", "x", "--chance", "1"], "chance"),
-        (["--out", "o", "--name", "x", "--outer", "1"], "No such option"),
-    ],
-)
-def test_wrong_words_are_refused_as_ever(words: list[str], said: str) -> None:
-    result = run("doctor", *words)
-    assert result.exit_code == 2
-    assert said in " ".join(result.output.replace("│", " ").split())
-    assert seen == []
-
-
 class Again(StrictModel):
     """Names an option that another group has."""
 

@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.decode.control_worlds import chain_plans, linear_cost, random_world
-from vocabforge.core.errors import UsageError
 from vocabforge.decode.control import adaptive
 from vocabforge.decode.control.adaptive import AdaptiveControl
-from vocabforge.decode.control.control import CycleFigures, FixedControl, make_control
+from vocabforge.decode.control.control import CycleFigures
 from vocabforge.decode.interface import PLAIN_PLAN, Plan
 
 
@@ -83,16 +82,3 @@ def test_whatever_is_observed_the_plan_is_allowed(
                 assert 1 <= found.tokens <= 10
                 assert 0 <= found.seconds < math.inf
                 assert math.isfinite(found.rate)
-
-
-def test_fixed_control_never_moves() -> None:
-    control = make_control("fixed", chain_plans(4))
-    assert isinstance(control, FixedControl)
-    for _ in range(20):
-        assert control.plan() == Plan(4, 5)
-        control.observe(CycleFigures(Plan(4, 5), [0], 100.0))
-
-
-def test_unknown_control_names_those_there_are() -> None:
-    with pytest.raises(UsageError, match="fixed, adaptive"):
-        make_control("adaptve", [])

@@ -12,10 +12,8 @@ import pytest
 import torch
 
 from tests.decode.drafting import make_drafter
-from tests.decode.node_support import PROMPTS, load_tiny, noisy, plain
+from tests.decode.node_support import load_tiny, noisy, plain
 from tests.shares import by_default
-from vocabforge.core.errors import UsageError
-from vocabforge.decode.control.adaptive import AdaptiveControl
 from vocabforge.decode.control.control import CycleFigures
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.interface import PLAIN_PLAN, Plan
@@ -123,20 +121,3 @@ def test_each_drafts_as_it_would_alone(world: World, names: Sequence[str], optio
         assert torch.equal(alone[0][1].tokens, tree.tokens), plan
         compared.add(plan.by)
     assert compared == set(names)
-
-
-def test_a_bandit_over_both_uses_both(world: World) -> None:
-    """Whatever the clock says, greedy output stays, and every arm's cost is known after a while."""
-    hybrid = world.hybrid(("eagle3", "n-gram"), CHAIN)
-    control = AdaptiveControl(hybrid.plans())
-    decoder = Decoder(world.target, hybrid, rows=2, control=control)
-    asked = [Request(prompt, 60) for prompt in PROMPTS]
-    assert [one.token_ids for one in decoder.generate_batch(asked)] == plain(world.target, asked)
-    assert {plan.by for plan in control.estimates()} == {"", "eagle3", "n-gram"}
-    assert all(found.seconds > 0 for found in control.estimates().values())
-
-
-def test_parts_that_do_not_go_together(world: World) -> None:
-    for names in (["n-gram"], ["n-gram", "n-gram"], ["eagle3", "medusa"]):
-        with pytest.raises(UsageError, match="make no hybrid"):
-            world.hybrid(names, CHAIN)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.models.head_cases import HIDDEN, RANKED, VOCAB, make_base, make_module
+from tests.models.head_cases import RANKED, VOCAB, make_base, make_module
 from vocabforge.core.errors import ArtifactError, MismatchError, UsageError
 from vocabforge.decode.build.heads import (
     BuiltHead,
@@ -21,11 +21,8 @@ from vocabforge.decode.build.heads import (
 from vocabforge.decode.spec import MethodSpec
 from vocabforge.models.heads.io import HeadOwner, load_head, save_head
 from vocabforge.models.heads.registry import (
-    DraftState,
     HeadBase,
     HeadOptions,
-    ScheduledHead,
-    StaticHead,
     build_head,
 )
 from vocabforge.models.heads.router import Router
@@ -57,19 +54,6 @@ def built(place: Path, base: HeadBase, fingerprint: str | None = None, **asked: 
     found = spec_head(base, MethodSpec(**{**asked, **paths}), trained, fingerprint)
     assert found is not None
     return found
-
-
-def test_a_vocabulary_with_a_schedule_drafts_with_it(place: Path) -> None:
-    base = make_base()
-    static, scheduled = (built(place, base, "k" * 64, vocab=name).head for name in ("core", "pafr"))
-    assert isinstance(static, StaticHead)
-    assert isinstance(scheduled, ScheduledHead)
-    assert torch.equal(static.target_ids, torch.tensor(sorted(RANKED)))
-    assert torch.equal(static.weight, base.weight[torch.tensor(sorted(RANKED))])
-    assert scheduled.sizes == (20, 20, 8)
-    tokens = torch.zeros(1, dtype=torch.int64)
-    late = DraftState(2, tokens, torch.zeros(1, HIDDEN))
-    assert scheduled.scores(torch.randn(1, HIDDEN), 1, late)[1].tolist() == sorted(RANKED[:8])
 
 
 @pytest.mark.parametrize(

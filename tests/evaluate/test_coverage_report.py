@@ -7,8 +7,7 @@ import pytest
 
 from tests.vocab.table_factory import make_table
 from vocabforge.core.errors import DataError, MismatchError, UsageError
-from vocabforge.evaluate.reports import coverage
-from vocabforge.evaluate.reports.coverage import render_coverage, summary_lines
+from vocabforge.evaluate.reports.coverage import render_coverage
 from vocabforge.evaluate.reports.coverage_data import measure_coverage
 from vocabforge.vocab.counts.mixtures import TablePart
 from vocabforge.vocab.subset.coverage import knee
@@ -54,30 +53,6 @@ def test_knee_by_hand():
     assert knee(np.arange(8), counts) == 4
     assert knee(np.arange(8), np.array([20, 40, 10, 10, 5, 5, 5, 5])) == 2
     assert knee(np.arange(1), np.array([3])) == 1
-
-
-def test_knee_and_chosen_sizes_are_marked_on_the_held_out_curve(monkeypatch):
-    panels = []
-    monkeypatch.setattr(coverage, "render_png", lambda title, drawn: panels.extend(drawn))
-    table, heldout = make_table(COUNTS), make_table([0, 5, 1, 0, 0, 0, 0, 0, 4, 0])
-    subset = make_subset(table.counts, 4, [0], fingerprint="f")
-    parts = TablePart("counts", table), [TablePart("test", heldout)], {"r4": subset}
-    results = measure_coverage(*parts, sizes=(3, 9))
-    render_coverage(results)
-    # ids 0, 1, 2 ... 9 in this order: 0, 50, 60, 60, ... 60, 100, 100% of the test inside
-    assert panels[0].marks == [
-        (2, "knee 2: 50.00%"),
-        (3, "chosen 3: 60.00%"),
-        (9, "chosen 9: 100.00%"),
-        (4, "r4 (4): 60.00%"),
-    ]
-    assert [trace.dashed for trace in panels[0].traces] == [False, True]
-    assert any("log s / log V" in line for line in summary_lines(results))
-    for text in results["texts"]:
-        del text["knee"]
-    del results["chosen_sizes"]
-    render_coverage(results)
-    assert panels[1].marks == [(4, "r4 (4): 60.00%")], "a file of an earlier version"
 
 
 def test_refusals():

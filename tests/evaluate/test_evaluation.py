@@ -10,8 +10,7 @@ import pytest
 
 from tests.evaluate.eval_fakes import ROWS, FakeGenerator, FakeMethod, make_benchmark, make_tokenizer
 from vocabforge.core.artifact import open_artifact
-from vocabforge.core.errors import ArtifactError, UsageError
-from vocabforge.decode.request import SamplingParams
+from vocabforge.core.errors import UsageError
 from vocabforge.evaluate.benchmarks import Benchmark
 from vocabforge.evaluate.evaluation import (
     Evaluation,
@@ -78,27 +77,6 @@ def test_the_folder_is_a_verified_artefact(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "tokenizer"]
 
 
-def test_seeds_and_repeats_are_runs_with_files_of_their_own(tmp_path: Path) -> None:
-    settings = RunSettings(32, SamplingParams(0.8), warmup=0, seeds=(3, 5), repeats=2)
-    results = evaluate(tmp_path, settings=settings)
-    method = results.methods[1]
-    assert method.answers == [f"answers/run_{number}/eagle3.jsonl" for number in (1, 2, 3, 4)]
-    assert [(run.run, run.seed, run.repeat) for run in method.summary.runs] == [
-        (1, 3, 1),
-        (2, 5, 1),
-        (3, 3, 2),
-        (4, 5, 2),
-    ]
-    files = open_artifact(tmp_path / "out").manifest["files"]
-    assert {f"{kind}/run_4/plain.jsonl" for kind in ("answers", "details")} <= set(files)
-    overall = method.summary.overall
-    assert overall.accepted_length.value == 2.0  # 8 tokens in steps of 3, 1, 2, 2
-    assert overall.tokens_per_s.sd is not None
-    assert overall.tokens_per_s.sd > 0
-    assert overall.new_tokens == 4 * 6 * 8  # six turns
-    assert method.summary.outputs is None, "drawn outputs are not compared"
-
-
 def test_outputs_that_agree_and_a_method_that_lies(tmp_path: Path) -> None:
     # Prompts longer than 8 tokens: the second turns of questions 3 and 5.
     wrong = FakeMethod("broken", FakeGenerator((2,), corrupt=4, corrupt_from=8))
@@ -110,35 +88,6 @@ def test_outputs_that_agree_and_a_method_that_lies(tmp_path: Path) -> None:
     assert (bad.identical, bad.compared, bad.not_judged) == (2, 4, 2)
     assert [(row.question_id, row.turn, row.position) for row in bad.divergences] == [(3, 1, 4), (5, 1, 4)]
     assert bad.divergences[0].expected != bad.divergences[0].got
-
-
-class _Interrupted(FakeGenerator):
-    """Stops the process's work at its fifth prompt, once."""
-
-    armed = True
-
-    def generate(self, prompt_ids: Any, **options: Any) -> Any:
-        if self.armed and len(self.prompts) > 3:
-            self.armed = False
-            raise KeyboardInterrupt
-        return super().generate(prompt_ids, **options)
-
-
-def test_an_interrupted_run_goes_on_and_ends_with_the_same_answers(tmp_path: Path) -> None:
-    slow = FakeMethod("slow", _Interrupted())
-    with pytest.raises(KeyboardInterrupt):
-        evaluate(tmp_path, slow)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.partial", "tokenizer"]
-    with pytest.raises(ArtifactError):
-        open_artifact(tmp_path / "out")
-    with pytest.raises(UsageError, match="has other settings or inputs") as caught:
-        evaluate(tmp_path, slow, target="cd" * 32)
-    assert "target" in str(caught.value.render())
-    results = evaluate(tmp_path, slow)
-    assert results.resumed == 1
-    assert not (tmp_path / "out.partial").exists()
-    assert results.methods[2].summary.outputs is not None
-    assert results.methods[2].summary.outputs.identical == 4
 
 
 def test_questions_left_out_stand_in_results_and_report(tmp_path: Path) -> None:

@@ -141,19 +141,3 @@ def test_where_nothing_differs_a_difference_is_shown_about_once_in_twenty() -> N
         found = estimate(speedup(*sides), ratio_of_ratios, pooled=False)
         shown += verdict_of(found) != "no difference shown"
     assert 2 <= shown <= 22, "of 200; 10 are expected"
-
-
-def test_tokens_per_second_are_covered_and_would_not_be_if_runs_were_questions() -> None:
-    truth = 40 * np.exp(0.08) * 2
-
-    def kept_together(generator: np.random.Generator) -> tuple[float | None, float | None]:
-        figure = estimate(columns_of_mean(draw_speeds(generator)[0]), ratio, pooled=False)
-        return figure.low, figure.high
-
-    def apart(generator: np.random.Generator) -> tuple[float | None, float | None]:
-        speeds = draw_speeds(generator)[0].reshape(-1, 1)
-        figure = estimate(columns_of_mean(speeds), ratio, pooled=False)
-        return figure.low, figure.high
-
-    assert COVERED[0] < coverage(kept_together, truth) < COVERED[1]
-    assert coverage(apart, truth, FEW) < 0.8

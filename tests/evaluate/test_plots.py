@@ -13,7 +13,6 @@ from vocabforge.evaluate.reports.plots import (
     bar_rows,
     line_svg,
     method_colour,
-    render_png,
     stacked_rows,
 )
 
@@ -56,10 +55,3 @@ def test_lines_and_points_with_values_missing() -> None:
     shown = line_svg("v", Panel("", ("size", "tokens per second"), points, log_x=True))
     assert {"64", "1k"} <= set(texts(shown))
     assert "nan" not in shown
-
-
-def test_a_png_of_what_has_a_value() -> None:
-    panels = [Panel("a", ("x", "y"), [Trace(0, [1], [2.0], "$one")], marks=[(1, "here")]),
-              Panel("b", ("x", "y"), [Trace(0, [], [])])]  # fmt: skip
-    assert render_png("title", panels).startswith(b"\x89PNG")
-    assert render_png("nothing", panels[1:]).startswith(b"\x89PNG")

@@ -76,24 +76,6 @@ def test_warm_up_then_question_by_question_in_a_turning_order(tmp_path: Path) ->
     assert log[9:] == [(name, length) for order, length in zip(orders, (4, 4, 5, 5)) for name in order]
 
 
-def test_rows_of_all_methods_sorted_by_id_with_counts_per_turn(tmp_path: Path) -> None:
-    outcome = run_fakes(tmp_path, plain_and_tree())
-    assert (outcome.failures, outcome.resumed) == ([], 0)
-    for name in ("plain", "tree"):
-        answers = read_jsonl_log(tmp_path / "work" / "answers" / f"{name}.jsonl")
-        details = read_jsonl_log(tmp_path / "work" / "details" / f"{name}.jsonl")
-        assert [row["question_id"] for row in answers] == [3, 4, 5, 9]
-        assert [row["question_id"] for row in details] == [3, 4, 5, 9]
-    choice = answers[0]["choices"][0]
-    assert list(answers[0]) == ["question_id", "category", "answer_id", "model_id", "choices", "tstamp"]
-    assert answers[0]["model_id"] == "t"
-    assert choice["new_tokens"] == [8, 8]
-    assert choice["accept_lengths"] == [3, 1, 2, 2, 3, 1, 2, 2]
-    assert choice["decoding_steps"] == [4, 4]
-    assert all(seconds > 0 for seconds in choice["wall_time"])
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.partial", "tokenizer", "work"]
-
-
 def test_each_run_has_its_files_and_its_seed_the_same_for_every_method(tmp_path: Path) -> None:
     methods = plain_and_tree()
     run_fakes(tmp_path, methods, sampling=SAMPLED, seeds=(7, 8), repeats=2)

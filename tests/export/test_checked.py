@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-from tests.decode.drafting import make_drafter
 from tests.export.test_eagle_layout import eagle1, export_of, subset
 from tests.folders import edit_folder
 from tests.worlds import tiny_drafter
@@ -54,12 +53,6 @@ def test_every_layout_reads_as_it_was_written(
     slack = expected.abs().max() * (FINE if dtype == torch.float32 else COARSE)
     assert (random_logits(loaded) - expected).abs().max() <= slack
     assert all(torch.equal(p, before[name]) for name, p in drafter.named_parameters()), "it was changed"
-
-
-def test_a_medusa_drafter_is_checked_too(folder: Path, shared: TargetTensors, tmp_path: Path) -> None:
-    drafter = make_drafter("medusa", folder, HFTarget.load(folder))
-    write_checked(Native, tmp_path / "out", export_of(drafter, folder, shared), LAYERS)
-    assert open_artifact(tmp_path / "out").kind == "drafter"
 
 
 def broken(layout: Any, spoil: Any) -> Any:

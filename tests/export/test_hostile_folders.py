@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from tests.export.readers_support import IDS, Tiny, changed, eagle1, eagle1_over, eagle3, make_tiny, write
 from vocabforge.core.errors import VocabForgeError
@@ -83,34 +81,6 @@ def test_an_embedding_of_another_shape_is_said(tiny: Tiny, good: dict[str, Path]
     for one in served:
         told = " ".join(problem.found for problem in one.of("tensors"))
         assert "of shape [70, 32], not [61, 32]" in told
-
-
-@pytest.mark.parametrize("layout", ["sglang", "eagle"])
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.float8_e4m3fn])
-def test_packed_weights_are_not_read_as_numbers(
-    tiny: Tiny, good: dict[str, Path], tmp_path: Path, layout: str, dtype: torch.dtype
-) -> None:
-    def pack(tensors: dict[str, Any]) -> None:
-        tensors["fc.weight"] = tensors["fc.weight"].to(dtype)
-
-    path = changed(good[layout], tmp_path / "packed", tensors=pack)
-    with pytest.raises(VocabForgeError, match="packed or quantised"):
-        load_drafter(path, tiny.shared, tiny.path)
-
-
-@pytest.mark.parametrize("name", ["../outside.safetensors", "/dev/zero", "a/../../outside.safetensors"])
-def test_an_index_names_files_of_its_folder_only(
-    tiny: Tiny, good: dict[str, Path], tmp_path: Path, name: str
-) -> None:
-    path = changed(good["sglang"], tmp_path / "escape")
-    weights = path / "model.safetensors"
-    tensors = load_file(weights)
-    weights.rename(tmp_path / "outside.safetensors")
-    index = {"weight_map": dict.fromkeys(tensors, name)}
-    (path / "model.safetensors.index.json").write_text(json.dumps(index), "utf-8")
-    for read in (lambda: load_drafter(path, tiny.shared, tiny.path), lambda: open_folder(path)):
-        with pytest.raises(VocabForgeError, match=r"outside its folder|are missing"):
-            read()
 
 
 @pytest.mark.parametrize("ids", [[1.5, 2.5], [True, False], [], None, torch.arange(5)])

@@ -50,13 +50,6 @@ def test_ranker_takes_k_candidates_where_its_shortlist_is_shorter() -> None:
     check_topk(case, ranker_candidates(case, 6), 6)
 
 
-def test_a_ranker_with_every_token_is_the_full_head() -> None:
-    case = make_case("ranker", options=HeadOptions(shortlist=VOCAB))
-    full = build_head("full", case.base)
-    for ours, theirs in zip(case.head.topk(case.hidden, 9), full.topk(case.hidden, 9)):
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
-
-
 @pytest.mark.parametrize("ids", [None, REDUCED], ids=["whole", "reduced"])
 def test_low_rank_is_the_softmax_of_its_scores(ids) -> None:
     case = make_case("low-rank", ids=ids)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from safetensors.torch import save_file
 
 from tests.train.run_support import config
 from tests.worlds import ROOT
-from vocabforge.core.errors import ArtifactError, DataError, MismatchError, UsageError
+from vocabforge.core.errors import ArtifactError, DataError, MismatchError
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.models.drafters.medusa import MedusaConfig, MedusaDrafter
 from vocabforge.models.drafters.registry import drafter_sizes, new_drafter
@@ -49,13 +48,6 @@ def test_inputs_are_looked_for(place: Path) -> None:
     for key in ("train", "heldout"):
         with pytest.raises(DataError, match=r"(?s)the input is missing.*nowhere.jsonl"):
             planned(place, data={key: [str(place / "nowhere.jsonl")]})
-
-
-def test_rows_beyond_the_context_are_refused(place: Path) -> None:
-    limit = json.loads((place / "target" / "config.json").read_text())["max_position_embeddings"]
-    planned(place, data={"sequence_length": limit})
-    with pytest.raises(UsageError, match=f"(?s)longer than the target's context.*at most {limit}"):
-        planned(place, data={"sequence_length": limit + 1})
 
 
 def test_a_drafter_or_vocabulary_that_cannot_be_opened(place: Path, tmp_path: Path) -> None:
