@@ -20,9 +20,7 @@ from vocabforge.vocab.counts.engines import PlainEngine
 
 
 @needs_data
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.long) if name == "o200k" else name for name in REAL]
-)
+@pytest.mark.parametrize("name", by_default(REAL, lambda name: name != "o200k"))
 def test_golden_encodings(name: str) -> None:
     rows = [
         json.loads(line)
