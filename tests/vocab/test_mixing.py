@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.vocab.table_factory import make_table
-from vocabforge.core.errors import DataError, MismatchError, UsageError
+from vocabforge.core.errors import DataError, UsageError
 from vocabforge.corpus.tokenizer.special_tokens import SpecialTokens
 from vocabforge.vocab.counts.mixtures import (
     MIXTURE_TOTAL,
@@ -83,12 +83,7 @@ def test_round_trip_and_domains(tmp_path):
 
 def test_refusals():
     table = make_table([1, 2, 0], sources={"a.txt": "same"})
-    other = make_table([1, 2, 0], fingerprint="g")
     again = make_table([1, 2, 0], sources={"copy.txt": "same"})
-    with pytest.raises(MismatchError, match="different tokenizers"):
-        merge_tables([TablePart("a", table), TablePart("b", other)])
-    with pytest.raises(MismatchError, match="different tokenizers"):
-        mix_tables([TablePart("a", table), TablePart("b", other)])
     with pytest.raises(DataError, match=r"counted twice[\s\S]*copy.txt in b, a.txt in a"):
         merge_tables([TablePart("a", table), TablePart("b", again)])
     assert merge_tables([TablePart("a", table), TablePart("b", again)], allow_repeats=True).tokens == 6
@@ -104,10 +99,6 @@ def test_refusals():
             mix_tables([TablePart("a", table, weight)])
     with pytest.raises(DataError, match="weight is too small"):
         mix_tables([TablePart("a", table, 1.0), TablePart("b", table, 1e-18)])
-    with pytest.raises(UsageError, match="two tables have one name"):
-        merge_tables([TablePart("a", table), TablePart("a", again)], as_domains=True, allow_repeats=True)
-    with pytest.raises(UsageError, match="no frequency table"):
-        merge_tables([])
 
 
 def test_choose_domains():
@@ -116,10 +107,6 @@ def test_choose_domains():
     assert choose_domains(table, {"wiki": None, "code": None}).counts.tolist() == [5, 5, 1]
     mixed = choose_domains(table, {"wiki": 0.5, "code": 0.5})
     assert (mixed.counts / MIXTURE_TOTAL).tolist() == pytest.approx([0.5 / 7 + 0.5, 2.5 / 7, 0.5 / 7])
-    with pytest.raises(UsageError, match="did you mean wiki"):
-        choose_domains(table, {"wikki": None})
-    with pytest.raises(UsageError, match="none: it was counted without domains"):
-        choose_domains(make_table([1, 1]), {"wiki": None})
     with pytest.raises(UsageError, match="some have none"):
         choose_domains(table, {"wiki": 0.5, "code": None})
     with pytest.raises(UsageError, match="not positive"):

@@ -114,14 +114,10 @@ def test_broken_lists(tmp_path):
             read_fr_spec(tmp_path / name)
 
 
-def test_lists_with_faults(tokenizer):
+def test_a_list_without_end_tokens_is_told(tokenizer):
     subset, missing = subset_from_list(np.array([5, 3, 257]), tokenizer, source="x")
     assert (subset.ranked.tolist(), missing) == ([5, 3, 257], [])
     assert subset_from_list(np.array([5, 3]), tokenizer, source="x")[1] == [257]
-    with pytest.raises(DataError, match=r"more than once[\s\S]*repeated: 3"):
-        subset_from_list(np.array([3, 5, 3]), tokenizer, source="x")
-    with pytest.raises(DataError, match=r"does not have[\s\S]*2 ids: -1, 261"):
-        subset_from_list(np.array([-1, 261, 5]), tokenizer, source="x")
 
 
 @pytest.mark.parametrize(
