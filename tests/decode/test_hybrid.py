@@ -14,6 +14,7 @@ import torch
 from tests.decode.drafting import make_drafter
 from tests.decode.node_support import load_tiny, noisy, plain
 from tests.shares import by_default
+from vocabforge.core.errors import UsageError
 from vocabforge.decode.control.control import CycleFigures
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.interface import PLAIN_PLAN, Plan
@@ -121,3 +122,9 @@ def test_each_drafts_as_it_would_alone(world: World, names: Sequence[str], optio
         assert torch.equal(alone[0][1].tokens, tree.tokens), plan
         compared.add(plan.by)
     assert compared == set(names)
+
+
+def test_parts_that_do_not_go_together(world: World) -> None:
+    for names in (["n-gram"], ["n-gram", "n-gram"], ["eagle3", "medusa"]):
+        with pytest.raises(UsageError, match="make no hybrid"):
+            world.hybrid(names, CHAIN)
