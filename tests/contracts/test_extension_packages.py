@@ -222,7 +222,7 @@ def test_a_head_and_a_drafter_in_a_package_keep_the_contracts(
     }
     ship("acorn", files, entries)
     contracts = [
-        (fresh("tests.contracts.test_head_contracts", monkeypatch, "tests.models.head_cases"), "int8", 25),
+        (fresh("tests.contracts.test_head_contracts", monkeypatch, "tests.models.head_cases"), "int8", 20),
         (fresh("tests.contracts.test_drafters", monkeypatch, "tests.decode.drafting"), "recurrent", 12),
     ]
     for contract, name, least in contracts:
