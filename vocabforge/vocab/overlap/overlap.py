@@ -219,9 +219,8 @@ def load_overlap(path: Path) -> Overlap:
         eos, forms = meta["eos_pair"], meta["forms"]
         if type(forms) is not int:
             raise TypeError(f"forms {forms!r}")
-        sides = (
-            {k: v for k, v in meta[letter].items() if k != "needed"} for letter in "ab"
-        )  # of older versions
+        # Artefacts of older versions have "needed".
+        sides = [{key: value for key, value in meta[side].items() if key != "needed"} for side in "ab"]
         a, b = (read_record(VocabularySide, side) for side in sides)
         overlap = Overlap(pairs, a, b, forms, (eos[0], eos[1]) if eos is not None else None)
         if not _valid(overlap, int(meta["pairs"])):
