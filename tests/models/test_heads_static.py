@@ -17,6 +17,7 @@ from vocabforge.models.heads import on_ops as head_ops
 from vocabforge.models.heads.interface import PreparesSteps
 from vocabforge.models.heads.registry import HEADS, DraftState, FullHead, HeadOptions, StaticHead
 from vocabforge.models.heads.router import most_clusters, top_clusters
+from vocabforge.models.heads.served import dense_logits
 from vocabforge.ops.ordering import topk_lowest_id
 
 REDUCED = torch.arange(1, VOCAB, 3)
@@ -38,11 +39,12 @@ def make(form: str, *, requests: int, each: int, ops: bool | None, seed: int = 0
 
 
 def traced(case: Case, k: int):
-    """``topk`` as a graph of its tensors, traced without data."""
+    """``topk``, or what servers are given if ``k`` is 0, as a graph of its tensors, traced without data."""
     state = case.state
 
     def ask(hidden, tokens, previous, context):
-        return case.head.topk(hidden, k, DraftState(state.step, tokens, previous, state.requests, context))
+        given = DraftState(state.step, tokens, previous, state.requests, context)
+        return case.head.topk(hidden, k, given) if k else dense_logits(case.head, hidden, given, VOCAB)
 
     inputs = (case.hidden, state.tokens, state.previous, state.context)
     graph = make_fx(ask, tracing_mode="fake", _allow_non_fake_inputs=True)(*inputs)
@@ -100,6 +102,26 @@ def test_a_head_on_the_ops_answers_as_the_plain_one(form: str, requests: int, ea
     for seed in (13, 14):
         hidden, state = other_data(case, seed)
         same(case.head.topk(hidden, 5, state), plain.head.topk(hidden, 5, state))
+
+
+@pytest.mark.parametrize("requests", [3, 70])  # more rows than the ops take at once
+@pytest.mark.parametrize("ids", [None, REDUCED], ids=["whole", "reduced"])
+@pytest.mark.parametrize("form", ["ranker", "ranker-shared", "router", "router-own", "context"])
+def test_servers_get_the_logits_of_the_plain_form_in_static_shapes(form: str, ids, requests: int) -> None:
+    case, plain = (make(form, requests=requests, each=1, ops=ops, ids=ids) for ops in (True, False))
+    graph = traced(case, 0) if requests == 3 else None
+    hidden, state = other_data(case, 17)
+    logits, tokens = plain.head.scores(hidden, 1, state)
+    expected = torch.full((requests, VOCAB), -torch.inf)
+    for row, (values, names) in enumerate(zip(logits, tokens.expand(requests, -1))):
+        for value, name in zip(values.tolist(), names.tolist()):
+            expected[row, name] = max(value, expected[row, name].item())  # padding has -inf
+    assert 0 < int(expected.isfinite().sum(-1).max()) < VOCAB
+    found = [dense_logits(case.head, hidden, state, VOCAB), dense_logits(plain.head, hidden, state, VOCAB)]
+    if graph is not None:
+        found.append(graph(hidden, state.tokens, state.previous, state.context))
+    for one in found:
+        torch.testing.assert_close(one, expected, rtol=0, atol=2e-5)
 
 
 @pytest.mark.parametrize("trace", [False, pytest.param(True, marks=proof)])

@@ -9,12 +9,15 @@ from .arguments import INTEGERS, check_range
 from .backend import Op
 from .union_logits import check_head
 
+_GATHERED = 1 << 24  # largest number of weights that the reference copies at once
+
 
 def indexed_logits_reference(hidden: Tensor, weight: Tensor, ids: Tensor) -> Tensor:
     """Compute :func:`indexed_logits` in PyTorch."""
-    vocab = weight.shape[0]
-    gathered = weight[ids.long().clamp(0, vocab - 1)].float()  # (N, k, d)
-    logits = (gathered @ hidden.float()[:, :, None])[:, :, 0]  # (N, k)
+    vocab, queries = weight.shape[0], hidden.float()[:, :, None]
+    most = max(1, _GATHERED // max(1, hidden.numel()))  # candidates at once
+    parts = [weight[part.long().clamp(0, vocab - 1)].float() @ queries for part in ids.split(most, 1)]
+    logits = torch.cat(parts, 1)[:, :, 0]  # (N, k)
     return logits.masked_fill((ids < 0) | (ids >= vocab), -torch.inf)
 
 

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ...core.errors import MismatchError, UsageError
-from ...ops.draft_topk import draft_topk
 from ...ops.few_rows import linear
 from ...ops.indexed_logits import indexed_logits
 from . import on_ops as head_ops
@@ -91,7 +90,9 @@ class ContextHead(ShortlistHead):
     def scored(self, step: int) -> int:
         return min(self.core_size + self.context_size, self.size)
 
-    def _topk_on_ops(self, hidden: Tensor, k: int, state: DraftState | None) -> tuple[Tensor, Tensor]:
+    def logits_on_ops(
+        self, hidden: Tensor, k: int, state: DraftState | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         spare, text = self._spare_and_text(k, state)
         parts = [linear(hidden, self.core).float()]
         rows = [self.core_rows]
@@ -105,7 +106,7 @@ class ContextHead(ShortlistHead):
             logits, union = head_ops.shared_logits(hidden, self.weight, text, len(text), distinct=True)
             parts.append(logits)
             columns = torch.cat([*rows, union])  # (C,)
-        return draft_topk(self.transform(torch.cat(parts, -1)), k, ids=columns, target_ids=self.target_ids)
+        return self.transform(torch.cat(parts, -1)), columns, self.target_ids
 
     def scores(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
         logits, ids = self._scored(hidden, k, state)

@@ -35,11 +35,20 @@ class ShortlistHead(HeadModule):
 
     def topk(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
         if self.on_ops and head_ops.fits(hidden, k, requests_of(state)):
-            return head_ops.in_parts(lambda some, state: self._topk_on_ops(some, k, state), hidden, state)
+
+            def best(some: Tensor, state: DraftState | None) -> tuple[Tensor, Tensor]:
+                logits, rows, target_ids = self.logits_on_ops(some, k, state)
+                return draft_topk(logits, k, ids=rows, target_ids=target_ids)
+
+            first, second = head_ops.in_parts(best, hidden, state)
+            return first, second
         return answer(*self._scored(hidden, k, state), k)
 
     @abstractmethod
-    def _topk_on_ops(self, hidden: Tensor, k: int, state: DraftState | None) -> tuple[Tensor, Tensor]: ...
+    def logits_on_ops(
+        self, hidden: Tensor, k: int, state: DraftState | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Compute logits (N, C) fp32, the rows of the columns, (C,) or (N, C), -1 for none, and the rows' ids (R,)."""
 
     @abstractmethod
     def _scored(self, hidden: Tensor, k: int, state: DraftState | None) -> tuple[Tensor, Tensor]:

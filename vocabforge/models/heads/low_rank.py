@@ -6,7 +6,6 @@ import torch
 from torch import Tensor, nn
 
 from ...core.errors import ConfigError, MismatchError, UsageError
-from ...ops.draft_topk import draft_topk
 from ...ops.few_rows import linear
 from ...ops.indexed_logits import indexed_logits
 from ...ops.ordering import top_set
@@ -91,14 +90,16 @@ class RankerHead(ShortlistHead):
         """Return the head rows of each row's candidates, (N, max(shortlist, k)) int64, ascending."""
         return top_set(self._selector.scores(self.scorer.project(hidden)), max(self.shortlist, k))
 
-    def _topk_on_ops(self, hidden: Tensor, k: int, state: DraftState | None) -> tuple[Tensor, Tensor]:
+    def logits_on_ops(
+        self, hidden: Tensor, k: int, state: DraftState | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         count = max(self.shortlist, k)
         rows = self._selector.select(self.scorer.project(hidden), count)  # (N, n)
         if self.shared and len(hidden) > 1:
             logits, rows = head_ops.shared_logits(hidden, self.weight, rows, requests_of(state))
         else:
             logits = indexed_logits(hidden, self.weight, rows)
-        return draft_topk(self.transform(logits), k, ids=rows, target_ids=self.target_ids)
+        return self.transform(logits), rows, self.target_ids
 
     def scores(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
         own = self.candidates(hidden, k)

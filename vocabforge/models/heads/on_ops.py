@@ -18,11 +18,9 @@ from ...ops.ranker_select import MOST_ROWS, MOST_VOCAB
 from ...ops.union_logits import union_logits
 from .interface import DraftState
 
-__all__ = ["MOST_K", "MOST_ROWS", "Answer", "chosen", "fits", "in_parts", "of_rows", "shared_logits"]
+__all__ = ["MOST_K", "MOST_ROWS", "chosen", "fits", "in_parts", "of_rows", "shared_logits"]
 
 _STEP = 8  # the ops require head widths that are multiples of this
-
-Answer = tuple[Tensor, Tensor]
 
 
 def chosen(weight: Tensor, asked: bool | None) -> bool:
@@ -37,8 +35,8 @@ def fits(hidden: Tensor, k: int, requests: int) -> bool:
 
 
 def in_parts(
-    ask: Callable[[Tensor, DraftState | None], Answer], hidden: Tensor, state: DraftState | None
-) -> Answer:
+    ask: Callable[[Tensor, DraftState | None], tuple[Tensor, ...]], hidden: Tensor, state: DraftState | None
+) -> tuple[Tensor, ...]:
     """Call ``ask`` on rows (N, H) in parts small enough for the ops, each with a few whole requests."""
     if len(hidden) <= MOST_ROWS or state is None:
         return ask(hidden, state)
@@ -49,7 +47,7 @@ def in_parts(
         for first in range(0, state.requests, count)
         for last in (min(first + count, state.requests),)
     ]
-    return torch.cat([values for values, _ in parts]), torch.cat([ids for _, ids in parts])
+    return tuple(map(torch.cat, zip(*parts)))
 
 
 def shared_logits(

@@ -17,7 +17,6 @@ from torch.nn import functional as F
 
 from ...core.errors import ConfigError, MismatchError, UsageError
 from ...ops.cluster_logits import cluster_logits, tiles_bound
-from ...ops.draft_topk import draft_topk
 from ...ops.few_rows import linear
 from ...vocab.subset.schedule import schedule_sizes
 from . import on_ops as head_ops
@@ -311,7 +310,9 @@ class RouterHead(ShortlistHead):
         assert state is not None
         return self.budgets[min(state.step, len(self.budgets) - 1)]
 
-    def _topk_on_ops(self, hidden: Tensor, k: int, state: DraftState | None) -> tuple[Tensor, Tensor]:
+    def logits_on_ops(
+        self, hidden: Tensor, k: int, state: DraftState | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         opened, slabs = self.clusters(state, k), self._slabs  # (N, M)
         assert slabs is not None
         if self.shared:
@@ -323,7 +324,7 @@ class RouterHead(ShortlistHead):
             opened,
             most_tiles=slabs.most_tiles(len(hidden), self._budget(state), k),
         )
-        return draft_topk(self.transform(logits), k, ids=rows, target_ids=slabs.target_ids)
+        return self.transform(logits), rows, slabs.target_ids
 
     def scores(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
         opened = self.clusters(state, k)  # (N, M)

@@ -12,8 +12,10 @@ from torch import Tensor, nn
 from ...core.errors import ArtifactError
 from ...core.registry import resolve
 from ..target.logits import LogitTransform
-from .interface import DraftHead, HeadBase, HeadOptions, HeadSizes
+from .exact import ShortlistHead
+from .interface import DraftHead, DraftState, HeadBase, HeadOptions, HeadSizes
 from .io import fill_head, head_tensors
+from .on_ops import fits, in_parts
 from .registry import HEADS, build_head
 
 KEY = "vocabforge_head"  # key in config.json
@@ -88,3 +90,26 @@ def read_served(body: Mapping[str, Any], tensors: Mapping[str, Tensor], source: 
             source=source,
             remedy="export it again",
         ) from error
+
+
+def dense_logits(head: DraftHead, hidden: Tensor, state: DraftState, vocab_size: int) -> Tensor:
+    """Return logits (N, V) fp32 over the target's ids, -inf for those that the head does not score.
+
+    On the ops, shapes are static and nothing is read on the host, as in :meth:`DraftHead.topk`.
+    """
+
+    def scattered(logits: Tensor, ids: Tensor) -> Tensor:
+        dense = logits.new_full((len(logits), vocab_size), float("-inf"))
+        # Padding, with logits of -inf, changes nothing at the id that it is mapped to.
+        return dense.scatter_reduce_(-1, ids.expand(len(logits), -1), logits, "amax")
+
+    if not (isinstance(head, ShortlistHead) and head.on_ops and fits(hidden, 1, state.requests)):
+        return scattered(*head.scores(hidden, 1, state))
+
+    def on_ops(some: Tensor, part: DraftState | None) -> tuple[Tensor]:
+        logits, rows, target_ids = head.logits_on_ops(some, 1, part)
+        unknown = (rows < 0) | (rows >= len(target_ids))
+        ids = target_ids[rows.long().clamp(0, len(target_ids) - 1)]
+        return (scattered(logits.masked_fill(unknown, float("-inf")), ids),)
+
+    return in_parts(on_ops, hidden, state)[0]

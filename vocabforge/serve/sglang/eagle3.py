@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ...core.errors import UsageError
 from ...models.heads.interface import DraftHead, DraftState, HeadBase
-from ...models.heads.served import KEY, PREFIX, read_served
+from ...models.heads.served import KEY, PREFIX, dense_logits, read_served
 
 # Heads that need the tokens and states fed, or the text, which SGLang's draft worker does not pass on.
 _NEEDS_MORE = ("router", "context")
@@ -48,9 +48,7 @@ class HeadLogits(LogitsProcessor):
             self._heads.append(self._build())
         rows = len(hidden_states)
         state = DraftState(0, hidden_states.new_zeros(rows, dtype=torch.int64), hidden_states, rows)
-        logits, ids = self._heads[0].scores(hidden_states, 1, state)
-        every = logits.new_full((rows, self._vocab), float("-inf"))
-        return every.scatter_(-1, ids.expand(rows, -1), logits)
+        return dense_logits(self._heads[0], hidden_states, state, self._vocab)
 
 
 class VocabForgeLlamaEagle3(LlamaForCausalLMEagle3):

@@ -17,7 +17,7 @@ from vllm.model_executor.models.qwen3_eagle3 import Eagle3Qwen3ForCausalLM
 
 from ...core.errors import UsageError
 from ...models.heads.interface import DraftHead, DraftState, HeadBase
-from ...models.heads.served import KEY, PREFIX, ServedHead, read_served
+from ...models.heads.served import KEY, PREFIX, ServedHead, dense_logits, read_served
 
 
 class SlotTexts:
@@ -183,9 +183,7 @@ class WithDraftHead:
     def compute_logits(self, hidden_states: Tensor) -> Tensor:
         """Return logits (N, V) fp32, -inf for tokens that the head does not score."""
         head, hidden, state = self._split(hidden_states)
-        logits, ids = head.scores(hidden, 1, state)  # (N, C); (C,) or (N, C)
-        every = logits.new_full((len(logits), self.config.vocab_size), float("-inf"))
-        return every.scatter_(-1, ids.expand(len(logits), -1), logits)
+        return dense_logits(head, hidden, state, self.config.vocab_size)
 
 
 class VocabForgeLlamaEagle3(WithDraftHead, Eagle3LlamaForCausalLM):
