@@ -22,7 +22,8 @@ def capture(cache: CaptureRequest, ending: ResultOptions, plan_only: PlanOption 
     the command to resume an interrupted run. Several processes share the work with --part or under a
     launcher.
 
-    Example: `vocabforge capture --config qwen3-8b --output states/ --store-dtype bfloat16`
+    Example: `vocabforge capture --config qwen3-8b target=TARGET 'data.train=[chats.jsonl]' output=run/ --output
+    states/ --store-dtype bfloat16`
     """
     from ...core.config import load_config
     from ...train.capture.run import plan_cache, run_capture
