@@ -19,8 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("VOCABFORGE_DATA", ROOT.parent / "shared" / "data"))
 
 needs_data = pytest.mark.skipif(
-    not (DATA / "SOURCES.md").is_file(),
-    reason=f"development data not found at {DATA} (set VOCABFORGE_DATA)",
+    not (DATA / "SOURCES.md").is_file(), reason=f"development data not found at {DATA} (set VOCABFORGE_DATA)"
 )
 
 

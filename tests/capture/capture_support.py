@@ -15,13 +15,7 @@ from vocabforge.models.target.hf import HFTarget
 from vocabforge.models.target.load import dtype_name
 from vocabforge.train.capture.cache import CaptureKey, plan_shards, rows_digest
 from vocabforge.train.capture.online import CaptureSource, OnlineCapture
-from vocabforge.train.capture.writer import (
-    CaptureJob,
-    finish,
-    finished_shards,
-    prepare_folder,
-    write_shards,
-)
+from vocabforge.train.capture.writer import CaptureJob, finish, finished_shards, prepare_folder, write_shards
 
 
 def packed(lengths: list[int], length: int, *, seed: int = 0, vocab: int = 61) -> PackedRows:

@@ -14,19 +14,9 @@ from tests.capture.capture_support import key_of, make_cache, make_job, packed, 
 from vocabforge.core.errors import ArtifactError, DataError, MismatchError, UsageError
 from vocabforge.models.target.hf import HFTarget
 from vocabforge.train.capture import writer
-from vocabforge.train.capture.cache import (
-    CachedCapture,
-    cache_key,
-    open_cache,
-)
+from vocabforge.train.capture.cache import CachedCapture, cache_key, open_cache
 from vocabforge.train.capture.online import CapturedBatch, OnlineCapture, RowBatch, to_tensors
-from vocabforge.train.capture.writer import (
-    check_disk,
-    finish,
-    finished_shards,
-    prepare_folder,
-    write_shards,
-)
+from vocabforge.train.capture.writer import check_disk, finish, finished_shards, prepare_folder, write_shards
 
 CPU = torch.device("cpu")
 
@@ -53,9 +43,7 @@ def test_the_cache_gives_the_bits_of_online_capture(cache: Path, target: HFTarge
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_facts_of_the_stored_states_are_kept(
-    target: HFTarget, tmp_path: Path, dtype: torch.dtype
-) -> None:
+def test_the_facts_of_the_stored_states_are_kept(target, tmp_path, dtype):
     job = make_job(tmp_path / "c", target, splits())
     make_cache(dataclasses.replace(job, key=key_of(target, splits(), dtype)), target)
     batch = ask(CachedCapture(tmp_path / "c"), "train", [4, 0])
@@ -67,9 +55,7 @@ def test_the_facts_of_the_stored_states_are_kept(
     assert not batch.facts.log_sum[~real].any()
 
 
-def test_caches_without_facts_are_read(
-    target: HFTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_caches_without_facts_are_read(target, tmp_path, monkeypatch):
     """As earlier versions wrote them, and a cache that this version finished."""
     job = make_job(tmp_path / "c", target, splits())
     prepare_folder(job, overwrite=False)
@@ -178,9 +164,7 @@ def test_rows_are_compared_with_what_is_stored(cache: Path) -> None:
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 @pytest.mark.parametrize("name", ["features", "hidden"])
-def test_states_that_are_not_finite_are_refused_with_their_row(
-    target: HFTarget, tmp_path: Path, bad: float, name: str
-) -> None:
+def test_states_that_are_not_finite_are_refused_with_their_row(target, tmp_path, bad, name):
     online = OnlineCapture(target, 0)
 
     def source(rows: RowBatch, keys: list[tuple[str, int]]) -> CapturedBatch:

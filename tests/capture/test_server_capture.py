@@ -199,9 +199,7 @@ def test_no_file_arrives(server: HiddenServer, target: HFTarget, monkeypatch: py
     ],
     ids=["other-target", "shifted-layers", "fewer-layers", "no-layers"],
 )
-def test_states_of_something_else_are_refused(
-    target: HFTarget, tmp_path: Path, change: dict[str, Any], named: str
-) -> None:
+def test_states_of_something_else_are_refused(target, tmp_path, change, named):
     with HiddenServer(tmp_path / "other", target, **change) as server:
         with pytest.raises(MismatchError, match="not those that were asked for") as error:
             ask(source(server, target), [0])
@@ -235,9 +233,7 @@ def test_a_damaged_file_is_named(server: HiddenServer, target: HFTarget) -> None
         ask(source(server, target), [0])
 
 
-def test_the_key_is_sent_and_shown_nowhere(
-    server: HiddenServer, target: HFTarget, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_key_is_sent_and_shown_nowhere(server, target, monkeypatch):
     monkeypatch.setenv("A_KEY", "tell-nobody")
     made = source(server, target, api_key_env="A_KEY", retries=0)
     ask(made, [0])

@@ -43,9 +43,7 @@ def weights(run: Path) -> dict[str, torch.Tensor]:
     return load_file(run / "drafter" / "drafter.safetensors")
 
 
-def test_training_from_the_server_is_training_from_its_cache(
-    place: Path, server: HiddenServer, tmp_path: Path
-) -> None:
+def test_training_from_the_server_is_training_from_its_cache(place, server, tmp_path):
     done = capture(
         place, server, tmp_path / "states", "--buffer-gb", "0.0002", "capture.server.concurrency=1"
     )
@@ -71,9 +69,7 @@ def test_training_from_the_server_is_training_from_its_cache(
 
 @pytest.mark.long
 @pytest.mark.parametrize("server", [10**9], ids=["http"], indirect=True)
-def test_the_same_command_goes_on_when_the_server_is_back(
-    place: Path, server: HiddenServer, tmp_path: Path
-) -> None:
+def test_the_same_command_goes_on_when_the_server_is_back(place, server, tmp_path):
     words = ("--shard-mb", "1", "capture.server.retries=0", "capture.server.concurrency=1")
     whole = capture(place, server, tmp_path / "whole", *words)
     assert whole.exit_code == 0, whole.output

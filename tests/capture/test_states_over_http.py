@@ -68,9 +68,7 @@ def test_states_are_those_of_the_folder(server: HiddenServer, target: HFTarget, 
     assert not list(server.folder.iterdir())
 
 
-def test_a_broken_transfer_goes_on_where_it_broke(
-    server: HiddenServer, target: HFTarget, local: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broken_transfer_goes_on_where_it_broke(server, target, local, monkeypatch):
     firsts: list[int] = []
     whole = socket.socket.sendfile
 
@@ -112,9 +110,7 @@ def test_a_full_disk_refuses_and_is_tried_again(target: HFTarget, local: Any, tm
         assert server.most_bytes <= room + 1000  # headers
 
 
-def test_what_nobody_fetches_expires(
-    server: HiddenServer, target: HFTarget, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_nobody_fetches_expires(server, target, monkeypatch):
     server.complete(
         {"prompt": [3, 4, 5], "max_tokens": 1, "temperature": 0, "model": "tiny", "request_id": "k"}
     )
@@ -183,9 +179,7 @@ def test_the_key_is_sent(target: HFTarget, tmp_path: Path, monkeypatch: pytest.M
         assert "401" in str(error.value)
 
 
-def test_two_trainers_share_two_servers_of_which_one_ends(
-    target: HFTarget, local: Any, tmp_path: Path
-) -> None:
+def test_two_trainers_share_two_servers_of_which_one_ends(target, local, tmp_path):
     with ExitStack() as stack:
         servers = [
             stack.enter_context(HiddenServer(tmp_path / name, target, share_bytes=10**9)) for name in "ab"
@@ -201,9 +195,7 @@ def test_two_trainers_share_two_servers_of_which_one_ends(
         assert len(servers[0].bodies) >= 2 * documents() - 5
 
 
-def test_what_is_gone_or_damaged_is_asked_for_again(
-    server: HiddenServer, target: HFTarget, local: Any
-) -> None:
+def test_what_is_gone_or_damaged_is_asked_for_again(server, target, local):
     spoil = iter([Path.unlink, lambda file: file.write_bytes(file.read_bytes()[:-1] + b"\xff")])
 
     def reply(body: dict[str, Any]) -> Any:
@@ -236,9 +228,7 @@ def test_a_transfer_that_stays_damaged_is_one_error(server: HiddenServer, target
     ],
     ids=["older-connector", "nobody-listens", "not-served", "no-port"],
 )
-def test_servers_that_serve_no_states(
-    server: HiddenServer, target: HFTarget, facts: dict[str, Any], message: str
-) -> None:
+def test_servers_that_serve_no_states(server, target, facts, message):
     named = {"kv_transfer_params": {"hidden_states_path": "/there/x.safetensors", **facts}}
     server.reply = lambda _: (200, named)
     with pytest.raises(VocabForgeError, match=message) as error:
@@ -247,9 +237,7 @@ def test_servers_that_serve_no_states(
     assert facts or '"states_address": "0.0.0.0:8100"' in str(error.value.remedy)
 
 
-def test_another_version_is_named(
-    server: HiddenServer, target: HFTarget, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_version_is_named(server, target, monkeypatch):
     monkeypatch.setattr(state_files._Handler, "version_string", lambda _: "VocabForge-states/2")
     with pytest.raises(VocabForgeError, match="or another version does") as error:
         ask(source(server, target), [0])

@@ -206,9 +206,7 @@ def train(world: World, tmp_path: Path, *overrides: str, **sections: Any):
         (["data.heldout_documents=500"], 2, "too few documents"),
     ],
 )
-def test_train_with_a_bad_recipe(
-    pristine: World, tmp_path: Path, overrides: list[str], code: int, said: str
-) -> None:
+def test_train_with_a_bad_recipe(pristine, tmp_path, overrides, code, said):
     assert_user_error(train(pristine, tmp_path, *overrides), code, said)
     assert not (tmp_path / "run").exists()
 
@@ -272,9 +270,7 @@ def count(world: World, tmp_path: Path, name: str, data: bytes, *more: object) -
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.txt", "a.json"])
 @pytest.mark.parametrize(("pack", "suffix"), [(gzip.compress, ".gz"), (lzma.compress, ".xz")])
-def test_compressed_content_under_a_plain_name(
-    pristine: World, tmp_path: Path, name: str, pack: Any, suffix: str
-) -> None:
+def test_compressed_content_under_a_plain_name(pristine, tmp_path, name, pack, suffix):
     result = count(pristine, tmp_path, name, pack(LINES))
     assert_user_error(result, 1, "compressed", f"rename it to {name}{suffix}")
     renamed = (tmp_path / name).rename(tmp_path / f"{name}{suffix}")
@@ -385,9 +381,7 @@ def test_an_empty_category_is_none(pristine: World, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("documents", "given", "aside"), [(1000, (), 64), (30, (), 3), (5, (), 1), (30, (5,), 5)]
 )
-def test_documents_set_aside(
-    pristine: World, tmp_path: Path, documents: int, given: tuple[int, ...], aside: int
-) -> None:
+def test_documents_set_aside(pristine, tmp_path, documents, given, aside):
     (tmp_path / "a.txt").write_text("".join(f"line {n} of a text\n" for n in range(documents)))
     words = ("--target", pristine.target, "--input", tmp_path / "a.txt", "--text-unit", "line")
     more = [word for number in given for word in ("--heldout-documents", number)]
@@ -424,9 +418,7 @@ def test_weights_that_are_nan(world: World, tmp_path: Path) -> None:
     assert_user_error(result, 1, "the target's logits hold no largest number", "NaN")
 
 
-def test_regenerate_computes_in_fp32_on_a_cpu(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_regenerate_computes_in_fp32_on_a_cpu(world, tmp_path, monkeypatch):
     file = world.target / "model.safetensors"
     save_file({name: one.bfloat16() for name, one in load_file(file).items()}, file, {"format": "pt"})
     config = json.loads((world.target / "config.json").read_text()) | {"dtype": "bfloat16"}

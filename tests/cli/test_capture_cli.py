@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -35,9 +34,7 @@ def weights(run: Path) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("sections", [{}, {"drafter": {"kind": "eagle1"}}], ids=["eagle3", "eagle1"])
-def test_training_from_the_cache_is_training_online_bit_for_bit(
-    place: Path, cache: Path, sections: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_training_from_the_cache_is_training_online_bit_for_bit(place, cache, sections, monkeypatch):
     name = "-".join(["run", *sections])
     quick = {"run": {"live": {"prompts": 0}, "trackers": []}, "optim": {"steps": 6}}
     sections = {**quick, **sections}

@@ -50,9 +50,7 @@ def test_a_step_runs_again_only_for_a_reason(tmp_path: Path, maker: Maker) -> No
 
 
 @pytest.mark.parametrize("facts", [None, {"steps": 2}])
-def test_an_unfinished_step_goes_on_unless_its_settings_changed(
-    tmp_path: Path, maker: Maker, facts: dict[str, int] | None
-) -> None:
+def test_an_unfinished_step_goes_on_unless_its_settings_changed(tmp_path, maker, facts):
     body = {"steps": {"write": {"key": maker.step().key(), "done": False}}}
     (tmp_path / "demo.json").write_text(json.dumps(body))
     assert again(tmp_path, maker.step(facts))

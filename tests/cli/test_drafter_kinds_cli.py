@@ -41,9 +41,7 @@ def test_doctor_finds_all_well(made: tuple[str, Path], pristine: World) -> None:
     assert "16 tokens as plain decoding" in ours["draft vocabulary: drafting"]["found"]
 
 
-def test_native_export_with_a_vocabulary_decodes(
-    made: tuple[str, Path], pristine: World, tmp_path: Path
-) -> None:
+def test_native_export_with_a_vocabulary_decodes(made, pristine, tmp_path):
     result = invoke(
         "export",
         *("--drafter", made[1], "--format", "native", "--vocab", pristine.vocab),

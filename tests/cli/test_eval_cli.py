@@ -71,9 +71,7 @@ def drafted(place: Path) -> tuple[object, ...]:
 
 
 @pytest.mark.parametrize(("given", "told"), MISTAKES)
-def test_a_verifier_without_a_part_in_the_run_is_refused(
-    place: Path, tmp_path: Path, given: list[str], told: str
-) -> None:
+def test_a_verifier_without_a_part_in_the_run_is_refused(place, tmp_path, given, told):
     assert_user_error(run_eval(place, tmp_path / "out", *drafted(place), *given), 2, told)
     assert not list(tmp_path.iterdir())
     words = ("--prompt", "Once", "--device", "cpu")
@@ -215,9 +213,7 @@ def test_a_target_of_one_row_is_told_before_the_first_question(place: Path, tmp_
     assert run_eval(place, tmp_path / "out", *asked).exit_code == 0
 
 
-def test_a_load_that_was_not_measured_has_no_speed(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_load_that_was_not_measured_has_no_speed(place, tmp_path, monkeypatch):
     """A process may be killed between its last answer and the journal's line about the load."""
     asked = (*drafted(place), "--rows", 2)
     kept = EvaluationJournal.add_window
@@ -235,9 +231,7 @@ def test_a_load_that_was_not_measured_has_no_speed(
     assert {one.identical for one in load} == {3}
 
 
-def test_caches_are_as_large_as_a_load_needs_before_it_is_measured(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_caches_are_as_large_as_a_load_needs_before_it_is_measured(place, tmp_path, monkeypatch):
     """Growing drops captured passes."""
     monkeypatch.setattr(caches, "FIRST_POSITIONS", 16)
     grown: list[str] = []

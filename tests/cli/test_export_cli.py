@@ -110,9 +110,7 @@ def test_a_draft_head_is_asked_for_where_it_can_go(pristine: World, tmp_path: Pa
 # vllm has tests of its own; gguf needs a tokenizer that llama.cpp knows (test_gguf_target.py), mtp a target with a
 # module (tests/pipeline/test_mtp_run.py).
 @pytest.mark.parametrize("name", [name for name in FORMATS if name not in ("vllm", "gguf", "mtp")])
-def test_every_format_decodes_as_before(
-    name: str, pristine: World, made: dict[str, Path], tmp_path: Path
-) -> None:
+def test_every_format_decodes_as_before(name, pristine, made, tmp_path):
     others = {"eagle": "eagle1", "fr-spec": "eagle1", "medusa": "medusa"}
     others |= {"speculators-block": "dflash", "block": "dflash"}
     drafter = made[others[name]] if name in others else pristine.drafter
@@ -282,18 +280,14 @@ def test_an_evaluation_of_something_else_is_refused(pristine: World, evaluated: 
         (("--format", "eagle3"), ("sglang-eagle3",)),
     ],
 )
-def test_mistakes_are_told(
-    more: tuple[str, ...], words: tuple[str, ...], pristine: World, tmp_path: Path
-) -> None:
+def test_mistakes_are_told(more, words, pristine, tmp_path):
     result = export("--drafter", pristine.drafter, *more, "--output", tmp_path / "out")
     assert result.exit_code in (1, 2)
     assert_user_error(result, result.exit_code, *words)
     assert not (tmp_path / "out").exists()
 
 
-def test_a_vocabulary_of_another_tokenizer_is_refused_without_a_manifest(
-    pristine: World, tmp_path: Path
-) -> None:
+def test_a_vocabulary_of_another_tokenizer_is_refused_without_a_manifest(pristine, tmp_path):
     line = ("export", "--format", "sglang-eagle3", "--target", pristine.target)
     done = invoke(*line, "--drafter", pristine.drafter, "--output", tmp_path / "theirs")
     assert done.exit_code == 0, done.output

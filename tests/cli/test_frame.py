@@ -189,9 +189,7 @@ def test_a_reader_that_goes_away_is_no_traceback() -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 @pytest.mark.parametrize("columns", ["60", "80", "100", "140"])
-def test_no_help_page_cuts_the_name_of_an_option(
-    name: str, columns: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_help_page_cuts_the_name_of_an_option(name, columns, monkeypatch):
     monkeypatch.setenv("COLUMNS", columns)
     app = build_app({name: load_attribute(COMMANDS[name])}, list(COMMANDS))
     page = CliRunner().invoke(app, [name, "--help"]).output

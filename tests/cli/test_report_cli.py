@@ -21,12 +21,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_methods_are_compared_on_the_terminal_and_on_a_page(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_methods_are_compared_on_the_terminal_and_on_a_page(run, tmp_path, monkeypatch):
     monkeypatch.setattr(
-        "vocabforge.evaluate.reports.evaluation.render_report",
-        lambda results, ratios: f"page: {ratios[0]}",
+        "vocabforge.evaluate.reports.evaluation.render_report", lambda results, ratios: f"page: {ratios[0]}"
     )
     page = tmp_path / "made" / "comparison.html"
     done = invoke("report", run, "--reference", "eagle3", "--output", page)

@@ -54,9 +54,7 @@ def test_decoding_imports_no_training_code(drafter: Path) -> None:
 
 
 @pytest.mark.parametrize("command", MOVED)
-def test_a_command_that_has_moved_names_its_replacement(
-    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_command_that_has_moved_names_its_replacement(command, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["vocabforge", command, "--help"])
     with pytest.raises(SystemExit) as ended:
         main()

@@ -80,9 +80,7 @@ def test_a_row_of_the_table_is_whole(kind: str, folder: Path, target: HFTarget) 
     ),
 )
 @torch.inference_mode()
-def test_step_by_step_drafting_equals_the_unroll_with_padding_and_packing(
-    case: str, head: str, folder: Path, target: HFTarget
-) -> None:
+def test_step_by_step_drafting_equals_the_unroll_with_padding_and_packing(case, head, folder, target):
     drafter = make_drafter(case, folder, target, head)
     first, second, third = documents(3, [17, 7, 12])
     batch = capture(target, pack([[first, second], [third]], 27, lead=1))
@@ -110,9 +108,7 @@ def test_step_by_step_drafting_equals_the_unroll_with_padding_and_packing(
 
 
 @pytest.mark.parametrize(("case", "head"), SOME_HEADS)
-def test_gradients_reach_every_parameter_and_nothing_of_the_target(
-    case: str, head: str, folder: Path, target: HFTarget
-) -> None:
+def test_gradients_reach_every_parameter_and_nothing_of_the_target(case, head, folder, target):
     drafter = make_drafter(case, folder, target, head).train().requires_grad_(True)
     batch = capture(target, pack([documents(5, [20])], 20))
     steps = steps_of(drafter, batch)
@@ -133,9 +129,7 @@ def test_gradients_reach_every_parameter_and_nothing_of_the_target(
 
 
 @pytest.mark.parametrize(("case", "head"), SOME_HEADS)
-def test_saved_and_loaded_it_is_the_same(
-    case: str, head: str, folder: Path, target: HFTarget, tmp_path: Path
-) -> None:
+def test_saved_and_loaded_it_is_the_same(case, head, folder, target, tmp_path):
     drafter = make_drafter(case, folder, target, head)
     save_drafter(tmp_path / "d", drafter, {"steps": 3})
     shared = TargetTensors(target.embedding, target.head_weight)
@@ -227,9 +221,7 @@ class Watched:
 
 @pytest.mark.parametrize(("case", "topk", "levels", "total"), TREES)
 @torch.inference_mode()
-def test_tree_drafting_equals_path_drafting(
-    case: str, topk: int, levels: int, total: int, folder: Path, target: HFTarget
-) -> None:
+def test_tree_drafting_equals_path_drafting(case, topk, levels, total, folder, target):
     drafter = make_drafter(case, folder, target)
     shape, crossed = shape_for(drafter, topk, levels, total), False
     for seed in range(7, 10):
@@ -346,9 +338,7 @@ def test_steps_computed_again_give_the_same_bits(case: str, folder: Path, target
 
 
 @pytest.mark.parametrize("loss", ["naive", "fused"])
-def test_each_heads_rows_are_taught_through_its_own_lm_head(
-    loss: Any, folder: Path, target: HFTarget
-) -> None:
+def test_each_heads_rows_are_taught_through_its_own_lm_head(loss, folder, target):
     """The loss of Medusa heads with own LM heads is its formula, a head at a time, and so is its gradient."""
     drafter = make_drafter(OWN_HEADS, folder, target, "reduced", medusa_heads=3).train().requires_grad_(True)
     batch = capture(target, pack([documents(5, [9, 11])], 20))

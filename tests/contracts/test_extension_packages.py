@@ -31,7 +31,6 @@ from vocabforge.layouts.registry import FORMATS
 from vocabforge.models.drafters.registry import DRAFTERS
 from vocabforge.models.heads.registry import HEADS
 from vocabforge.models.lean.config import FAMILIES, find_family
-from vocabforge.models.target.hf import HFTarget
 
 TABLES: dict[str, ExtensionTable[Any]] = {
     table.group: table
@@ -126,9 +125,7 @@ def test_a_name_that_is_taken_is_refused(ship: Ship) -> None:
         ("", "AttributeError"),
     ],
 )
-def test_a_package_that_cannot_be_imported_is_named_and_breaks_nothing_else(
-    text: str, said: str, ship: Ship, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_package_that_cannot_be_imported_is_named_and_breaks_nothing_else(text, said, ship, capsys):
     ship("acorn", {"acorn_row.py": text}, {group: {"acorn": "acorn_row:ROW"} for group in TABLES})
     for group, table in TABLES.items():
         with pytest.raises(VocabForgeError) as raised:
@@ -206,9 +203,7 @@ def in_a_package(text: str, place: str) -> str:
 
 
 @pytest.mark.long
-def test_a_head_and_a_drafter_in_a_package_keep_the_contracts(
-    ship: Ship, folder: Path, target: HFTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_head_and_a_drafter_in_a_package_keep_the_contracts(ship, folder, target, tmp_path, monkeypatch):
     """The guides' own code, installed as they say at their end."""
     heads, drafters = read_guide("add-a-draft-head"), read_guide("add-a-drafter")
     places = {"acorn_head.py": (heads, "vocabforge/models/heads/int8.py")}

@@ -37,7 +37,6 @@ from vocabforge.models.drafters.registry import DRAFTERS
 from vocabforge.models.heads.io import check_owner, load_head, owner_of
 from vocabforge.models.heads.registry import HEADS, base_of, build_head
 from vocabforge.models.lean.config import FAMILIES
-from vocabforge.models.target.hf import HFTarget
 from vocabforge.train.config import TrainConfig
 from vocabforge.train.loop import train
 from vocabforge.train.setup import build_trainer
@@ -63,9 +62,7 @@ def int8_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]
     return dict(install(guide, tmp_path, monkeypatch))
 
 
-def test_the_draft_head_keeps_the_contract(
-    int8_head: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_draft_head_keeps_the_contract(int8_head, tmp_path, monkeypatch):
     contract = fresh("tests.contracts.test_head_contracts", monkeypatch)
     checks = list(checks_of(contract, "int8"))
     assert len(checks) > 20
@@ -73,9 +70,7 @@ def test_the_draft_head_keeps_the_contract(
         run(check, tmp_path=tmp_path / str(number))
 
 
-def test_the_draft_head_goes_from_a_drafter_to_the_disk_and_back(
-    int8_head: dict[str, Any], folder: Path, target: HFTarget, tmp_path: Path
-) -> None:
+def test_the_draft_head_goes_from_a_drafter_to_the_disk_and_back(int8_head, folder, target, tmp_path):
     """The guide's script, then what ``--head`` does: the owner is checked, and the drafts are nearly the head's own."""
     drafter = tiny_drafter(target)
     prints = {"target_fingerprint": "t" * 64, "tokenizer_fingerprint": "k" * 64}
@@ -108,9 +103,7 @@ def recurrent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Guide:
     return guide
 
 
-def test_the_drafter_keeps_the_contract(
-    recurrent: Guide, folder: Path, target: HFTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_drafter_keeps_the_contract(recurrent, folder, target, tmp_path, monkeypatch):
     contract = fresh("tests.contracts.test_drafters", monkeypatch, "tests.decode.drafting")
     checks = list(checks_of(contract, "recurrent"))
     assert len(checks) > 12
@@ -118,25 +111,17 @@ def test_the_drafter_keeps_the_contract(
         run(check, folder=folder, target=target, tmp_path=tmp_path / str(number))
 
 
-def test_the_drafter_is_lossless(
-    recurrent: Guide, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_drafter_is_lossless(recurrent, folder, tmp_path, monkeypatch):
     proof = fresh("tests.decode.test_lossless_drafters", monkeypatch, "tests.decode.drafting")
     checks = list(checks_of(proof, "recurrent"))
     assert {check.name for check in checks} > {"test_greedy_output_is_plain_decodings"}
     for number, check in enumerate(checks):
         run(
-            check,
-            folder=folder,
-            tiny_folder=folder,
-            tmp_path=tmp_path / str(number),
-            monkeypatch=monkeypatch,
+            check, folder=folder, tiny_folder=folder, tmp_path=tmp_path / str(number), monkeypatch=monkeypatch
         )
 
 
-def test_the_drafter_is_trained_by_its_recipe_and_drafts(
-    recurrent: Guide, int8_head: dict[str, Any], tmp_path: Path
-) -> None:
+def test_the_drafter_is_trained_by_its_recipe_and_drafts(recurrent, int8_head, tmp_path):
     recipe = yaml.safe_load(recurrent.files["recipe.yaml"])
     parse_config(TrainConfig, {**recipe, "output": "run"}, source="the guide")
     place = make_place(tmp_path / "place")
@@ -210,9 +195,7 @@ def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return dict(made)
 
 
-def test_the_op_stands_in_four_places(
-    kernel: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_op_stands_in_four_places(kernel, tmp_path, monkeypatch):
     places = fresh("tests.ops.test_four_places", monkeypatch)
     monkeypatch.setattr(places, "ROOT", tmp_path)
     monkeypatch.setattr(places, "OPS", tmp_path / "vocabforge" / "ops")
@@ -236,9 +219,7 @@ def test_the_ops_benchmark_runs(kernel: dict[str, Any]) -> None:
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
-def test_the_kernel_is_right_on_the_emulator(
-    kernel: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_kernel_is_right_on_the_emulator(kernel, tmp_path, monkeypatch):
     """Built from the guide's text; then the guide's own test, under two orders of threads."""
     build = load_build()
     monkeypatch.setattr(build, "ROOT", tmp_path / "kernels")
@@ -255,9 +236,7 @@ def test_the_kernel_is_right_on_the_emulator(
 
 @pytest.mark.proof
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
-def test_the_cpu_implementation_is_right(
-    kernel: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_cpu_implementation_is_right(kernel, tmp_path, monkeypatch):
     build = load_build()
     monkeypatch.setattr(build, "ROOT", tmp_path / "kernels")
     monkeypatch.setattr(build, "BUILD", tmp_path / "build")
@@ -271,9 +250,7 @@ def test_the_cpu_implementation_is_right(
         torch.testing.assert_close(torch.ops.vocabforge.int8_logits(*given), expected, rtol=1e-5, atol=1e-4)
 
 
-def test_the_target_family_computes_what_transformers_computes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_target_family_computes_what_transformers_computes(tmp_path, monkeypatch):
     """The guide's row and cases: logits and layer outputs of named and of random configurations."""
     guide = read_guide("add-a-target-family")
     for name, traits in guide.rows["FAMILIES"].items():
@@ -288,9 +265,7 @@ def test_the_target_family_computes_what_transformers_computes(
 
 
 @pytest.mark.parametrize("rows", [IDS, None], ids=["draft vocabulary", "the target's head"])
-def test_the_server_reads_what_its_layout_writes(
-    rows: torch.Tensor | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_server_reads_what_its_layout_writes(rows, tmp_path, monkeypatch):
     guide = read_guide("add-a-server")
     tables = {"FORMATS": FORMATS, "READERS": READERS, "_READERS": _READERS}
     assert set(guide.rows) == set(tables)

@@ -30,7 +30,7 @@ BANNED = {
 BANNED_METHODS = {"extractall", "extract", "read_pickle"}
 # (file, call): why it may stand.
 ALLOWED = {
-    ("vocabforge/evaluate/reports/page.py", "jinja2.Environment"): "our own page templates, with autoescape",
+    ("vocabforge/evaluate/reports/page.py", "jinja2.Environment"): "our own page templates, with autoescape"
 }
 # The files that may open a pickle, and that only as weights.
 PICKLES = {

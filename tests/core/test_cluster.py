@@ -234,9 +234,7 @@ def facts(run: CountRun) -> list[Any]:
     return [table.counts.tolist(), table.documents, table.bytes, table.sources, run.problems]
 
 
-def test_counts_are_those_of_one_process(
-    corpus: Path, tmp_path: Path, killer: list[int], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_counts_are_those_of_one_process(corpus, tmp_path, killer, capsys):
     two = count(corpus, tmp_path / "two", ray="auto")
     assert killer
     said = capsys.readouterr().err
@@ -245,9 +243,7 @@ def test_counts_are_those_of_one_process(
     assert facts(two) == facts(count(corpus, tmp_path / "one"))
 
 
-def test_the_same_command_goes_on_after_an_interruption(
-    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_same_command_goes_on_after_an_interruption(corpus, tmp_path, monkeypatch):
     save = UnitCounter.save
 
     def saved(self: UnitCounter, *given: Any) -> None:
@@ -265,9 +261,7 @@ def test_the_same_command_goes_on_after_an_interruption(
     assert facts(two) == facts(count(corpus, tmp_path / "one", tokens=90_000))
 
 
-def test_an_input_that_a_worker_sees_otherwise_is_named(
-    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_input_that_a_worker_sees_otherwise_is_named(corpus, tmp_path, monkeypatch):
     copy = tmp_path / "b.jsonl"
     copy.write_bytes((corpus / "b.jsonl").read_bytes())
     words = ["count-freq", "--tokenizer", corpus / "target", "--input", copy, "--output", tmp_path / "out"]
@@ -286,9 +280,7 @@ def test_an_input_that_a_worker_sees_otherwise_is_named(
         assert_user_error(done, 1, words_of_error, f"{copy} on {os.uname().nodename}", "shared folder")
 
 
-def test_prepared_rows_are_those_of_one_process(
-    corpus: Path, tmp_path: Path, killer: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_prepared_rows_are_those_of_one_process(corpus, tmp_path, killer, monkeypatch):
     monkeypatch.setattr("vocabforge.corpus.prepared.dataset._UNIT_BYTES", 3_000)
     words = ["prepare-data", "--target", corpus / "target", "--input", corpus / "b.jsonl", "--length", 64]
     one = json.loads(ok(invoke(*words, "--output", tmp_path / "one", "--json")).stdout)

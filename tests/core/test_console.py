@@ -77,9 +77,7 @@ def test_lines_and_json_neither(attack: str, capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_generated_text_is_whole_where_it_is_no_terminal(
-    terminal: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_generated_text_is_whole_where_it_is_no_terminal(terminal, monkeypatch):
     stream = io.StringIO()
     monkeypatch.setattr(stream, "isatty", lambda: terminal)
     monkeypatch.setattr(sys, "stdout", stream)

@@ -132,9 +132,7 @@ def ask(cache: Path, *names: str, what: str = "weights", **environment: str) -> 
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_a_name_is_fetched_once_without_duplicates_of_its_weights(
-    tmp_path: Path, hub: tuple[str, list[str]]
-) -> None:
+def test_a_name_is_fetched_once_without_duplicates_of_its_weights(tmp_path, hub):
     address, asked = hub
     cache = tmp_path / "cache"
     ((name, files),) = ask(cache, "org/model", what="tokenizer", HF_ENDPOINT=address)
@@ -152,9 +150,7 @@ def test_a_name_is_fetched_once_without_duplicates_of_its_weights(
     assert ask(cache, "org/model", name, HF_HUB_OFFLINE="1") == [[name, files]] * 2
 
 
-def test_the_pickles_of_a_drafter_without_safetensors_are_fetched(
-    tmp_path: Path, hub: tuple[str, list[str]]
-) -> None:
+def test_the_pickles_of_a_drafter_without_safetensors_are_fetched(tmp_path, hub):
     wanted = {name: data.decode() for name, data in PICKLED.items() if name != "training_args.bin"}
     ((name, files),) = ask(tmp_path / "cache", "org/drafter", HF_ENDPOINT=hub[0])
     assert (name, files) == (f"org/drafter@{COMMIT}", wanted)

@@ -26,9 +26,7 @@ def test_a_second_writer_is_refused_and_nothing_stays(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP])
-def test_a_file_system_without_locks_holds_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
+def test_a_file_system_without_locks_holds_nothing(tmp_path, monkeypatch, number):
     def refuse(_handle: int, _how: int) -> None:
         raise OSError(number, "No locks available")
 

@@ -116,9 +116,7 @@ def test_on_a_terminal_there_is_one_bar_and_it_ends_on_exceptions(monkeypatch) -
     assert "\x1b[?25h" in text, "the cursor is shown again"
 
 
-def test_on_a_terminal_work_without_a_count_shows_after_a_second_and_leaves_nothing(
-    monkeypatch, clock: Clock
-) -> None:
+def test_on_a_terminal_work_without_a_count_shows_after_a_second_and_leaves_nothing(monkeypatch, clock):
     terminal = on_terminal(monkeypatch)
     with ProgressBar("load the target"):
         time.sleep(0.02)

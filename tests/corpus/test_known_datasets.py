@@ -104,9 +104,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
 
 
 @pytest.mark.parametrize("name", DATASETS)
-def test_a_row_in_its_published_columns_is_read(
-    name: str, asked: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_row_in_its_published_columns_is_read(name, asked, capsys):
     problems = Problems()
     (document,) = iter_documents([name], SourceOptions(), problems=problems)
     assert (document.text, document.messages) == (("T", None) if name in TEXTS else (None, CHATS))
@@ -135,9 +133,7 @@ def test_what_is_asked_of_the_hub(asked: list[dict[str, Any]], capsys: pytest.Ca
         list(iter_documents(["ultrachta"], SourceOptions()))
 
 
-def test_a_file_of_that_name_comes_first(
-    asked: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_of_that_name_comes_first(asked, tmp_path, monkeypatch):
     (tmp_path / "gsm8k").mkdir()
     (tmp_path / "gsm8k" / "a.txt").write_text("mine")
     monkeypatch.chdir(tmp_path)

@@ -136,9 +136,7 @@ def test_calls_in_every_form(tmp_path: Path, call: dict[str, Any]) -> None:
         ({"function": {"name": "look", "input": {"a": 1}, "strict": True}}, {}, {"strict": True}),
     ],
 )
-def test_keys_of_a_call_have_one_place(
-    call: dict[str, Any], outer: dict[str, Any], inner: dict[str, Any]
-) -> None:
+def test_keys_of_a_call_have_one_place(call, outer, inner):
     found = read_conversation({"messages": [ASK, {"role": "assistant", "tool_calls": [call]}]})
     assert found is not None
     (read,) = found.messages[1]["tool_calls"]
@@ -350,9 +348,7 @@ def test_contents_are_given_as_the_template_wants_them(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_template_that_leaves_out_what_is_said_ends_the_work(
-    tmp_path: Path, template: str, what: str
-) -> None:
+def test_a_template_that_leaves_out_what_is_said_ends_the_work(tmp_path, template, what):
     tokenizer = load_tokenizer(byte_tokenizer(tmp_path / "t", template=template))
     file = write_rows(tmp_path / "a.jsonl", [{"messages": [ASK, YES]}])
     with pytest.raises(DataError, match=f"does not write {what}(.|\n)*render alike") as refused:

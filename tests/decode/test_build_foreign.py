@@ -64,9 +64,7 @@ def kinds_of(found: dict[str, Method]) -> dict[str, str]:
         ((0.0, 0.0), 1.0, True, "slrs", "0% of the target's tokens"),
     ],
 )
-def test_the_rule_of_choice(
-    shares: tuple[float, float], mean_bytes: float, sampled: bool, expected: str, words: str
-) -> None:
+def test_the_rule_of_choice(shares, mean_bytes, sampled, expected, words):
     name, reason = choose_proposer(shares, mean_bytes, sampled)
     assert name == expected
     assert words in reason
@@ -170,9 +168,7 @@ def test_a_saved_overlap_is_used_whichever_way_round(place: Path, tmp_path: Path
         methods_of(place, overlap=[tmp_path / "ab"])
 
 
-def test_tli_drafts_within_a_draft_vocabulary(
-    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_tli_drafts_within_a_draft_vocabulary(place, tmp_path, capsys):
     tokenizer = load_tokenizer(place / "t")
     letters = [tokenizer.encode(letter)[0] for letter in "abc"]
     for name, ids in (("v", [*letters, EOS]), ("none", [tokenizer.encode("de")[0]])):

@@ -79,9 +79,7 @@ def drafts(
         lambda case: case[2] == "reduced" and (case[0] == "eagle3" or case[1] == "plain between"),
     ),
 )
-def test_drafts_and_outputs_are_the_same(
-    kind: str, pattern: str, head: str, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_drafts_and_outputs_are_the_same(kind, pattern, head, tiny_folder, monkeypatch):
     monkeypatch.setattr("vocabforge.decode.proposers.model.FEW", 16)
     lean = load_target(tiny_folder)
     drafter = make_drafter(kind, tiny_folder, HFTarget.load(tiny_folder), head)

@@ -76,9 +76,7 @@ def one_thread() -> Iterator[None]:
 @pytest.mark.long
 @pytest.mark.slow
 @needs_compiler
-def test_compiled_passes_equal_eager_ones(
-    tmp_path: Path, one_thread: None, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_compiled_passes_equal_eager_ones(tmp_path, one_thread, capsys):
     from torch._inductor import config
 
     settings, mkl = config.get_config_copy(), torch._C.has_mkl

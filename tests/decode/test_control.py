@@ -60,9 +60,7 @@ _plans = st.lists(
     ),
     st.integers(1, 3),
 )
-def test_whatever_is_observed_the_plan_is_allowed(
-    plans: list[Plan], cycles: list[tuple[list[int], float, int, bool]], wait: int
-) -> None:
+def test_whatever_is_observed_the_plan_is_allowed(plans, cycles, wait):
     with (
         pytest.MonkeyPatch.context() as patch
     ):  # plain decoding again after a few cycles, nothing carried over

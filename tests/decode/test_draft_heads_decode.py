@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -107,9 +106,7 @@ def test_heads_are_used_as_saved_or_as_asked_and_say_so(place: Path) -> None:
         (None, "", "a", "ranker-a", {"shortlist": 261}),
     ],
 )
-def test_mistakes_are_told(
-    place: Path, error: type[Exception] | None, words: str, drafters: str, head: str, asked: dict[str, Any]
-) -> None:
+def test_mistakes_are_told(place, error, words, drafters, head, asked):
     with pytest.raises(error, match=words) if error else nullcontext():
         methods_of(place, *drafters, head=[head] if head else [], **asked, **TREE)
 
@@ -149,9 +146,7 @@ def test_budgets_that_cannot_be_read(text: str) -> None:
         ),
     ],
 )
-def test_every_head_writes_what_plain_decoding_writes(
-    place: Path, drafters: str, asked: dict[str, Any], names: str
-) -> None:
+def test_every_head_writes_what_plain_decoding_writes(place, drafters, asked, names):
     """A head goes to the drafter it belongs to; rows side by side draft as they do alone."""
     draft = {} if "depth" in asked else TREE
     methods = methods_of(place, *drafters, **asked, **draft)

@@ -43,9 +43,7 @@ def made(target: LeanModel, drafter: LeanModel, shape: str | MethodSpec = "chain
 
 @pytest.mark.parametrize("shape", [*SHAPES, "stem"])
 @pytest.mark.parametrize("family", [None, "mistral-window", "mistral-head-dim"])
-def test_it_is_right_after_any_cycles(
-    shape: str, family: str | None, target: LeanModel, tmp_path: Path
-) -> None:
+def test_it_is_right_after_any_cycles(shape, family, target, tmp_path):
     """Compaction, plain cycles and smaller trees, in rows of different lengths; windows narrower than a tree."""
     if family is not None:
         build_family(family, tmp_path)

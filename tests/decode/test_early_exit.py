@@ -90,9 +90,7 @@ class Counted:
         lambda case: case[1] == 3 or case[0] == "one",
     ),
 )
-def test_no_layer_runs_twice(
-    shape: str, rows: int, target: LeanModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_layer_runs_twice(shape, rows, target, monkeypatch):
     """A cycle of a chain runs E (first layers) and L - E for each node once; of a tree also E for dropped nodes."""
     exit_at, every = 2, target.config.num_layers
     proposer = made(target, shape, exit_at)

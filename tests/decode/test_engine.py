@@ -11,16 +11,7 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 
-from tests.decode.drafting import (
-    FAMILY_CASES,
-    PROMPT,
-    SHAPES,
-    Pair,
-    check_figures,
-    eagle,
-    hf_greedy,
-    knowing,
-)
+from tests.decode.drafting import FAMILY_CASES, PROMPT, SHAPES, Pair, check_figures, eagle, hf_greedy, knowing
 from tests.decode.node_support import Alternating
 from tests.worlds import tiny_drafter, tiny_target
 from vocabforge.core.errors import DataError, MismatchError, UsageError
@@ -65,9 +56,7 @@ def test_output_is_hugging_faces_greedy_output(pairs: dict[str, Pair], case: str
 
 
 @pytest.mark.parametrize("length", [1, 2, 7, 8, 9, 50])
-def test_prompts_over_any_number_of_prefill_chunks(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch, length: int
-) -> None:
+def test_prompts_over_any_number_of_prefill_chunks(pair, monkeypatch, length):
     prompt = [(7 * i + 3) % 67 for i in range(length)]
     expected = hf_greedy(pair.hf, prompt, 20)
     monkeypatch.setattr(target_side, "PREFILL_CHUNK", 8)
@@ -203,9 +192,7 @@ def test_a_damaged_draft_state_costs_speed_alone(pair: Pair) -> None:
         del pair.drafter.read
 
 
-def test_caches_grow_with_the_request_and_keep_the_output(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_caches_grow_with_the_request_and_keep_the_output(pair, monkeypatch):
     expected = Decoder(pair.lean).generate(PROMPT, max_new_tokens=500, stop_ids=()).token_ids
     monkeypatch.setattr(caches, "FIRST_POSITIONS", 16)
     decoder = Decoder(pair.lean, knowing(pair.proposer(SHAPES["tree"]), PROMPT + expected))
@@ -265,9 +252,7 @@ class NoDefaultDevice(TorchFunctionMode):
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_no_tensor_of_the_loop_is_made_on_the_default_device(
-    pairs: dict[str, Pair], temperature: float
-) -> None:
+def test_no_tensor_of_the_loop_is_made_on_the_default_device(pairs, temperature):
     pair = pairs["mistral-window"]
     pair.drafter.ensure_positions(500)  # made on the host and moved
     with NoDefaultDevice():

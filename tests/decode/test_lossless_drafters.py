@@ -174,9 +174,7 @@ MORE_DISTRIBUTIONS = [("target", (1, 2, 3)), ("target", (2, 1, 3))]
         (OWN_HEADS, "reduced", (2, 1, 3)),
     ],
 )
-def test_every_way_of_sampling_adds_up_to_the_targets_distribution(
-    kind: str, head: str, shape: tuple[int, int, int], tmp_path: Path
-) -> None:
+def test_every_way_of_sampling_adds_up_to_the_targets_distribution(kind, head, shape, tmp_path):
     target = HFTarget.load(small_target(tmp_path))
     lean = load_target(tmp_path)
     drafter = make_drafter(kind, tmp_path, target, head)
@@ -234,9 +232,7 @@ def test_chains_that_their_confidence_ends_are_lossless(drawn: bool, length: int
     assert total_variation(found, expected) < 1e-6
 
 
-def test_a_chain_that_ends_by_its_last_draft_is_found_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_chain_that_ends_by_its_last_draft_is_found_out(tmp_path, monkeypatch):
     """Dropping a drawn draft because of what it is changes the distribution of the token after it: the proof sees
     it."""
     folder = small_target(tmp_path)

@@ -77,9 +77,7 @@ TEXTS = st.lists(st.integers(0, 3), min_size=2, max_size=40)
 
 @settings(max_examples=50, deadline=None)
 @given(TEXTS, st.integers(1, 3), st.integers(0, 3), st.data())
-def test_the_index_finds_what_a_search_finds(
-    text: list[int], shortest: int, more: int, data: st.DataObject
-) -> None:
+def test_the_index_finds_what_a_search_finds(text, shortest, more, data):
     index = NgramIndex(shortest, shortest + more)
     done = 0
     while done < len(text):  # in pieces, looking in between
@@ -116,9 +114,7 @@ def test_chains_of_every_row(texts: list[list[int]], length: int, shortest: int,
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(TEXTS, min_size=1, max_size=2), st.integers(2, 4), st.data())
-def test_trees_hold_the_first_different_continuations(
-    texts: list[list[int]], branches: int, data: st.DataObject
-) -> None:
+def test_trees_hold_the_first_different_continuations(texts, branches, data):
     proposer = made(len(texts), length=3, branches=branches)
     for row, text in enumerate(texts):
         begin(proposer, row, list(text))

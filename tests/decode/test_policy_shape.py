@@ -178,9 +178,7 @@ SAMPLED_SHAPES = {
 
 @pytest.mark.parametrize("name", SAMPLED_SHAPES)
 @pytest.mark.parametrize("head_type", [PathHead, OwnIdsHead])
-def test_draws_follow_the_distributions_that_they_report(
-    name: str, head_type: type[PathHead], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_draws_follow_the_distributions_that_they_report(name, head_type, monkeypatch):
     monkeypatch.setattr(policy_shape, "draft_weights", exact)
     shape, found = SAMPLED_SHAPES[name], Counter[tuple[Any, ...]]()
     policy = ShapePolicy(shape, sample=True)

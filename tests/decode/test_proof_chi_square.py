@@ -16,14 +16,7 @@ from torch import Tensor
 from tests.decode.markov import CHECK, NEVER, MarkovTarget, state_of, table
 from tests.decode.mutants import MUTANTS
 from tests.decode.probability import holm_rejections, p_value, upper_tail
-from tests.decode.proofs import (
-    OWN,
-    TRANSFORMS,
-    Case,
-    proposer_for,
-    reference_distribution,
-    sequences_p_value,
-)
+from tests.decode.proofs import OWN, TRANSFORMS, Case, proposer_for, reference_distribution, sequences_p_value
 from tests.shares import by_default
 from vocabforge.decode.interface import Draw
 from vocabforge.decode.request import SamplingParams

@@ -137,9 +137,7 @@ def check_equal(pair: Models, name: str, prompts: list[list[int]], length: int, 
     "dtype", by_default([torch.float32, torch.float64], lambda one: one == torch.float32)
 )
 @pytest.mark.parametrize("name", NAMES)
-def test_greedy_tokens_are_plain_decodings(
-    name: str, dtype: torch.dtype, pairs: dict[torch.dtype, Models]
-) -> None:
+def test_greedy_tokens_are_plain_decodings(name, dtype, pairs):
     prompts = prompts_for(12)
     check_equal(pairs[dtype], name, prompts[:2], LENGTH, 1)
     check_equal(pairs[dtype], name, prompts, LENGTH, 6)
@@ -165,9 +163,7 @@ def test_sampled_tokens_follow_from_the_seed_alone(name: str, pairs: dict[torch.
 @pytest.mark.proof
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["fp32", "fp64"])
 @pytest.mark.parametrize("name", NAMES)
-def test_greedy_tokens_on_all_of_spec_bench(
-    name: str, dtype: torch.dtype, pairs: dict[torch.dtype, Models]
-) -> None:
+def test_greedy_tokens_on_all_of_spec_bench(name, dtype, pairs):
     prompts = prompts_for(480, 150)
     assert len(prompts) == 480
     check_equal(pairs[dtype], name, prompts, 40, 16)

@@ -87,9 +87,7 @@ def test_string_probabilities_of_several_tokens(name: str, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("bounds", [(1, 1), (10**6, 1)])
-def test_texts_that_grow_and_shrink_with_what_they_cost(
-    bounds: tuple[int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_texts_that_grow_and_shrink_with_what_they_cost(bounds, monkeypatch):
     """The length of a drafted text depends on what earlier cycles took, and the distribution stays."""
     monkeypatch.setattr(verify_lazy, "LAZY_DRAWS", 0)
     monkeypatch.setattr(proposer_slrs, "CONTEXTS", bounds[0])

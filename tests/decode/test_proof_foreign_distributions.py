@@ -42,9 +42,7 @@ def test_what_is_reported_is_what_is_drawn(name: str, way: str, monkeypatch: pyt
 @pytest.mark.proof
 @pytest.mark.parametrize("way", DRAWN)
 @pytest.mark.parametrize("name", SITUATIONS)
-def test_what_is_reported_is_what_is_drawn_everywhere(
-    name: str, way: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_reported_is_what_is_drawn_everywhere(name, way, monkeypatch):
     exact_weights(monkeypatch)
     for transform in SOME:
         for said in range(len(SITUATIONS[name].target)):

@@ -14,16 +14,7 @@ import pytest
 import torch
 
 from tests.decode.bridges import bridge, side
-from tests.decode.node_support import (
-    PROMPTS,
-    Alternating,
-    fresh,
-    load_tiny,
-    noisy,
-    plain,
-    requests,
-    sharp,
-)
+from tests.decode.node_support import PROMPTS, Alternating, fresh, load_tiny, noisy, plain, requests, sharp
 from tests.folders import edit_folder
 from tests.shares import by_default
 from tests.worlds import tiny_target
@@ -119,9 +110,7 @@ def check_cache(proposer: Any, drafter: LeanModel, rows: int) -> None:
 @pytest.mark.parametrize("rows", by_default([1, 3], lambda rows: rows == 3))
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", ["tli", "slem"])
-def test_the_output_is_the_targets(
-    name: str, shape: str, rows: int, target: LeanModel, drafter: LeanModel
-) -> None:
+def test_the_output_is_the_targets(name, shape, rows, target, drafter):
     """With words that most texts can be cut into in several ways, drafting, plain cycles and small plans in turn."""
     order = an_order()
     other = shuffled(drafter, order)
@@ -160,9 +149,7 @@ def test_the_target_under_other_ids_is_always_right(name: str, family: str | Non
 
 
 @pytest.mark.parametrize("name", FOREIGN)
-def test_long_texts_lose_their_beginning_in_the_drafters_cache_alone(
-    name: str, target: LeanModel, drafter: LeanModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_long_texts_lose_their_beginning_in_the_drafters_cache_alone(name, target, drafter, monkeypatch):
     monkeypatch.setattr(proposer_foreign, "LEAST_ROOM", 24)
     order = an_order()
     short = shuffled(drafter, order)
@@ -193,9 +180,7 @@ def test_nan_of_one_request_never_reaches_the_next(name: str, target: LeanModel,
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", ["tli", "slem"])
-def test_compiled_passes_meet_one_size_of_trees(
-    name: str, shape: str, target: LeanModel, drafter: LeanModel
-) -> None:
+def test_compiled_passes_meet_one_size_of_trees(name, shape, target, drafter):
     """Whatever could be translated: a drafter half of whose words the target cannot spell."""
     order = an_order()
     forms = shuffled_forms(SINGLE, order)

@@ -36,12 +36,7 @@ def test_what_is_written_is_read_again(place: Path, tmp_path: Path) -> None:
             "naïve: 'chain' #1": MethodSpec(
                 drafter=place / "a", vocab=place / "v", tree="chain", control="adaptive"
             ),
-            "r": MethodSpec(
-                drafter=place / "a",
-                head=place / "ranker-a",
-                shortlist=30,
-                head_rows="shared",
-            ),
+            "r": MethodSpec(drafter=place / "a", head=place / "ranker-a", shortlist=30, head_rows="shared"),
             "n": MethodSpec(proposer="n-gram", ngram="1:4"),
         },
     )

@@ -62,9 +62,7 @@ def proposer_of(models: tuple[LeanModel, LeanModel], **options: Any) -> SlrsProp
     ],
     ids=str,
 )
-def test_a_requests_output_depends_on_itself_alone(
-    models: tuple[LeanModel, LeanModel], options: dict[str, Any], verifier: str | None
-) -> None:
+def test_a_requests_output_depends_on_itself_alone(models, options, verifier):
     """Greedy and sampled requests side by side, more than there are rows, as each alone."""
     samplings = [replace(HOT, seed=seed, top_k=seed * 5) for seed in range(2)] + [SamplingParams(0.0)]
     requests = [Request(PROMPT[: 3 + size], 16, [2], one) for size, one in enumerate(samplings)]
@@ -78,9 +76,7 @@ def test_a_requests_output_depends_on_itself_alone(
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_the_drafter_has_read_the_text_as_it_is(
-    models: tuple[LeanModel, LeanModel], temperature: float
-) -> None:
+def test_the_drafter_has_read_the_text_as_it_is(models, temperature):
     """After any request, respelled words among it, the distribution behind the text is that of reading it afresh."""
     for seed in range(3):
         proposer = proposer_of(models, depth=3)
@@ -92,9 +88,7 @@ def test_the_drafter_has_read_the_text_as_it_is(
         np.testing.assert_allclose(kept, contexts.distribution(()).heights, atol=1e-5)
 
 
-def test_texts_get_shorter_where_strings_are_written_in_many_ways(
-    models: tuple[LeanModel, LeanModel], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_texts_get_shorter_where_strings_are_written_in_many_ways(models, monkeypatch):
     """Runs of one letter under tokens of one to eight of it: the ways double with every letter."""
     runs = tuple(b"a" * size for size in range(1, 9))
     both = side((*runs, b"b"), start=(8,))

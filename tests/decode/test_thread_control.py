@@ -58,9 +58,7 @@ def test_the_output_stays_and_trials_teach_the_control_nothing(pair: Pair) -> No
     assert [seconds > 0 for seconds in control.seconds] == [True, False] * 10
 
 
-def test_only_decoders_on_a_cpu_choose_and_only_where_nothing_is_fixed(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_decoders_on_a_cpu_choose_and_only_where_nothing_is_fixed(pair, monkeypatch):
     decoder = Decoder(pair.lean)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     assert not choose_threads([decoder], None, sampled=False)

@@ -194,9 +194,7 @@ def test_rows_of_one_batch_are_verified_each_by_its_own_settings(which: range | 
     "settings", [SamplingParams(), SamplingParams(1.0), SamplingParams(0.0, 0, 1.0, 0.0, 1.5)]
 )
 @pytest.mark.parametrize("nodes", [1, 4])
-def test_logits_that_are_no_distribution_are_named_where_the_walk_meets_them(
-    settings: SamplingParams, nodes: int
-) -> None:
+def test_logits_that_are_no_distribution_are_named_where_the_walk_meets_them(settings, nodes):
     """A chain whose every node is accepted; broken logits matter only on the path."""
     tokens = torch.tensor([[0, 1, 2, 1]])[:, :nodes]
     tree = build_tree(tokens, (torch.arange(nodes) - 1).clamp(min=0)[None], 3)
@@ -301,9 +299,7 @@ def test_distributions_that_differ_by_rounding_alone_leave_no_empty_residual() -
         ([0, 2, 1], (1.0, 1e-300, 1e-300), (1e-6, 0.5, 0.5), 0.4, {1, 2}),
     ],
 )
-def test_what_rejections_leave(
-    tokens: list[int], draft: Sequence[float], target: Sequence[float], uniform: float, expected: set[int]
-) -> None:
+def test_what_rejections_leave(tokens, draft, target, uniform, expected):
     tree = one_node(tokens, distribution_of(*draft))
     assert verdict_of(tree, logits_of(*target), uniform)[0] in expected
 

@@ -20,11 +20,7 @@ from vocabforge.decode.build.heads import (
 )
 from vocabforge.decode.spec import MethodSpec
 from vocabforge.models.heads.io import HeadOwner, load_head, save_head
-from vocabforge.models.heads.registry import (
-    HeadBase,
-    HeadOptions,
-    build_head,
-)
+from vocabforge.models.heads.registry import HeadBase, HeadOptions, build_head
 from vocabforge.models.heads.router import Router
 from vocabforge.models.heads.scorer import LowRankScorer
 from vocabforge.vocab.subset.subset import VocabSubset, save_subset
@@ -129,9 +125,7 @@ def small_base() -> HeadBase:
         ("router", HeadOptions(budgets=(4, 2)), 30),  # clusters of 12: 48, 24, 24, 24
     ],
 )
-def test_the_tokens_scored_are_the_mean_over_the_steps(
-    kind: str, options: HeadOptions, expected: int
-) -> None:
+def test_the_tokens_scored_are_the_mean_over_the_steps(kind, options, expected):
     modules = {
         "ranker": lambda: LowRankScorer(WIDTH, ROWS, 4),
         "low-rank": lambda: LowRankScorer(WIDTH, ROWS, 4),

@@ -43,10 +43,7 @@ def test_every_method_and_task_has_a_row(tmp_path: Path) -> None:
     assert {len(row) for row in rows} == {len(dashboard.COLUMNS)}
     speedup = results.methods[1].summary.overall.speedup
     row = dict(zip(dashboard.COLUMNS, rows[1], strict=True))
-    assert row["speed-up"].split() == [
-        f"{speedup.value:.2f}",
-        f"[{speedup.low:.2f}–{speedup.high:.2f}]",
-    ]
+    assert row["speed-up"].split() == [f"{speedup.value:.2f}", f"[{speedup.low:.2f}–{speedup.high:.2f}]"]
     assert f'data-key="{speedup.value}"' in page
     assert row["machine"].startswith("A card with 24 GB")
     assert (row["method"].split()[0], row["task"], row["command"]) == ("eagle3", "overall", results.command)

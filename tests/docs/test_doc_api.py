@@ -38,9 +38,7 @@ def run(blocks: list[str], names: dict[str, Any]) -> None:
 
 
 @pytest.mark.long
-def test_the_notebook_and_the_examples_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_notebook_and_the_examples_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     small = cells()
     for text, less in SMALLER.items():

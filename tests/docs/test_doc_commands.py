@@ -63,9 +63,7 @@ def test_the_first_lines_of_the_recipes_are_understood() -> None:
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 @pytest.mark.parametrize(
-    "words",
-    [("smollm2", "smollm2-study", "smollm2-bench"), ("gemma3",), ("demo",)],
-    ids=" ".join,
+    "words", [("smollm2", "smollm2-study", "smollm2-bench"), ("gemma3",), ("demo",)], ids=" ".join
 )
 def test_what_make_would_run_is_understood(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     """Targets that take hours: no other test runs them."""

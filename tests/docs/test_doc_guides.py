@@ -53,9 +53,7 @@ def docs_world(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 @pytest.mark.docs
 @pytest.mark.parametrize("document", EXECUTED)
-def test_the_commands_of_a_document_work_in_their_order(
-    document: str, docs_world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_commands_of_a_document_work_in_their_order(document, docs_world, tmp_path, monkeypatch):
     monkeypatch.setenv("VOCABFORGE_DATA", str(docs_world["benchmarks"]))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)

@@ -166,7 +166,7 @@ SPECULATORS_CONFIG: Faults = {
     "a layer of another type": (layer(model_type="gemma"), "vLLM: configuration: failed", "gemma"),
 }
 VARIANT_CONFIG: Faults = {
-    "four layers without their count": (uncounted, "vLLM: target layers: failed", "fc is made for 3"),
+    "four layers without their count": (uncounted, "vLLM: target layers: failed", "fc is made for 3")
 }
 SGLANG_TENSORS: Faults = {
     "d2t as ids": (edit("d2t", as_ids), "SGLang: draft tokens: failed", "ids, not offsets"),
@@ -230,10 +230,10 @@ SPECULATORS_TENSORS: Faults = {
         edit("embed_tokens.weight", lambda w: w * 1.01),
         "vLLM: tensors: warning",
         "not the target's",
-    ),
+    )
 }
 EAGLE_TENSORS: Faults = {
-    "no bias of fc": (drop("fc.bias"), "SGLang: tensors: failed", "fc.bias: left as memory held"),
+    "no bias of fc": (drop("fc.bias"), "SGLang: tensors: failed", "fc.bias: left as memory held")
 }
 EAGLE_VLLM_TENSORS: Faults = {
     "a bias of fc for vLLM": (
@@ -248,7 +248,7 @@ EAGLE_VLLM_TENSORS: Faults = {
     ),
 }
 NORM_BEFORE_FC_CONFIG: Faults = {
-    "norms that are not said": (inner(norm_before_fc=False), "SGLang: tensors: warning", "input_norm"),
+    "norms that are not said": (inner(norm_before_fc=False), "SGLang: tensors: warning", "input_norm")
 }
 
 # fault: folder, what is changed, how, the row that names it, and words in it

@@ -256,9 +256,7 @@ GGUF_FAULTS: dict[str, tuple[Callable[[Any], None], str, str]] = {
 
 
 @pytest.mark.parametrize("fault", GGUF_FAULTS)
-def test_each_fault_of_a_gguf_file_is_named(
-    world: World, gguf_folder: Path, tmp_path: Path, fault: str
-) -> None:
+def test_each_fault_of_a_gguf_file_is_named(world, gguf_folder, tmp_path, fault):
     from gguf import GGUFReader
 
     change, check, state = GGUF_FAULTS[fault]
@@ -283,9 +281,7 @@ def test_a_misnamed_tensor_of_a_gguf_file(world: World, gguf_folder: Path, tmp_p
     ("name", "check", "words"),
     [("two", "target layers", "loads exactly 3"), ("norm_output", "configuration", "norm_output")],
 )
-def test_what_llama_cpp_converts_and_does_not_run(
-    world: World, tmp_path: Path, name: str, check: str, words: str
-) -> None:
+def test_what_llama_cpp_converts_and_does_not_run(world, tmp_path, name, check, words):
     path = world.folders.get(name)
     if path is None:
         path = write(world.tiny, eagle3(world.tiny, layers=(1, 4)), "sglang-eagle3", tmp_path / "two")

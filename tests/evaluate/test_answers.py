@@ -8,13 +8,7 @@ from vocabforge.core.errors import DataError, UsageError
 from vocabforge.core.journal import read_jsonl_log
 from vocabforge.decode.request import Generation
 from vocabforge.evaluate.benchmarks import Question
-from vocabforge.evaluate.results.answers import (
-    AnsweredTurn,
-    answer_row,
-    detail_row,
-    read_method,
-    write_rows,
-)
+from vocabforge.evaluate.results.answers import AnsweredTurn, answer_row, detail_row, read_method, write_rows
 from vocabforge.evaluate.results.settings import file_names
 
 QUESTION = Question(81, "writing", ("one", "two"))

@@ -123,9 +123,7 @@ def test_data_folders_are_searched_in_order(bare: Path, monkeypatch: pytest.Monk
         load_benchmark("spec-bench", data=bare / "absent")
 
 
-def test_an_absent_file_is_named_with_its_source_and_every_place(
-    bare: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_absent_file_is_named_with_its_source_and_every_place(bare, monkeypatch):
     monkeypatch.setenv("VOCABFORGE_DATA", str(bare / "named"))
     with pytest.raises(DataError) as caught:
         load_benchmark("human-eval")
@@ -146,9 +144,7 @@ def test_an_absent_file_is_named_with_its_source_and_every_place(
 
 
 @pytest.mark.parametrize("name", ["scrolls-qasper", "speed-bench"])
-def test_a_benchmark_that_is_not_one_file_is_put_there_by_hand(
-    bare: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
-) -> None:
+def test_a_benchmark_that_is_not_one_file_is_put_there_by_hand(bare, monkeypatch, capsys, name):
     monkeypatch.delenv("HF_HUB_OFFLINE")
     row = BENCHMARKS[name]
     with pytest.raises(DataError, match="no single file can be fetched") as caught:
@@ -164,9 +160,7 @@ def test_a_benchmark_that_is_not_one_file_is_put_there_by_hand(
     assert capsys.readouterr().err == ""
 
 
-def test_a_found_file_is_compared_with_the_published_one(
-    bare: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_found_file_is_compared_with_the_published_one(bare, monkeypatch, capsys):
     path = place(Path("data"))
     assert load_benchmark("spec-bench").published is False
     assert "data/spec_bench/question.jsonl is not the published file of spec-bench" in capsys.readouterr().err

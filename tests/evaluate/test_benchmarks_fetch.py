@@ -91,9 +91,7 @@ def published(monkeypatch: pytest.MonkeyPatch, *sources: Source, **changes: Any)
     return row
 
 
-def test_the_right_file_is_fetched_once(
-    server: FileServer, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_right_file_is_fetched_once(server, place, monkeypatch, capsys):
     url = f"{server.url}/question.jsonl"
     published(monkeypatch, Source(url, SHA256))
     for _ in range(2):
@@ -126,9 +124,7 @@ def redirect(to: str) -> Callable[[Any], None]:
         pytest.param(hang_up, "Error", id="hang-up"),
     ],
 )
-def test_anything_else_is_no_file(
-    server: FileServer, tmp_path: Path, reply: Callable[[Any], None], reason: str
-) -> None:
+def test_anything_else_is_no_file(server, tmp_path, reply, reason):
     server.reply = reply
     place = tmp_path / "cache" / "question.jsonl"
     place.parent.mkdir()
@@ -139,9 +135,7 @@ def test_anything_else_is_no_file(
     assert [file.name for file in place.parent.iterdir()] == ["question.jsonl"], "nothing half is left behind"
 
 
-def test_the_next_source_is_asked_where_one_fails(
-    server: FileServer, place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_next_source_is_asked_where_one_fails(server, place, monkeypatch):
     sources = [Source(f"{server.url}/{folder}/question.jsonl", SHA256) for folder in "ab"]
     published(monkeypatch, *sources)
     server.reply = lambda handler: send(handler, ROWS, status=200 if handler.path.startswith("/b") else 500)
@@ -149,9 +143,7 @@ def test_the_next_source_is_asked_where_one_fails(
     assert server.paths == ["/a/question.jsonl", "/b/question.jsonl"]
 
 
-def test_without_a_network_the_error_says_what_to_put_where(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_network_the_error_says_what_to_put_where(place, monkeypatch):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}/question.jsonl"
@@ -165,9 +157,7 @@ def test_without_a_network_the_error_says_what_to_put_where(
     assert not place.exists()
 
 
-def test_a_server_that_says_nothing_is_not_waited_for(
-    server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_says_nothing_is_not_waited_for(server, tmp_path, monkeypatch):
     done = threading.Event()
     server.reply = lambda handler: done.wait(10) and None
     monkeypatch.setattr(fetching, "_TIMEOUT_S", 0.1)

@@ -158,15 +158,7 @@ def test_gsm8k_asks_the_question_alone_and_says_how_to_close(tmp_path: Path) -> 
         ("speed-bench", SPEED, [0, 1], ["q-7", "q-8"], "speed-math", ("One", "Two")),
     ],
 )  # fmt: skip
-def test_rows_of_published_benchmarks_become_questions(
-    tmp_path: Path,
-    format: str,
-    rows: list[dict],
-    ids: list[int],
-    names: list[str],
-    category: str,
-    turns: tuple,
-) -> None:
+def test_rows_of_published_benchmarks_become_questions(tmp_path, format, rows, ids, names, category, turns):
     path = tmp_path / "rows.jsonl"
     path.write_bytes(lines(rows))
     benchmark = load_benchmark(str(path))
@@ -208,9 +200,7 @@ def test_the_sanitized_mbpp_is_read_too(tmp_path: Path) -> None:
         ("gsm8k", {"question": ["a"]}, "question is not valid"),
     ],
 )
-def test_a_wrong_row_is_reported_with_its_line_there_too(
-    tmp_path: Path, name: str, change: dict[str, Any], expected: str
-) -> None:
+def test_a_wrong_row_is_reported_with_its_line_there_too(tmp_path, name, change, expected):
     pairs = {"human-eval": HUMAN_EVAL[::-2], "gsm8k": GSM8K, "math": MATH, "mbpp": MBPP, "scrolls": SCROLLS}
     good, other = {**pairs, "speed-bench": SPEED}[name]
     path = tmp_path / "q.jsonl"
@@ -223,9 +213,7 @@ def test_a_wrong_row_is_reported_with_its_line_there_too(
         read_format(name, path)
 
 
-def test_turns_of_the_user_are_asked_and_other_rows_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_turns_of_the_user_are_asked_and_other_rows_said(tmp_path, capsys):
     path = tmp_path / "mixed.jsonl"
     call = {
         "role": "assistant",
@@ -325,9 +313,7 @@ def test_damaged_files_are_refused(tmp_path: Path, file: str) -> None:
         ({"category": "a\nb"}, "category is not valid"),
     ],
 )
-def test_texts_that_nothing_can_take_are_refused_before_anything_is_asked(
-    tmp_path: Path, row: dict[str, Any], expected: str
-) -> None:
+def test_texts_that_nothing_can_take_are_refused_before_anything_is_asked(tmp_path, row, expected):
     path = tmp_path / "q.jsonl"
     path.write_bytes(lines([{"question_id": 1, "category": "a", "turns": ["b"], **row}]))
     with pytest.raises(DataError, match=expected) as raised:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from tests.core.progress_support import Clock, Forecasts, fake_clock
@@ -49,9 +47,7 @@ class Recorded(FakeGenerator):
 
 @pytest.mark.parametrize("factors", FACTORS)
 @pytest.mark.parametrize("warmup", [0, 3])
-def test_eval_with_methods_of_different_speed(
-    tmp_path: Path, monkeypatch, clock: Clock, factors, warmup
-) -> None:
+def test_eval_with_methods_of_different_speed(tmp_path, monkeypatch, clock, factors, warmup):
     rows, seconds = [], [{}, {}, {}]
     for number, (category, times) in enumerate(RECORDED.items()):
         turns = 2 if number < 4 else 1

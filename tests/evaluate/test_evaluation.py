@@ -12,12 +12,7 @@ from tests.evaluate.eval_fakes import ROWS, FakeGenerator, FakeMethod, make_benc
 from vocabforge.core.artifact import open_artifact
 from vocabforge.core.errors import UsageError
 from vocabforge.evaluate.benchmarks import Benchmark
-from vocabforge.evaluate.evaluation import (
-    Evaluation,
-    OutputOptions,
-    Provenance,
-    evaluate_methods,
-)
+from vocabforge.evaluate.evaluation import Evaluation, OutputOptions, Provenance, evaluate_methods
 from vocabforge.evaluate.results.schema import Results, read_results
 from vocabforge.evaluate.results.settings import RunSettings
 from vocabforge.evaluate.run.environment import describe_environment

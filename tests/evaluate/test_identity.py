@@ -222,9 +222,7 @@ def test_a_decoder_that_accepts_wrong_drafts_is_found_out(tokenizer: TextTokeniz
     assert outputs.divergences[0].expected_logit > outputs.divergences[0].got_logit
 
 
-def test_a_stop_token_is_judged_like_any_other_and_an_end_without_one_is_a_fault(
-    tokenizer: TextTokenizer,
-) -> None:
+def test_a_stop_token_is_judged_like_any_other_and_an_end_without_one_is_a_fault(tokenizer):
     target = make_target()
     world = World(target, tokenizer)
     assert world.one(4, EOS).judgement == "fault"
@@ -267,9 +265,7 @@ def test_each_place_is_judged_once_up_to_a_limit(world: World, monkeypatch: pyte
     assert outputs.divergences[3].reason == "only 2 divergences of a method are judged"
 
 
-def test_a_target_that_cannot_be_asked_leaves_the_difference_unjudged(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_target_that_cannot_be_asked_leaves_the_difference_unjudged(world, monkeypatch):
     assert world.one(3, VOCAB).reason == f"the target has no token {VOCAB}"
     row = world.one(3, 6, plain=edited(world.plain, "prompt_tokens", 99))
     assert row.judgement == "not judged"

@@ -176,9 +176,7 @@ def test_a_journal_without_rows_serves_any_run(tmp_path: Path) -> None:
         '{"run": 1, "question_id": 2, "method": "run", "answer": {"choices": "a"}, "detail": {"choices": "a"}}',
     ],
 )
-def test_lines_that_are_json_and_no_rows_are_measured_again(
-    tmp_path: Path, line: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_lines_that_are_json_and_no_rows_are_measured_again(tmp_path, line, capsys):
     row = {"question_id": 1, "choices": [{}]}
     with EvaluationJournal(tmp_path / "out.partial", {}) as journal:
         journal.add(Key(1, 1, "plain"), Kept(row, row))

@@ -137,9 +137,7 @@ def test_another_dtype_is_converted_in_a_copy(place: Path, target: HFTarget) -> 
     assert for_decoding(drafter, torch.bfloat16).fc.weight is drafter.fc.weight
 
 
-def test_what_cannot_decode_is_switched_off_with_one_message(
-    place: Path, target: HFTarget, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_decode_is_switched_off_with_one_message(place, target, capsys):
     divided = HFTarget.load(place / "target")
     divided.tensor_parallel = True
     assert open_live(place, divided) is None
@@ -150,9 +148,7 @@ def test_what_cannot_decode_is_switched_off_with_one_message(
     assert "too few questions are short enough" in capsys.readouterr().err
 
 
-def test_a_divided_drafter_switches_it_off(
-    place: Path, target: HFTarget, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_divided_drafter_switches_it_off(place, target, capsys):
     live = open_live(place, target)
     assert live is not None
     drafter = make_drafter("eagle3", place, target)
@@ -162,9 +158,7 @@ def test_a_divided_drafter_switches_it_off(
     assert capsys.readouterr().err.count("divided over processes") == 1
 
 
-def test_beside_a_capture_cache_the_target_is_loaded_only_if_asked(
-    place: Path, target: HFTarget, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_beside_a_capture_cache_the_target_is_loaded_only_if_asked(place, target, capsys):
     head = TargetHead.load(place / "target")
     assert open_live(place, head) is None
     assert "run.live.load_target=true" in capsys.readouterr().err
@@ -198,9 +192,7 @@ def test_a_divergence_is_reported(place: Path, target: HFTarget, capsys: pytest.
     assert "prompt 2, token 5" in said
 
 
-def test_a_budget_decodes_the_same_few_prompts_each_time(
-    place: Path, target: HFTarget, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_budget_decodes_the_same_few_prompts_each_time(place, target, capsys):
     live = open_live(place, target)
     assert live is not None
     drafter = make_drafter("eagle3", place, target, spoken(live))

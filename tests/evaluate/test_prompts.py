@@ -27,11 +27,7 @@ from vocabforge.core.errors import UsageError
 from vocabforge.corpus.tokenizer.prompt_format import resolve_format
 from vocabforge.corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
 from vocabforge.evaluate.benchmarks import Question
-from vocabforge.evaluate.run.prompts import (
-    PromptBuilder,
-    check_system,
-    longest_conversation,
-)
+from vocabforge.evaluate.run.prompts import PromptBuilder, check_system, longest_conversation
 
 PLAIN = Question(1, "qa", ("w1", "w2"))
 CODE = replace(PLAIN, system="w9 w9")
@@ -81,9 +77,7 @@ def test_raw_leaves_the_benchmarks_system_message_out_and_refuses_the_users(tmp_
 @pytest.mark.parametrize(
     ("template", "why"), [(REFUSES, "System role not supported"), (DROPS, "leaves it out")]
 )
-def test_a_template_without_a_system_role_is_named_with_what_to_do(
-    tmp_path: Path, template: str, why: str
-) -> None:
+def test_a_template_without_a_system_role_is_named_with_what_to_do(tmp_path, template, why):
     tokenizer = with_template(tmp_path, template)
     check_system(tokenizer, "chat", None, [PLAIN])
     check_system(tokenizer, "chat", "", [CODE])

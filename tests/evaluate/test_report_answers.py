@@ -87,7 +87,5 @@ def test_text_of_models_is_text_and_long_answers_are_cut(results: Results, tmp_p
 
 
 @pytest.mark.parametrize("answer", [(b"abc", None), (b"abc", (1,))])
-def test_without_single_cycles_there_is_no_section(
-    results: Results, tmp_path: Path, answer: tuple[bytes, Sequence[int] | None]
-) -> None:
+def test_without_single_cycles_there_is_no_section(results, tmp_path, answer):
     assert "Answers" not in page_of(results, tmp_path, {"qa": answer})

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -49,9 +48,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("spoil", MISTAKES)
-def test_mistakes_name_their_place(
-    tmp_path: Path, content: dict[str, Any], spoil: Callable[[dict[str, Any]], None]
-) -> None:
+def test_mistakes_name_their_place(tmp_path, content, spoil):
     spoiled = json.loads(json.dumps(content))
     spoil(spoiled)
     file = tmp_path / RESULTS
@@ -85,9 +82,7 @@ SCORES = {
 
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("scores", [None, SCORES])
-def test_older_versions_are_read(
-    tmp_path: Path, content: dict[str, Any], version: int, scores: dict[str, Any] | None
-) -> None:
+def test_older_versions_are_read(tmp_path, content, version, scores):
     """Version 2 has no verifiers: its methods are lossless. Both have scores of the answers, which are ignored."""
     old = json.loads(json.dumps({**content, "schema_version": version}))
     for method in old["methods"]:

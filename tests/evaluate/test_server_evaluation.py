@@ -192,15 +192,9 @@ def test_a_refused_question_is_left_out(questions: Path) -> None:
 
 @pytest.mark.parametrize(
     ("trouble", "message", "load"),
-    [
-        ({"dies": 5}, "is gone", "1"),
-        ({"hangs": 5}, "hangs", "2"),
-        ({"restarts": 5}, "was restarted", "1"),
-    ],
+    [({"dies": 5}, "is gone", "1"), ({"hangs": 5}, "hangs", "2"), ({"restarts": 5}, "was restarted", "1")],
 )
-def test_answers_survive_a_server_that_fails_and_the_same_command_goes_on(
-    questions: Path, trouble: dict[str, int], message: str, load: str
-) -> None:
+def test_answers_survive_a_server_that_fails_and_the_same_command_goes_on(questions, trouble, message, load):
     words = ("--timeout", "0.5", "--concurrency", load)
     with FakeInference(Served(**trouble)) as broken:  # type: ignore[arg-type]
         done = evaluate(questions, "--server", broken.url, *words)

@@ -7,11 +7,7 @@ import io
 from rich.console import Console
 
 from tests.evaluate.results_sample import sample_results
-from vocabforge.evaluate.reports.tables import (
-    count_lines,
-    divergence_lines,
-    overview_table,
-)
+from vocabforge.evaluate.reports.tables import count_lines, divergence_lines, overview_table
 
 
 def shown(what: object, width: int = 80) -> str:

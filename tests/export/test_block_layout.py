@@ -53,9 +53,7 @@ def made(folder: Path, kind: str, head: str, mask: int | None, causal: bool = Fa
 
 
 @pytest.mark.parametrize(("kind", "head", "mask", "causal"), CASES)
-def test_written_and_read_again(
-    kind: str, head: str, mask: int | None, causal: bool, folder: Path, tmp_path: Path
-) -> None:
+def test_written_and_read_again(kind, head, mask, causal, folder, tmp_path):
     """All drafts of all blocks have equal logits; what a server looks for is there."""
     export = made(folder, kind, head, mask, causal)
     write_checked(ServedBlock, tmp_path / "out", export, LAYERS)
@@ -216,9 +214,7 @@ def shared() -> TargetTensors:
 @pytest.mark.parametrize("rows", [None, 20])
 @pytest.mark.parametrize(("markov", "mask_row"), [(None, False), (None, True), (6, False), (0, False)])
 @torch.no_grad()
-def test_others_folders_mean_what_is_documented(
-    markov: int | None, rows: int | None, mask_row: bool, causal: bool, shared: TargetTensors, tmp_path: Path
-) -> None:
+def test_others_folders_mean_what_is_documented(markov, rows, mask_row, causal, shared, tmp_path):
     inner = {"mask_token_id": MASK, "target_layer_ids": [1, 3], "causal": causal}
     w = others_folder(tmp_path, markov=markov, rows=rows, dflash_config=inner)
     mask = shared.embedding[MASK]
@@ -302,13 +298,7 @@ REFUSED: list[tuple[int | None, Callable[[dict[str, Any]], object], str]] = [
 
 
 @pytest.mark.parametrize(("markov", "change", "named"), REFUSED)
-def test_what_is_not_computed_here_is_refused(
-    markov: int | None,
-    change: Callable[[dict[str, Any]], object],
-    named: str,
-    shared: TargetTensors,
-    tmp_path: Path,
-) -> None:
+def test_what_is_not_computed_here_is_refused(markov, change, named, shared, tmp_path):
     """One error, which names the key."""
     others_folder(tmp_path, markov=markov)
     ServedBlock.read(tmp_path, shared, LAYERS)
@@ -354,9 +344,7 @@ def test_spoilt_tensors_are_refused(change: dict[str, Any], shared: TargetTensor
         (6, torch.zeros(H)),
     ],
 )
-def test_a_mask_row_of_another_token_or_shape_is_refused(
-    markov: int | None, row: Any, shared: TargetTensors, tmp_path: Path
-) -> None:
+def test_a_mask_row_of_another_token_or_shape_is_refused(markov, row, shared, tmp_path):
     others_folder(tmp_path, markov=markov)
     if isinstance(row, bytes):
         (tmp_path / MASK_ROW).write_bytes(row)
@@ -396,9 +384,7 @@ def test_what_others_write_beside_it_is_read(shared: TargetTensors, tmp_path: Pa
         ("dflash", {"aux_layers": (3, 1)}, "[3, 1]"),
     ],
 )
-def test_what_it_cannot_express_is_refused(
-    kind: str, wishes: Any, message: str, folder: Path, tmp_path: Path
-) -> None:
+def test_what_it_cannot_express_is_refused(kind, wishes, message, folder, tmp_path):
     with pytest.raises(MismatchError, match="layout block cannot express") as raised:
         ServedBlock.write(tmp_path / "out", export_of(folder, kind, **wishes))
     assert message in str(raised.value.got)
@@ -416,9 +402,7 @@ def test_what_it_cannot_express_is_refused(
         ("dflash", "target", None, ("vllm", "llama.cpp")),
     ],
 )
-def test_the_card_names_the_servers_that_compute_it(
-    kind: str, head: str, mask: int | None, expected: tuple[str, ...], folder: Path
-) -> None:
+def test_the_card_names_the_servers_that_compute_it(kind, head, mask, expected, folder):
     export = made(folder, kind, head, mask)
     assert readers("block", export) == expected
     card = model_card("served", "block", export)

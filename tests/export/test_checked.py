@@ -36,9 +36,7 @@ def drafter_of(layout: Any, folder: Path, shared: TargetTensors) -> Any:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("layout", [Native, SglangEagle3, SpeculatorsEagle3, Eagle, FrSpec])
-def test_every_layout_reads_as_it_was_written(
-    layout: Any, dtype: torch.dtype, folder: Path, shared: TargetTensors, tmp_path: Path
-) -> None:
+def test_every_layout_reads_as_it_was_written(layout, dtype, folder, shared, tmp_path):
     drafter = drafter_of(layout, folder, shared)
     before = {name: p.clone() for name, p in drafter.named_parameters()}
     write_checked(
@@ -93,9 +91,7 @@ def swap(tensors: dict[str, torch.Tensor]) -> None:
         (FrSpec, lambda path: (path / "freq_6.pt").unlink(), "list of draft tokens is missing"),
     ],
 )
-def test_a_mistake_in_writing_is_found_and_nothing_is_kept(
-    layout: Any, spoil: Any, words: str, folder: Path, shared: TargetTensors, tmp_path: Path
-) -> None:
+def test_a_mistake_in_writing_is_found_and_nothing_is_kept(layout, spoil, words, folder, shared, tmp_path):
     export = export_of(drafter_of(layout, folder, shared), folder, shared)
     with pytest.raises(VocabForgeError, match=words):
         write_checked(broken(layout, spoil), tmp_path / "out", export, LAYERS)
@@ -109,9 +105,7 @@ def test_other_layers_are_found(folder: Path, shared: TargetTensors, tmp_path: P
         write_checked(broken(SglangEagle3, layers), tmp_path / "out", export, LAYERS)
 
 
-def test_what_is_there_stands_until_the_new_one_is_sound(
-    folder: Path, shared: TargetTensors, tmp_path: Path
-) -> None:
+def test_what_is_there_stands_until_the_new_one_is_sound(folder, shared, tmp_path):
     export = export_of(eagle1(shared), folder, shared)
     write_checked(Eagle, tmp_path / "out", export, LAYERS)
     first = open_artifact(tmp_path / "out").content_hash

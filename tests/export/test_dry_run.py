@@ -24,9 +24,7 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_server_gets_the_drafter_and_its_draft_tokens_are_counted(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_server_gets_the_drafter_and_its_draft_tokens_are_counted(place, monkeypatch):
     (place / "a folder").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(place / "a folder"))
     found = dry_run(config(place, "run"), SERVER)
@@ -54,9 +52,7 @@ def test_the_command_names_a_format_of_the_kind_and_the_port(place: Path) -> Non
             dry_run(config(place, "run"), command)
 
 
-def test_the_log_of_a_run_in_the_current_folder_lies_beside_it(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_log_of_a_run_in_the_current_folder_lies_beside_it(place, monkeypatch):
     settings = config(place, "run").model_copy(update={"output": Path(".")})
     (place / "run").mkdir()
     monkeypatch.chdir(place / "run")

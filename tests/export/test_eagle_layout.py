@@ -109,9 +109,7 @@ def test_what_a_server_is_given(server: str, folder: Path, shared: TargetTensors
         RopeSettings(1.5e5, "yarn", 8.0, original_positions=32, truncate=False),
     ],
 )
-def test_written_and_read_again(
-    biased: bool, rope: RopeSettings, folder: Path, shared: TargetTensors, tmp_path: Path
-) -> None:
+def test_written_and_read_again(biased, rope, folder, shared, tmp_path):
     drafter = eagle1(shared, fc_bias=biased, rope=rope, rms_norm_eps=1e-6)
     Eagle.write(tmp_path / "out", export_of(drafter, folder, shared, server=None if biased else "vllm"))
     loaded, artifact = load_drafter(tmp_path / "out", shared, folder)
@@ -142,9 +140,7 @@ def test_vllm_takes_a_bias_of_zeros_only(folder: Path, shared: TargetTensors, tm
     assert "fc.bias" not in load_file(tmp_path / "out" / "model.safetensors")
 
 
-def test_a_restricted_head_is_a_list_in_rank_order(
-    folder: Path, shared: TargetTensors, tmp_path: Path
-) -> None:
+def test_a_restricted_head_is_a_list_in_rank_order(folder, shared, tmp_path):
     drafter = prune_head(eagle1(shared), subset(), source="s")
     FrSpec.write(tmp_path / "out", export_of(drafter, folder, shared, ranked=RANKED))
     assert torch.load(tmp_path / "out" / "freq_6.pt", weights_only=True) == list(RANKED)
@@ -161,9 +157,7 @@ def test_a_restricted_head_is_a_list_in_rank_order(
     assert ranked_ids(tmp_path / "ids") == tuple(sorted(RANKED))
 
 
-def test_a_head_that_servers_do_not_run_is_refused(
-    folder: Path, shared: TargetTensors, tmp_path: Path
-) -> None:
+def test_a_head_that_servers_do_not_run_is_refused(folder, shared, tmp_path):
     whole, cut = eagle1(shared, own=61), prune_head(eagle1(shared), subset(), source="s")
     trained = with_head(cut, cut.target_ids, torch.randn(6, 32))
     cases = [
@@ -182,9 +176,7 @@ def test_a_head_that_servers_do_not_run_is_refused(
         assert not (tmp_path / "out").exists()
 
 
-def test_an_own_head_of_the_targets_rows_is_the_targets(
-    folder: Path, shared: TargetTensors, tmp_path: Path
-) -> None:
+def test_an_own_head_of_the_targets_rows_is_the_targets(folder, shared, tmp_path):
     drafter = with_head(eagle1(shared), torch.arange(61), shared.head.bfloat16().float())
     Eagle.write(tmp_path / "out", export_of(drafter, folder, shared))
     assert "lm_head.weight" not in load_file(tmp_path / "out" / "model.safetensors")
@@ -201,9 +193,7 @@ def foreign(folder: Path, shared: TargetTensors, tmp_path: Path) -> Path:
     return edit_folder(tmp_path / "x", architectures=["LlamaForCausalLM"])
 
 
-def test_a_published_folder_is_a_drafter_and_no_language_model(
-    foreign: Path, folder: Path, shared: TargetTensors
-) -> None:
+def test_a_published_folder_is_a_drafter_and_no_language_model(foreign, folder, shared):
     assert not is_draft_model(foreign)
     assert kind_of(foreign) == "eagle1"
     assert is_draft_model(folder)
@@ -242,9 +232,7 @@ def rename(old: str, new: str) -> Any:
         (lambda t: None, {"hidden_size": None}, DataError, "lacks a field"),
     ],
 )
-def test_what_is_wrong_with_a_folder_is_said(
-    change: Any, fields: Any, kind: type, words: str, foreign: Path, folder: Path, shared: TargetTensors
-) -> None:
+def test_what_is_wrong_with_a_folder_is_said(change, fields, kind, words, foreign, folder, shared):
     edit_folder(foreign, change, architectures=["LlamaForCausalLMEagle"], **fields)
     with pytest.raises(kind, match=words):
         load_drafter(foreign, shared, folder)

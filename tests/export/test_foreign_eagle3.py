@@ -56,9 +56,7 @@ def renamed(tensors: Tensors, old: str, new: str) -> Tensors:
     return {(new + name[len(old) :] if name.startswith(old) else name): t for name, t in tensors.items()}
 
 
-def test_a_minimal_configuration_takes_the_servers_defaults(
-    drafter: Eagle3Drafter, written: tuple[dict[str, Any], Tensors], tmp_path: Path
-) -> None:
+def test_a_minimal_configuration_takes_the_servers_defaults(drafter, written, tmp_path):
     """No layers, no eagle_config, no switches; names in several styles; t2d and its dtype do not matter."""
     tensors = written[1]
     forms = {
@@ -128,21 +126,14 @@ def test_heads(tmp_path: Path) -> None:
             read(put(tmp_path / f"odd{rows}", body | {"draft_vocab_size": rows}, odd), shared)
 
 
-def test_another_embedding_is_refused(
-    drafter: Eagle3Drafter, written: tuple[dict[str, Any], Tensors], tmp_path: Path
-) -> None:
+def test_another_embedding_is_refused(drafter, written, tmp_path):
     """The servers disagree about it: SGLang takes the target's, vLLM keeps this one."""
     trained = written[1] | {"embed_tokens.weight": drafter.embedding + 0.1}
     with pytest.raises(MismatchError, match="own input embedding"):
         read(put(tmp_path / "e", written[0], trained), drafter)
 
 
-def test_layers_of_unknown_numbering_are_said(
-    drafter: Eagle3Drafter,
-    written: tuple[dict[str, Any], Tensors],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_layers_of_unknown_numbering_are_said(drafter, written, tmp_path, capsys):
     key = "eagle_aux_hidden_state_layer_ids"
     body = {name: value for name, value in written[0].items() if name != key}
     body["eagle_config"] = {key: [2, 4, 7]}
@@ -155,9 +146,7 @@ def test_layers_of_unknown_numbering_are_said(
     assert capsys.readouterr().err == ""
 
 
-def test_damaged_maps_and_weights_are_refused(
-    drafter: Eagle3Drafter, written: tuple[dict[str, Any], Tensors], tmp_path: Path
-) -> None:
+def test_damaged_maps_and_weights_are_refused(drafter, written, tmp_path):
     body, tensors = written
     ids = drafter.target_ids
 
@@ -215,13 +204,7 @@ def test_damaged_maps_and_weights_are_refused(
         ({"eagle_aux_hidden_state_layer_ids": [5, 2], "eagle_config": None}, "not ascending layers"),
     ],
 )
-def test_what_is_not_computed_here_is_refused(
-    drafter: Eagle3Drafter,
-    written: tuple[dict[str, Any], Tensors],
-    tmp_path: Path,
-    changed: dict[str, Any],
-    words: str,
-) -> None:
+def test_what_is_not_computed_here_is_refused(drafter, written, tmp_path, changed, words):
     body = {name: value for name, value in written[0].items() if changed.get(name, 0) is not None}
     if "eagle_aux_hidden_state_layer_ids" in changed:
         body.pop("num_aux_hidden_states")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -44,9 +43,7 @@ from vocabforge.models.target.hf import read_target_config
         ("mtp", {}, {"mtp": "no: a layer of no family"}),
     ],
 )
-def test_a_form_is_told_before_training(
-    kind: str, wishes: dict[str, Any], expected: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_form_is_told_before_training(kind, wishes, expected, tmp_path):
     target = tiny_target(tmp_path, num_hidden_layers=8)
     sizes = drafter_sizes(kind, read_target_config(target), **wishes)
     told = served_forms({"kind": kind, **sizes.to_dict()}, None, target)

@@ -47,9 +47,7 @@ FORMS: tuple[dict[str, Any], ...] = (
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_drafters_come_back_as_they_were(
-    form: dict[str, Any], dtype: torch.dtype, target: Path, tmp_path: Path
-) -> None:
+def test_drafters_come_back_as_they_were(form, dtype, target, tmp_path):
     drafter = drafter_of(config_of(**form))
     path = put(tmp_path / "e", target, drafter, dtype)
     assert_same(Gguf.read(path, shared_of(drafter), LAYERS), drafter, dtype)
@@ -97,9 +95,7 @@ def test_keys_that_llama_cpp_reads(target: Path, tmp_path: Path) -> None:
         ({"rope": ROPES[4]}, "RoPE of kind yarn"),
     ],
 )
-def test_what_llama_cpp_does_not_compute_is_refused(
-    changes: dict[str, Any], named: str, target: Path, tmp_path: Path
-) -> None:
+def test_what_llama_cpp_does_not_compute_is_refused(changes, named, target, tmp_path):
     with pytest.raises(MismatchError, match=named):
         put(tmp_path / "e", target, drafter_of(config_of(**changes)))
     assert not (tmp_path / "e").exists()
@@ -124,9 +120,7 @@ def test_a_tokenizer_that_llama_cpp_would_cut_otherwise_is_refused(pieces: str, 
 
 
 @pytest.mark.parametrize(("each", "pre"), [(True, "smollm"), (False, None)])
-def test_smollms_tokenizer_cuts_digit_by_digit(
-    target: Path, tmp_path: Path, each: bool, pre: str | None
-) -> None:
+def test_smollms_tokenizer_cuts_digit_by_digit(target, tmp_path, each, pre):
     body = json.loads((target / "tokenizer.json").read_text("utf-8"))
     byte_level = body["pre_tokenizer"]["pretokenizers"][-1] | {"use_regex": True}
     digits = {"type": "Digits", "individual_digits": each}

@@ -47,9 +47,7 @@ def examine(tiny: Tiny, path: Path) -> tuple[bool, list[Any]]:
 
 
 @pytest.mark.parametrize("name", ["num_key_value_heads", "intermediate_size", "num_attention_heads"])
-def test_sizes_that_are_not_stored_are_refused_before_they_are_made(
-    tiny: Tiny, good: dict[str, Path], tmp_path: Path, name: str
-) -> None:
+def test_sizes_that_are_not_stored_are_refused_before_they_are_made(tiny, good, tmp_path, name):
     path = changed(good["sglang"], tmp_path / "wide", config=lambda body: body.update({name: 10**12}))
     loads, served = examine(tiny, path)
     assert not loads
@@ -84,9 +82,7 @@ def test_an_embedding_of_another_shape_is_said(tiny: Tiny, good: dict[str, Path]
 
 
 @pytest.mark.parametrize("ids", [[1.5, 2.5], [True, False], [], None, torch.arange(5)])
-def test_a_token_map_is_a_plain_list_for_the_doctor_too(
-    good: dict[str, Path], tmp_path: Path, ids: Any
-) -> None:
+def test_a_token_map_is_a_plain_list_for_the_doctor_too(good, tmp_path, ids):
     path = changed(good["fr-spec"], tmp_path / "map")
     torch.save(ids, path / f"freq_{len(IDS)}.pt")
     with pytest.raises(VocabForgeError, match="no list of token ids"):

@@ -69,9 +69,7 @@ def test_vllm_reads_inputs_at_the_top_first() -> None:
         (body([2, 16, 29], [2, 16, 29]), (1, 15, 28), (2, 16, 29)),
     ],
 )
-def test_a_folder_of_unknown_origin(
-    given: dict[str, Any], layers: tuple[int, ...], other: tuple[int, ...] | None
-) -> None:
+def test_a_folder_of_unknown_origin(given, layers, other):
     reading = read_layers(given, 32)
     assert (reading.layers, reading.other) == (layers, other)
     assert reading.rule

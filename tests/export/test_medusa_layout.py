@@ -46,9 +46,7 @@ def export_of(folder: Path, shared: TargetTensors, rows: int | None = None, **fo
     ("rows", "layers", "own"),
     [(None, 1, False), (61, 1, False), (61, 2, False), (61, 1, True), (61, 2, True)],
 )
-def test_written_and_read_again(
-    rows: int | None, layers: int, own: bool, folder: Path, shared: TargetTensors, tmp_path: Path
-) -> None:
+def test_written_and_read_again(rows, layers, own, folder, shared, tmp_path):
     """Names and sizes as vLLM 0.32's class has them."""
     forms = {"medusa_layers": layers, "medusa_own_heads": own}
     export, path = export_of(folder, shared, rows, **forms), tmp_path / "out"
@@ -104,9 +102,7 @@ def test_what_vllm_does_not_load_is_refused(folder: Path, shared: TargetTensors,
         {"num_heads": None},
     ],
 )
-def test_another_form_is_refused(
-    fields: dict[str, Any], folder: Path, shared: TargetTensors, tmp_path: Path
-) -> None:
+def test_another_form_is_refused(fields, folder, shared, tmp_path):
     Medusa.write(tmp_path / "out", export_of(folder, shared))
     edit_folder(tmp_path / "out", **fields)
     with pytest.raises(DataError, match="not computed here") as error:
@@ -125,9 +121,7 @@ def test_another_form_is_refused(
         {"tensors": lambda tensors: tensors.update({"blocks.0.layers.0.weight": torch.zeros(32, 31)})},
     ],
 )
-def test_every_tensor_has_its_place(
-    change: dict[str, Any], folder: Path, shared: TargetTensors, tmp_path: Path
-) -> None:
+def test_every_tensor_has_its_place(change, folder, shared, tmp_path):
     Medusa.write(tmp_path / "out", export_of(folder, shared))
     edit_folder(tmp_path / "out", **change)
     with pytest.raises(ArtifactError, match="not those of its configuration"):

@@ -6,7 +6,6 @@ import json
 import pickle
 import re
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -273,9 +272,7 @@ def test_the_guide_lists_what_is_tested() -> None:
     assert [row for row in rows if row not in ("layout", "---")] == list(LAYOUTS)
 
 
-def test_what_is_told_by_tensors_is_said(
-    target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_told_by_tensors_is_said(target, tmp_path, capsys):
     for name, words in (
         ("EAGLE-3 under another name", "sglang-eagle3 by its tensors"),
         ("Medusa, its authors", "reads all 5 stored heads"),
@@ -343,14 +340,7 @@ QUERY = "layers.0.self_attn.q_proj.weight"
         ("EAGLE-3, SpecForge", {}, {"0.0.linear.weight": torch.zeros(H, H)}, r"unexpected 0\.0\.linear\.weight"),
     ],
 )  # fmt: skip
-def test_another_form_is_refused_by_name(
-    name: str,
-    fields: dict[str, Any],
-    changes: dict[str, torch.Tensor | None],
-    words: str,
-    target: Path,
-    tmp_path: Path,
-) -> None:
+def test_another_form_is_refused_by_name(name, fields, changes, words, target, tmp_path):
     _, body, tensors, file = LAYOUTS[name]
     tensors = {key: tensor for key, tensor in {**tensors, **changes}.items() if tensor is not None}
     path = put(tmp_path / "d", body | fields, tensors, file)
@@ -402,13 +392,7 @@ def _cut(file: Path) -> None:
         (lambda f: zipfile.ZipFile(f, "w").close(), "cannot be read"),
     ],
 )
-def test_a_file_that_is_not_a_table_of_tensors_is_refused(
-    spoil: Callable[[Path], object],
-    words: str,
-    target: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_file_that_is_not_a_table_of_tensors_is_refused(spoil, words, target, tmp_path, capsys):
     _, body, tensors, file = LAYOUTS["EAGLE-1/2, its authors"]
     path = put(tmp_path / "d", body, tensors, file)
     spoil(path / file)

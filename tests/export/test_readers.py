@@ -74,9 +74,7 @@ def with_names(good: Path, folder: Path, old: str, new: str) -> Path:
         ("lm_head.", "model.lm_head.", set()),
     ],
 )
-def test_which_names_each_server_takes(
-    tiny: Tiny, good: Path, tmp_path: Path, old: str, new: str, reading: set[str]
-) -> None:
+def test_which_names_each_server_takes(tiny, good, tmp_path, old, new, reading):
     path = with_names(good, tmp_path / "x", old, new)
     assert {name for name in ("sglang", "vllm") if not read(tiny, name, path).failed} == reading
 
@@ -107,9 +105,7 @@ def _legacy(body: dict[str, Any]) -> None:
         ({LAYER_IDS: None, "eagle_config": None}, (1, 3, 4), (1, 3, 4)),
     ],
 )
-def test_the_layers_that_each_captures(
-    tiny: Tiny, good: Path, tmp_path: Path, fields: dict[str, Any], sglang: Any, vllm: Any
-) -> None:
+def test_the_layers_that_each_captures(tiny, good, tmp_path, fields, sglang, vllm):
     path = changed(good, tmp_path / "x", config=lambda body: body.update(fields))
     body = json.loads((path / "config.json").read_text("utf-8"))
     assert read(tiny, "sglang", path).layers == sglang == sglang_captures(body, 8)
@@ -136,9 +132,7 @@ def test_vllms_other_model_runner_takes_the_default(tiny: Tiny, good: Path, tmp_
         ("GptOssForCausalLM", [2, 4, 8], (1, 3, 7)),  # it names the boundary behind the last layer
     ],
 )
-def test_the_targets_in_which_sglang_adds_nothing(
-    tiny: Tiny, good: Path, tmp_path: Path, architecture: str, listed: list[int], captured: tuple[int, ...]
-) -> None:
+def test_the_targets_in_which_sglang_adds_nothing(tiny, good, tmp_path, architecture, listed, captured):
     path = changed(
         good, tmp_path / "x", config=lambda body: body.update({"eagle_config": {LAYER_IDS: listed}})
     )

@@ -104,9 +104,7 @@ def text_of(tiny: Tiny) -> ProbedText:
         ({"norm_before_fc": True, "qk_norm": True}, torch.float32),
     ],
 )
-def test_it_computes_what_is_computed_here(
-    tiny: Tiny, tmp_path: Path, flags: Any, dtype: torch.dtype
-) -> None:
+def test_it_computes_what_is_computed_here(tiny, tmp_path, flags, dtype):
     path = write(tiny, eagle3(tiny, **flags), "speculators-eagle3", tmp_path / "x", dtype)
     drafter: Any = load_drafter(path, tiny.shared, tiny.path)[0]
     model = their_model(path)

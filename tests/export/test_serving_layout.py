@@ -116,9 +116,7 @@ def test_a_shared_head_is_null_and_eagle3s_own_layers_are_listed_too(tmp_path: P
 
 
 @pytest.mark.parametrize("layers", [(2, 3, 3), (3, 1), (1, 2, 4)])
-def test_layers_that_servers_do_not_capture_are_refused(
-    folder: Path, tmp_path: Path, layers: tuple[int, ...]
-) -> None:
+def test_layers_that_servers_do_not_capture_are_refused(folder, tmp_path, layers):
     """They capture in ascending order, each once, and SGLang not the last output."""
     with pytest.raises(MismatchError, match="cannot express these auxiliary layers"):
         write(tmp_path / "e", make(HFTarget.load(folder, aux_layers=layers), False), folder)
@@ -152,9 +150,7 @@ def test_one_auxiliary_layer_is_refused_since_sglang_would_skip_fc(tmp_path: Pat
 
 @pytest.mark.parametrize("reduced", [False, True])
 @torch.inference_mode()
-def test_read_back_gives_the_same_logits_and_drafts_from_every_form(
-    target: HFTarget, folder: Path, tmp_path: Path, reduced: bool
-) -> None:
+def test_read_back_gives_the_same_logits_and_drafts_from_every_form(target, folder, tmp_path, reduced):
     drafter = make(target, reduced)
     save_drafter(tmp_path / "native", drafter, {"target_fingerprint": target_fingerprint(folder)})
     write(tmp_path / "served", drafter, folder, target_fingerprint=target_fingerprint(folder))

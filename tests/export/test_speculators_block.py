@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -73,9 +72,7 @@ def test_written_and_read_again(kind: str, head: str, folder: Path, tmp_path: Pa
         ("eagle3", "reduced", {"mask_token_id": None}, "kind eagle3"),
     ],
 )
-def test_what_it_cannot_express_is_refused(
-    kind: str, head: str, wishes: Any, message: str, folder: Path, tmp_path: Path
-) -> None:
+def test_what_it_cannot_express_is_refused(kind, head, wishes, message, folder, tmp_path):
     with pytest.raises(MismatchError, match="speculators-block") as raised:
         SpeculatorsBlock.write(tmp_path / "out", export_of(folder, kind, head, **wishes))
     assert message in str(raised.value.got)
@@ -96,9 +93,7 @@ def test_what_it_cannot_express_is_refused(
         ("dflash", lambda body: body["transformer_layer_config"].update(model_type="llama")),
     ],
 )
-def test_what_is_not_computed_here_is_refused(
-    kind: str, change: Callable[[dict[str, Any]], object], folder: Path, tmp_path: Path
-) -> None:
+def test_what_is_not_computed_here_is_refused(kind, change, folder, tmp_path):
     export = export_of(folder, kind)
     SpeculatorsBlock.write(tmp_path / "out", export)
     edit_folder(tmp_path / "out", config=change)

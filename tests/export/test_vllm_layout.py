@@ -55,9 +55,7 @@ def export_of(drafter: Any, folder: Path, head: ServedHead | None) -> Export:
 
 
 @pytest.mark.parametrize("kind", SIZES)
-def test_a_head_answers_after_reading_as_before(
-    kind: str, drafter: Any, folder: Path, tmp_path: Path
-) -> None:
+def test_a_head_answers_after_reading_as_before(kind, drafter, folder, tmp_path):
     head, output = head_of(kind), tmp_path / "served"
     write_checked(VllmEagle3, output, export_of(drafter, folder, head), 5)
     body = json.loads((output / "config.json").read_text("utf-8"))

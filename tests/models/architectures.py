@@ -185,12 +185,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     ),
     "nemotron-h": Architecture(
         "NemotronHConfig",
-        {
-            "mamba_num_heads": 8,
-            "mamba_head_dim": 16,
-            "ssm_state_size": 16,
-            "n_groups": 1,
-        },
+        {"mamba_num_heads": 8, "mamba_head_dim": 16, "ssm_state_size": 16, "n_groups": 1},
         drafts="chains",
     ),
     "mamba-2": Architecture(

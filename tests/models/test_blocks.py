@@ -55,9 +55,7 @@ def real(x: Tensor) -> Tensor:
 @pytest.mark.filterwarnings("ignore:flex_attention called")
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("attention", ["eager", "flex"])
-def test_a_block_sees_its_document_up_to_its_anchor_and_itself(
-    attention: str, causal: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_block_sees_its_document_up_to_its_anchor_and_itself(attention, causal, monkeypatch):
     from torch.nn.attention.flex_attention import flex_attention
 
     monkeypatch.setattr(ttt_flex, "flex_kernel", lambda: flex_attention)  # uncompiled, a CPU runs it

@@ -57,9 +57,7 @@ def test_a_drafter_takes_the_targets_dtype(target: HFTarget, tmp_path: Path) -> 
     assert loaded.target_ids.dtype == torch.int64
 
 
-def test_restricted_to_rows_of_the_targets_head_it_stores_only_their_ids(
-    target: HFTarget, tmp_path: Path
-) -> None:
+def test_restricted_to_rows_of_the_targets_head_it_stores_only_their_ids(target, tmp_path):
     """The rows are the target's: in the file they would be most of a small drafter."""
     drafter = tiny_drafter(target, target_ids=IDS)
     assert drafter.restricted
@@ -79,9 +77,7 @@ def test_restricted_to_rows_of_the_targets_head_it_stores_only_their_ids(
     assert torch.equal(served.lm_head.weight, target.head_weight[IDS])
 
 
-def test_another_quantisation_of_the_target_is_reported_another_target_refused(
-    target: HFTarget, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_quantisation_of_the_target_is_reported_another_target_refused(target, tmp_path, capsys):
     from safetensors.torch import save_file
 
     folder = tiny_target(tmp_path / "target")
@@ -181,9 +177,7 @@ def test_shared_tensors_without_the_layers_equal_the_lean_models(tmp_path: Path,
         (torch.float16, torch.float16, False),
     ],
 )
-def test_a_target_without_layers_is_read_in_the_wanted_dtype(
-    tmp_path: Path, stored: torch.dtype, wanted: torch.dtype, tied: bool
-) -> None:
+def test_a_target_without_layers_is_read_in_the_wanted_dtype(tmp_path, stored, wanted, tied):
     folder = tiny_target(tmp_path / "t", tie_word_embeddings=tied)
     LlamaForCausalLM.from_pretrained(folder, dtype=stored).save_pretrained(folder)
     rounded = load_target_tensors(folder)
@@ -252,9 +246,7 @@ def over_table(embedding: Tensor) -> TargetTensors:
 @pytest.mark.parametrize("kept", DTYPES)
 @pytest.mark.parametrize("stored", DTYPES)
 @pytest.mark.parametrize("target", DTYPES)
-def test_roundings_of_one_table_are_equal(
-    target: torch.dtype, stored: torch.dtype, kept: torch.dtype
-) -> None:
+def test_roundings_of_one_table_are_equal(target, stored, kept):
     """Rounded by the target's checkpoint, by the drafter's, and then held in a third dtype that is no coarser."""
     if kept != torch.float32 and kept != target:
         return

@@ -134,9 +134,7 @@ def test_wishes_override_the_targets_sizes(folder: Path) -> None:
         ("eagle3", {"medusa_layers": 2, "medusa_own_heads": True}),
     ],
 )
-def test_wishes_that_a_kind_does_not_have_are_refused(
-    kind: str, wish: dict[str, object], folder: Path
-) -> None:
+def test_wishes_that_a_kind_does_not_have_are_refused(kind, wish, folder):
     with pytest.raises(ConfigError, match="does not have these sizes") as error:
         drafter_sizes(kind, read_target_config(folder), **wish)
     overrides = " ".join(f"drafter.{name}=null" for name in wish)

@@ -59,9 +59,7 @@ def test_one_step_over_every_architecture(name: str, kind: str, tmp_path: Path) 
         ("Gemma3Config", {}, (2304, 8, 4, 256, 9216)),
     ],
 )
-def test_sizes_are_attributes(
-    name: str, keys: dict[str, Any], expected: tuple[int, ...], tmp_path: Path
-) -> None:
+def test_sizes_are_attributes(name, keys, expected, tmp_path):
     sizes = drafter_sizes("eagle3", config_of(name, tmp_path, **keys))
     found = (sizes.hidden_size, sizes.num_heads, sizes.num_kv_heads, sizes.head_dim, sizes.intermediate_size)
     assert found == expected

@@ -135,9 +135,7 @@ def served_logits(drafter: Any, flags: Flags, document: Document, features: Tens
 
 @pytest.mark.parametrize("flags", combinations(), ids=named)
 @torch.inference_mode()
-def test_training_and_decoding_compute_what_a_server_computes(
-    flags: Flags, folder: Path, target: HFTarget
-) -> None:
+def test_training_and_decoding_compute_what_a_server_computes(flags, folder, target):
     drafter = variant(folder, target, flags)
     (document,) = documents(4, [9])
     batch = capture(target, pack([[document]], 9))
@@ -190,9 +188,7 @@ def test_two_norms_before_fc_are_refused(folder: Path) -> None:
     "options", [MethodSpec(tree="chain", depth=2), MethodSpec(tree="dynamic", depth=2, topk=3)]
 )
 @pytest.mark.parametrize("switch", ["norm_before_residual", "norm_before_fc", "norm_output", "qk_norm"])
-def test_captured_cycles_equal_eager_ones(
-    switch: str, options: MethodSpec, folder: Path, target: HFTarget
-) -> None:
+def test_captured_cycles_equal_eager_ones(switch, options, folder, target):
     drafter, lean = variant(folder, target, {switch: True}), load_target(folder)
     recorded, _ = same_as_eager(
         lambda: (lean, make_proposer("eagle3", ProposerParts(lean, drafter, options=options))),

@@ -16,14 +16,7 @@ from tests.worlds import tiny_drafter, tiny_target
 from vocabforge.core.artifact import open_artifact, write_artifact
 from vocabforge.core.errors import ArtifactError, DataError, MismatchError
 from vocabforge.models.drafters.io import save_drafter
-from vocabforge.models.heads.io import (
-    HeadOwner,
-    check_owner,
-    drafter_digest,
-    load_head,
-    owner_of,
-    save_head,
-)
+from vocabforge.models.heads.io import HeadOwner, check_owner, drafter_digest, load_head, owner_of, save_head
 from vocabforge.models.target.hf import HFTarget
 
 OWNER = HeadOwner("d" * 64, "t" * 64, "k" * 64)

@@ -143,13 +143,7 @@ Tensors = dict[str, torch.Tensor]
         ),
     ],
 )
-def test_other_tensors_are_refused(
-    change: Callable[[Tensors], object] | None,
-    config: dict[str, int],
-    kind: type[VocabForgeError],
-    words: list[str],
-    tmp_path: Path,
-) -> None:
+def test_other_tensors_are_refused(change, config, kind, words, tmp_path):
     build("llama", tmp_path)
     edit_folder(tmp_path, change, **config)
     _refused(tmp_path, kind, *words)

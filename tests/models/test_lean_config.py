@@ -123,9 +123,7 @@ def test_what_is_not_computed_is_refused(change: dict[str, Any], word: str) -> N
         ("Glm4ForCausalLM", {"hidden_size": "wide"}, "hidden_size"),
     ],
 )
-def test_what_a_family_does_not_compute_is_refused(
-    architecture: str, change: dict[str, Any], word: str
-) -> None:
+def test_what_a_family_does_not_compute_is_refused(architecture, change, word):
     values = {**LLAMA, "architectures": [architecture], "num_key_value_heads": 2}
     LeanConfig.from_hf_config(values)
     _refused({**values, **change}, word)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +44,7 @@ _FP8 = pytest.mark.skipif(_VERSION < (5, 17), reason="Transformers 5.16 fails to
 
 
 @pytest.mark.parametrize("make", [pytest.param(fp8_target, marks=_FP8), mxfp4_target])
-def test_a_quantised_checkpoint_is_the_model_that_it_dequantises_to(
-    tmp_path: Path, make: Callable[[Path], tuple[Path, Path]]
-) -> None:
+def test_a_quantised_checkpoint_is_the_model_that_it_dequantises_to(tmp_path, make):
     packed, plain = make(tmp_path)
     (ours, target), (theirs, _) = captured(packed), captured(plain)
     assert target.dtype == torch.float32
@@ -102,9 +99,7 @@ LLAMA = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
     ],
 )
 @pytest.mark.parametrize("nested", [False, True])
-def test_quantisations_that_cannot_be_read_are_refused_by_name(
-    tmp_path: Path, quantised: dict[str, Any], found: str, remedy: str, nested: bool
-) -> None:
+def test_quantisations_that_cannot_be_read_are_refused_by_name(tmp_path, quantised, found, remedy, nested):
     config: dict[str, Any] = {**LLAMA, "quantization_config": quantised}
     if nested:
         config = {
@@ -143,9 +138,7 @@ def test_modelopt_is_also_known_by_its_own_file(tmp_path: Path) -> None:
         ({"architectures": ["BltForCausalLM"], "model_type": "blt"}, "no stack of decoder layers"),
     ],
 )
-def test_what_is_no_decoder_with_logits_is_refused_before_its_weights(
-    tmp_path: Path, config: dict[str, Any], problem: str
-) -> None:
+def test_what_is_no_decoder_with_logits_is_refused_before_its_weights(tmp_path, config, problem):
     folder = config_only(tmp_path / "t", config)
     for load in (HFTarget.load, lambda path: load_decoding_target(path, "transformers")):
         with pytest.raises(DataError, match="cannot be a target") as error:

@@ -89,11 +89,7 @@ def run(recipe: Path, place: Path, *words: object, **changes: Any):
         **changes,
     }
     return invoke(
-        "train-drafter",
-        *(f"{key}={value}" for key, value in given.items()),
-        "--config",
-        recipe,
-        *words,
+        "train-drafter", *(f"{key}={value}" for key, value in given.items()), "--config", recipe, *words
     )
 
 

@@ -53,9 +53,7 @@ def test_a_rows_anchors_depend_on_seed_step_and_row_alone(target: tuple[Path, HF
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_drafts_count_up_to_the_first_token_that_is_not_the_assistants(
-    kind: str, target: tuple[Path, HFTarget]
-) -> None:
+def test_drafts_count_up_to_the_first_token_that_is_not_the_assistants(kind, target):
     drafter, batch = make_drafter(kind, *target), batch_of(target[1])
     anchors = draw_anchors(batch.loss_mask, batch.document, [0, 1], 6, seed=0, step=0)
     assert is_parallel(drafter)
@@ -90,9 +88,7 @@ def test_some_anchors_give_what_all_of_them_give_there(kind: str, target: tuple[
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_loss_and_gradient_are_the_same_however_a_batch_is_divided(
-    kind: str, target: tuple[Path, HFTarget]
-) -> None:
+def test_loss_and_gradient_are_the_same_however_a_batch_is_divided(kind, target):
     drafter, batch = make_drafter(kind, *target).train(), batch_of(target[1])
     step = TrainStep(drafter, torch.nn.ModuleDict(), target[1].head_weight, StepSettings(decay=0.8))
     steps, rows = drafter.max_steps, [3, 9]

@@ -49,9 +49,7 @@ def test_only_a_run_of_the_same_identity_gets_its_state_back(tmp_path: Path) -> 
     assert "optim.lr" not in str(error.value)
 
 
-def test_a_kill_while_old_checkpoints_go_leaves_no_half_of_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kill_while_old_checkpoints_go_leaves_no_half_of_one(tmp_path, monkeypatch):
     real = shutil.rmtree
 
     def killed(path: Path, **named: Any) -> None:

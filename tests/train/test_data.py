@@ -107,9 +107,7 @@ def section(**values: Any) -> DataConfig:
 SIZES = {"heldout_documents": 5, "sequence_length": 40, "heldout_prompts": 3, "prompt_tokens": 4}
 
 
-def test_prepared_rows_are_found_by_content(
-    tmp_path: Path, tokenizer: TextTokenizer, file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_prepared_rows_are_found_by_content(tmp_path, tokenizer, file, capsys):
     config = section(train=[str(file)], **SIZES)
     cache = tmp_path / "cache"
     kept = prepare(config, tokenizer, cache)
@@ -132,9 +130,7 @@ def test_prepared_rows_are_found_by_content(
     assert all(len(question["turns"][0]) == 4 for question in questions)
 
 
-def test_prepared_data_by_path(
-    tmp_path: Path, tokenizer: TextTokenizer, file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_prepared_data_by_path(tmp_path, tokenizer, file, capsys):
     cache = tmp_path / "cache"
     made = prepare(section(train=[str(file)], **SIZES), tokenizer, cache)
     path = made.artifact.path

@@ -145,8 +145,7 @@ def alone(place: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    "accelerate",
-    ["cpu_two", pytest.param("fsdp2", marks=proof), "zero2", pytest.param("zero3", marks=proof)],
+    "accelerate", ["cpu_two", pytest.param("fsdp2", marks=proof), "zero2", pytest.param("zero3", marks=proof)]
 )
 def test_two_processes_give_the_single_process_curve(place: Path, alone: Path, accelerate: str) -> None:
     if accelerate.startswith("zero"):
@@ -218,8 +217,7 @@ def same_weights(ours_at: Path, theirs_at: Path, within: float = 1e-5) -> None:
 
 
 @pytest.mark.parametrize(
-    "accelerate",
-    [pytest.param("cpu_two", marks=proof), "fsdp2", "zero2", pytest.param("zero3", marks=proof)],
+    "accelerate", [pytest.param("cpu_two", marks=proof), "fsdp2", "zero2", pytest.param("zero3", marks=proof)]
 )
 def test_a_run_goes_on_under_another_number_of_processes(place: Path, alone: Path, accelerate: str) -> None:
     """Six steps alone, the rest by two: the curve is that of one run, and the change is reported."""
@@ -303,9 +301,7 @@ def test_a_router_of_two_processes_is_that_of_one(place: Path, routed: Path, acc
 
 @proof
 @pytest.mark.parametrize("accelerate", ["cpu_two", "fsdp2"])
-def test_a_router_goes_on_under_another_number_of_processes(
-    place: Path, routed: Path, accelerate: str
-) -> None:
+def test_a_router_goes_on_under_another_number_of_processes(place, routed, accelerate):
     name = f"router-moved-{accelerate}"
     run = build_router_trainer(parse_config(RouterTrainConfig, routing(place, name), source="test"))
     step = run.take_step
@@ -356,9 +352,7 @@ def test_one_killed_rank_ends_the_run_and_the_next_goes_on(place: Path) -> None:
     assert len(curve(folder)) == 60
 
 
-def test_a_deepspeed_file_that_contradicts_the_recipe_is_refused(
-    place: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_deepspeed_file_that_contradicts_the_recipe_is_refused(place, monkeypatch, tmp_path):
     asked = config(place, "ds", **SECTIONS)
     found = deepspeed_config(asked, 2)
     assert found["train_micro_batch_size_per_gpu"] == 1

@@ -8,13 +8,7 @@ import pytest
 import torch
 
 from tests.worlds import tiny_drafter, tiny_target
-from vocabforge.models.heads.registry import (
-    HeadSizes,
-    LowRankHead,
-    RankerHead,
-    RouterHead,
-    base_of,
-)
+from vocabforge.models.heads.registry import HeadSizes, LowRankHead, RankerHead, RouterHead, base_of
 from vocabforge.models.heads.scorer import LowRankScorer
 from vocabforge.models.target.hf import HFTarget
 from vocabforge.train.capture.online import CapturedBatch, OnlineCapture, RowBatch

@@ -81,9 +81,7 @@ def config_of(place: Path, output: str, init: Path) -> Path:
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in _USUAL else pytest.mark.long) for name in FOREIGN]
 )
-def test_two_steps_from_a_layout_equal_two_from_the_native_artefact(
-    name: str, place: Path, tmp_path: Path
-) -> None:
+def test_two_steps_from_a_layout_equal_two_from_the_native_artefact(name, place, tmp_path):
     folder = written(place, tmp_path / name, name)
     before = folder_digest(folder)
     native = tmp_path / "native" / name

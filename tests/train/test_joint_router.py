@@ -80,9 +80,7 @@ def gradients(trainer: Trainer) -> dict[str, Tensor]:
 @pytest.mark.parametrize(
     "drafter", [{"head": "target"}, {"head": "own"}, *({"kind": kind, "block_size": 4} for kind in BLOCKS)]
 )
-def test_loss_and_gradients_are_those_of_a_count_row_by_row(
-    place: Path, detach: bool, drafter: dict[str, Any]
-) -> None:
+def test_loss_and_gradients_are_those_of_a_count_row_by_row(place, detach, drafter):
     asked = {"detach": detach, "weight": 0.5}
     joint = build_trainer(config(place, "loss", asked, drafter=drafter))
     plain = build_trainer(config(place, "loss", drafter=drafter, heads={}))

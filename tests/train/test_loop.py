@@ -52,9 +52,7 @@ def test_a_run_leaves_what_it_promises_and_learns(place: Path, whole: dict[str, 
 
 
 @pytest.mark.long
-def test_a_signal_writes_a_checkpoint_and_the_resumed_run_ends_with_the_same_bits(
-    place: Path, whole: dict[str, torch.Tensor]
-) -> None:
+def test_a_signal_writes_a_checkpoint_and_the_resumed_run_ends_with_the_same_bits(place, whole):
     name, at = "SIGINT", 5
     config = write_config(place, name)
     before = signal.getsignal(getattr(signal, name))
@@ -90,9 +88,7 @@ class Measured(ThreadChoice):
         torch.set_num_threads(1 + self.seen % 2)
 
 
-def test_the_measured_threads_are_kept_and_measuring_changes_no_bit(
-    place: Path, whole: dict[str, torch.Tensor], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_measured_threads_are_kept_and_measuring_changes_no_bit(place, whole, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS")
     monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
     monkeypatch.setattr(loop, "_WORTH_MEASURING", 12)
@@ -115,9 +111,7 @@ def test_the_measured_threads_are_kept_and_measuring_changes_no_bit(
         torch.set_num_threads(before)
 
 
-def test_a_signal_between_the_checkpoint_and_the_stop_loses_no_step(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_signal_between_the_checkpoint_and_the_stop_loses_no_step(place, monkeypatch):
     """The flag is read once a step: a signal that comes late is obeyed one step later, checkpoint first."""
     run = trainer(place, "late")
     look = loop.look
@@ -142,9 +136,7 @@ def test_a_signal_between_the_checkpoint_and_the_stop_loses_no_step(
 
 
 @pytest.mark.parametrize("gigabytes", [0.0, 1e-4])
-def test_memory_for_captured_states_changes_no_bit(
-    place: Path, whole: dict[str, torch.Tensor], gigabytes: float
-) -> None:
+def test_memory_for_captured_states_changes_no_bit(place, whole, gigabytes):
     name = f"memory{gigabytes}"
     run = trainer(place, name, capture={"memory_gb": gigabytes})
     train(run)
@@ -154,9 +146,7 @@ def test_memory_for_captured_states_changes_no_bit(
     assert_same(weights(place / name), whole)
 
 
-def test_changed_settings_are_refused_by_name_and_bookkeeping_is_not(
-    place: Path, whole: dict[str, torch.Tensor]
-) -> None:
+def test_changed_settings_are_refused_by_name_and_bookkeeping_is_not(place, whole):
     log, settings = (place / "whole" / name for name in ("metrics.jsonl", "config.json"))
     before = log.read_bytes(), settings.read_bytes()
     for sections, key in (
@@ -177,9 +167,7 @@ def test_changed_settings_are_refused_by_name_and_bookkeeping_is_not(
 
 
 @pytest.mark.parametrize("damage", ["weights", "manifest", "missing"])
-def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(
-    place: Path, whole: dict[str, torch.Tensor], damage: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(place, whole, damage, capsys):
     name = f"damaged-{damage}"
     train(trainer(place, name))
     newest = list_checkpoints(place / name / "checkpoints")[-1]
@@ -211,9 +199,7 @@ def test_a_loss_that_is_not_finite_names_step_and_rows(place: Path) -> None:
     assert not list_checkpoints(place / "infinite" / "checkpoints")
 
 
-def test_rows_without_a_counted_position_take_no_step(
-    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rows_without_a_counted_position_take_no_step(place, tmp_path, capsys):
     """Answers of a single token: no two learnt tokens follow each other."""
     template = (
         "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}"

@@ -68,9 +68,7 @@ def weight(losses: list[dict[tuple[int, int], Any]], step: int, at: tuple[int, i
 
 @pytest.mark.parametrize(("weighting", "impl"), [("decay", "fused"), ("d-pace", "naive")])
 @pytest.mark.parametrize(("case", "head"), CASES)
-def test_cross_entropy_with_the_text_is_that_of_the_definition(
-    case: str, head: str, weighting: Any, impl: Any, target: tuple[Path, HFTarget]
-) -> None:
+def test_cross_entropy_with_the_text_is_that_of_the_definition(case, head, weighting, impl, target):
     drafter, batch = make_drafter(case, *target, head).train(), batch_of(target[1])
     steps = drafter.max_steps or STEPS
     losses = cross_entropies(drafter, batch, steps)

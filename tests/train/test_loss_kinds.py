@@ -13,16 +13,7 @@ from hypothesis import strategies as st
 from tensor_memory import TensorMemory
 from torch import Tensor
 
-from tests.train.test_vocab_loss import (
-    FUSED,
-    NAIVE,
-    TRANSFORMS,
-    SmallChunks,
-    assert_same,
-    case,
-    double,
-    run,
-)
+from tests.train.test_vocab_loss import FUSED, NAIVE, TRANSFORMS, SmallChunks, assert_same, case, double, run
 from vocabforge.models.target.logits import IDENTITY, LogitFacts, LogitTransform
 from vocabforge.train.loss.fused import LossInputs
 from vocabforge.train.loss.kinds import KL, LOSSES
@@ -181,9 +172,7 @@ def test_nothing_of_rows_times_vocabulary_is_ever_held(mixture: Any) -> None:
 @every_kind
 @pytest.mark.parametrize("options", [NAIVE, FUSED])
 @pytest.mark.parametrize("frozen", [(), ("draft_head",), ("bias_head",), ("draft_head", "bias_head")])
-def test_of_a_head_in_two_parts_the_trained_one_learns(
-    mixture: Any, options: LossOptions, frozen: tuple[str, ...]
-) -> None:
+def test_of_a_head_in_two_parts_the_trained_one_learns(mixture, options, frozen):
     x = labelled(2, 30, 8, 50, reduced=20) | {"loss": mixture}
     whole = run(x, NAIVE)
     parts = {"draft_head": x["draft_head"][:, :9].clone(), "bias_head": x["draft_head"][:, 9:].clone()}

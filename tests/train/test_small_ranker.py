@@ -14,10 +14,7 @@ from vocabforge.models.heads.io import drafter_digest, load_head, owner_of
 from vocabforge.models.heads.scorer import factor_head
 from vocabforge.models.target.hf import HFTarget
 from vocabforge.train.config import HeadsConfig, TrainConfig
-from vocabforge.train.heads.draft_heads import (
-    configured,
-    make_heads,
-)
+from vocabforge.train.heads.draft_heads import configured, make_heads
 from vocabforge.train.loop import train
 from vocabforge.train.plan import plan
 from vocabforge.train.setup import build_trainer, step_settings

@@ -40,9 +40,7 @@ def step_of(drafter: Any, target: HFTarget, **changes: Any) -> TrainStep:
     return TrainStep(drafter, nn.ModuleDict(), target.head_weight, settings).train()
 
 
-def test_draft_heads_and_the_confidence_keep_their_losses(
-    folder: Path, target: HFTarget, batch: CapturedBatch
-) -> None:
+def test_draft_heads_and_the_confidence_keep_their_losses(folder, target, batch):
     drafter = make_drafter("dspark", folder, target)
     steps, counts = counts_of(drafter, batch)
     heads = make_heads(HeadsConfig.model_validate({"ranker": {"rank": 6}}), target.head_weight, seed=0)

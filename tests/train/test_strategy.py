@@ -23,9 +23,7 @@ from vocabforge.train.parallel.strategy import wanted_strategy
         (1, "ACCELERATE_USE_DEEPSPEED", "deepspeed"),
     ],
 )
-def test_the_launcher_decides(
-    monkeypatch: pytest.MonkeyPatch, size: int, variable: str | None, expected: str
-) -> None:
+def test_the_launcher_decides(monkeypatch, size, variable, expected):
     for name in ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED"):
         monkeypatch.delenv(name, raising=False)
     if variable:
@@ -43,18 +41,14 @@ def test_the_launcher_decides(
         ("fsdp", 2, "ACCELERATE_USE_DEEPSPEED", "disagree"),
     ],
 )
-def test_what_cannot_be_is_refused(
-    monkeypatch: pytest.MonkeyPatch, name: str, size: int, variable: str | None, word: str
-) -> None:
+def test_what_cannot_be_is_refused(monkeypatch, name, size, variable, word):
     if variable:
         monkeypatch.setenv(variable, "true")
     with pytest.raises(UsageError, match=word):
         wanted_strategy(name, Group(0, size))
 
 
-def test_a_launcher_that_starts_one_process_instead_of_two_is_noticed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_launcher_that_starts_one_process_instead_of_two_is_noticed(monkeypatch):
     monkeypatch.setenv("ACCELERATE_USE_CPU", "True")
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.delenv("WORLD_SIZE", raising=False)
@@ -81,9 +75,7 @@ def test_the_parts_are_the_batch_in_order(batch: int, micro: int | None, size: i
         (15, 4, 1, {"batch_size": 16, "micro_batch_size": 3}),
     ],
 )
-def test_uneven_divisions_are_refused_and_the_remedies_work(
-    batch: int, micro: int | None, size: int, remedies: dict[str, int]
-) -> None:
+def test_uneven_divisions_are_refused_and_the_remedies_work(batch, micro, size, remedies):
     config = OptimConfig(steps=1, batch_size=batch, micro_batch_size=micro)
     with pytest.raises(ConfigError, match="shared evenly" if micro is None else "do not fill") as error:
         divide(config, 0, size)

@@ -14,13 +14,7 @@ from vocabforge.train.loop import train
 from vocabforge.train.setup import build_trainer
 
 
-@pytest.mark.parametrize(
-    ("name", "rope"),
-    [
-        ("gpt-oss", "yarn"),
-        ("qwen3-next", "default"),
-    ],
-)
+@pytest.mark.parametrize(("name", "rope"), [("gpt-oss", "yarn"), ("qwen3-next", "default")])
 def test_a_drafter_is_trained(name: str, rope: str, tmp_path: Path) -> None:
     make_place(tmp_path, 12)
     make_architecture(name, vocab_size=261).save_pretrained(tmp_path / "target")

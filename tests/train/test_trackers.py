@@ -69,9 +69,7 @@ def run_steps(folder: Path, name: str, start: int, end: int) -> None:
                 log.write(kind="live", step=step, heads={"ranker": {"share_of_full": 0.9}}, drafter="x")
 
 
-def test_rows_arrive_flat_and_a_resumed_run_sends_none_twice(
-    tmp_path: Path, recorder: type[Recorder]
-) -> None:
+def test_rows_arrive_flat_and_a_resumed_run_sends_none_twice(tmp_path, recorder):
     run_steps(tmp_path, "recorder", 0, 7)
     run_steps(tmp_path, "recorder", 5, 9)  # the checkpoint was of step 5: 6 and 7 are done again
     train = [(step, row) for step, row in recorder.rows if "train/loss" in row]
@@ -89,9 +87,7 @@ def test_rows_arrive_flat_and_a_resumed_run_sends_none_twice(
 
 
 @pytest.mark.parametrize("where", ["start", "log"])
-def test_a_broken_tracker_is_named_once_and_training_continues(
-    tmp_path: Path, recorder: type[Recorder], capsys: pytest.CaptureFixture[str], where: str
-) -> None:
+def test_a_broken_tracker_is_named_once_and_training_continues(tmp_path, recorder, capsys, where):
     recorder.failing = where
     run_steps(tmp_path, "recorder", 0, 6)
     said = capsys.readouterr().err
@@ -101,9 +97,7 @@ def test_a_broken_tracker_is_named_once_and_training_continues(
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 7
 
 
-def test_other_ranks_track_nothing(
-    tmp_path: Path, recorder: type[Recorder], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_ranks_track_nothing(tmp_path, recorder, monkeypatch):
     monkeypatch.setenv("RANK", "1")
     with Trackers(["recorder"], tmp_path, CONFIG) as trackers:
         trackers.log({"step": 1, "loss": 1.0})
@@ -111,9 +105,7 @@ def test_other_ranks_track_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_names_and_missing_packages(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_names_and_missing_packages(monkeypatch, capsys):
     with pytest.raises(UsageError, match="did you mean wandb"):
         check_trackers(["wanbd"])
     monkeypatch.setattr(tracking, "get_available_trackers", list)

@@ -9,15 +9,7 @@ import torch
 from tensor_memory import TensorMemory
 from torch import Tensor
 
-from tests.train.ttt_reference import (
-    DECAY,
-    REDUCED,
-    STEPS,
-    capture,
-    documents,
-    pack,
-    reference_rows,
-)
+from tests.train.ttt_reference import DECAY, REDUCED, STEPS, capture, documents, pack, reference_rows
 from tests.worlds import tiny_drafter, tiny_target, ttt_loss
 from vocabforge.models.drafters.eagle3 import Eagle3Drafter
 from vocabforge.models.drafters.interface import Drafter
@@ -71,9 +63,7 @@ def test_counted_rows_by_hand() -> None:
 
 
 @pytest.mark.parametrize("reduced", [False, True])
-def test_gradients_reach_every_trained_parameter_and_nothing_of_the_target(
-    target: HFTarget, reduced: bool
-) -> None:
+def test_gradients_reach_every_trained_parameter_and_nothing_of_the_target(target, reduced):
     drafter = tiny_drafter(
         target, own_head=len(REDUCED) if reduced else None, target_ids=REDUCED if reduced else None
     )

@@ -49,9 +49,7 @@ def test_a_search_recommends_and_writes_everything(place: Path, tmp_path: Path) 
     assert {"target", "drafter", "tokenizer", "vocabulary v"} <= set(results.inputs)
 
 
-def test_it_goes_on_where_it_was_stopped(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_goes_on_where_it_was_stopped(place, tmp_path, monkeypatch):
     saved: list[tuple[str, int]] = []
     keep = SpeedMeter._keep
 

@@ -103,9 +103,7 @@ def test_the_time_left_of_a_search_without_an_end(monkeypatch: pytest.MonkeyPatc
     assert forecasts.worst("Measuring") <= 2
 
 
-def test_the_time_left_of_a_search_that_its_budget_ends(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_time_left_of_a_search_that_its_budget_ends(monkeypatch, capsys):
     clock = fake_clock(monkeypatch)
     forecasts, world = Forecasts(monkeypatch, clock), Timed(clock)
     assert run_search(world.candidates, world.measure, world.meter, 0, 100.0)

@@ -77,10 +77,7 @@ def session_of(place: Path, space: MethodSpace) -> TuneSession:
 
 def test_every_head_has_a_name_and_its_settings(place: Path) -> None:
     space = MethodSpace(
-        vocab=[f"v={place / 'v'}"],
-        head=[f"r={place / 'r'}"],
-        shortlist="16,64",
-        dynamic=["context:24"],
+        vocab=[f"v={place / 'v'}"], head=[f"r={place / 'r'}"], shortlist="16,64", dynamic=["context:24"]
     )
     heads = {head: spec for (head, _), spec in session_of(place, space).methods.items()}
     assert list(heads) == ["full", "v", "r-k16", "r-k64", "v+context24"]

@@ -85,9 +85,7 @@ def test_the_fastest_proven_engine_is_chosen(name: str) -> None:
 
 
 @pytest.mark.parametrize(("package", "name"), [("fastokens", "qwen2"), ("kitoken", "sp_prepend")])
-def test_without_a_package_the_reason_says_so(
-    package: str, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_package_the_reason_says_so(package, name, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
     choice = choose_engine(built(name), SAMPLE)
     assert choice.engine.name == "plain"
