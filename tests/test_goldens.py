@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from click.testing import Result
 from safetensors.numpy import load_file as load_arrays
 from safetensors.torch import load_file
 
-from tests.cli.cli_support import invoke
+from tests.cli.cli_support import invoke, succeeds
 from vocabforge.core.artifact import open_artifact
 from vocabforge.corpus.prepared.artifact import load_prepared
 from vocabforge.decode.build.recipe import read_recipe
@@ -41,12 +40,6 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copytree(FILES, copy)
     monkeypatch.chdir(copy)
     return copy
-
-
-def succeeds(*words: object) -> Result:
-    result = invoke(*words)
-    assert result.exit_code == 0, result.output
-    return result
 
 
 def continues_or_says_what_to_do(*words: object, done: str) -> None:

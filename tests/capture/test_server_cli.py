@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from tests.capture.hidden_server import HiddenServer
-from tests.cli.cli_support import invoke
+from tests.cli.cli_support import invoke, ok, succeeds
 from tests.train.run_support import make_place, write_config
 from vocabforge.models.target.hf import HFTarget
 
@@ -44,22 +44,17 @@ def weights(run: Path) -> dict[str, torch.Tensor]:
 
 
 def test_training_from_the_server_is_training_from_its_cache(place, server, tmp_path):
-    done = capture(
-        place, server, tmp_path / "states", "--buffer-gb", "0.0002", "capture.server.concurrency=1"
-    )
-    assert done.exit_code == 0, done.output
+    ok(capture(place, server, tmp_path / "states", "--buffer-gb", "0.0002", "capture.server.concurrency=1"))
     captured = len(server.bodies)
-    cached = invoke(
+    succeeds(
         "train-drafter",
         "-c",
         write_config(place, "cached", **SECTIONS),
         f"capture.cache={tmp_path / 'states'}",
     )
-    assert cached.exit_code == 0, cached.output
     assert len(server.bodies) == captured
     config = write_config(place, "served", **SECTIONS, capture={"server": section(server, buffer_gb=0.0002)})
-    served = invoke("train-drafter", "-c", config)
-    assert served.exit_code == 0, served.output
+    succeeds("train-drafter", "-c", config)
     assert len(server.bodies) > captured
     one, other = weights(place / "cached"), weights(place / "served")
     assert one.keys() == other.keys()
@@ -71,8 +66,7 @@ def test_training_from_the_server_is_training_from_its_cache(place, server, tmp_
 @pytest.mark.parametrize("server", [10**9], ids=["http"], indirect=True)
 def test_the_same_command_goes_on_when_the_server_is_back(place, server, tmp_path):
     words = ("--shard-mb", "1", "capture.server.retries=0", "capture.server.concurrency=1")
-    whole = capture(place, server, tmp_path / "whole", *words)
-    assert whole.exit_code == 0, whole.output
+    ok(capture(place, server, tmp_path / "whole", *words))
     shards = sorted(file.name for file in (tmp_path / "whole").glob("*.safetensors"))
     needed = len(server.bodies)
     assert len(shards) > 1
@@ -84,8 +78,7 @@ def test_the_same_command_goes_on_when_the_server_is_back(place, server, tmp_pat
     kept = len(list((tmp_path / "twice.partial").glob("*.safetensors")))
     assert 0 < kept < len(shards)
     server.fail_after, before = None, len(server.bodies)
-    again = capture(place, server, tmp_path / "twice", *words)
-    assert again.exit_code == 0, again.output
+    ok(capture(place, server, tmp_path / "twice", *words))
     assert 0 < len(server.bodies) - before < needed
     for name in shards:
         one, other = load_file(tmp_path / "whole" / name), load_file(tmp_path / "twice" / name)
@@ -96,16 +89,14 @@ def test_the_same_command_goes_on_when_the_server_is_back(place, server, tmp_pat
 @pytest.mark.parametrize("server", [None], ids=["folder"], indirect=True)
 def test_a_stopped_training_goes_on_from_the_server(place: Path, server: HiddenServer) -> None:
     sections = {**SECTIONS, "capture": {"server": section(server, retries=0, buffer_gb=0.0002)}}
-    straight = invoke("train-drafter", "-c", write_config(place, "straight", **sections))
-    assert straight.exit_code == 0, straight.output
+    succeeds("train-drafter", "-c", write_config(place, "straight", **sections))
     needed = len(server.bodies)
     config, server.fail_after = write_config(place, "resumed", **sections), needed + needed * 3 // 4
     died = invoke("train-drafter", "-c", config)
     assert died.exit_code == 1
     assert "the server gives no hidden states" in died.output
     server.fail_after, before = None, len(server.bodies)
-    again = invoke("train-drafter", "-c", config)
-    assert again.exit_code == 0, again.output
+    succeeds("train-drafter", "-c", config)
     assert len(server.bodies) - before < needed  # from its checkpoint
     one, other = weights(place / "resumed"), weights(place / "straight")
     assert all(torch.equal(one[key], other[key]) for key in one)

@@ -64,6 +64,21 @@ def call(*arguments: object, code: str | None = None, **environment: str) -> sub
     )
 
 
+def ok(done: Result) -> Result:
+    """A command that has ended well."""
+    assert done.exit_code == 0, done.output
+    return done
+
+
+def succeeds(command: str, *arguments: object) -> Result:
+    return ok(invoke(command, *arguments))
+
+
+def facts_of(done: Result) -> Any:
+    """What a command with ``--json`` prints."""
+    return json.loads(ok(done).stdout)
+
+
 def truncate(file: Path, share: float = 0.5) -> None:
     data = file.read_bytes()
     file.write_bytes(data[: int(len(data) * share)])

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from tests.capture.capture_support import make_cache, make_job, splits
-from tests.cli.cli_support import invoke
+from tests.cli.cli_support import succeeds
 from tests.evaluate.eval_fakes import ROWS, FakeGenerator, FakeMethod, make_benchmark, make_tokenizer
 from tests.export.readers_support import write_tokenizer as write_known_tokenizer
 from tests.export.test_eagle_layout import eagle1
@@ -144,8 +144,7 @@ def make_responses(path: Path) -> None:
 def make_gguf(path: Path, target: Path) -> None:
     write_known_tokenizer(tiny_target(target, vocab_size=31, num_hidden_layers=8))
     drafter = make_drafter(path.with_name("known-drafter"), target)
-    done = invoke("export", "--drafter", drafter, "--format", "gguf", "--output", path)
-    assert done.exit_code == 0, done.output
+    succeeds("export", "--drafter", drafter, "--format", "gguf", "--output", path)
 
 
 def make_every_kind(folder: Path) -> Path:
@@ -199,8 +198,7 @@ def make_every_kind(folder: Path) -> Path:
         ]
         vocab = ["--vocab", folder / "subset"] if name in ("fr-spec", "vllm") else []
         vocab += ["--dynamic", "context"] if name == "vllm" else []
-        exported = invoke("export", "--drafter", folder / drafter, *arguments, *vocab)
-        assert exported.exit_code == 0, exported.output
+        succeeds("export", "--drafter", folder / drafter, *arguments, *vocab)
     with write_artifact(folder / "target", "target", {"vocab_size": 264, "heldout_loss": 1.5}) as inside:
         for file in ("config.json", "model.safetensors"):
             (inside / file).write_bytes((model / file).read_bytes())

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.cli_support import assert_user_error, invoke
+from tests.cli.cli_support import assert_user_error, invoke, succeeds
 from tests.worlds import BOS, EOS, merging_tokenizer, tiny_target
 from vocabforge.core.artifact import open_artifact
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
@@ -51,13 +51,11 @@ def test_slrs_takes_its_options_and_tells_its_cost(place: Path) -> None:
 
 
 def test_eval_compares_all_three_with_plain_decoding(place: Path, tmp_path: Path) -> None:
-    saved = invoke("compare-vocab", place / "t", place / "d", "--output", tmp_path / "o")
-    assert saved.exit_code == 0, saved.output
+    succeeds("compare-vocab", place / "t", place / "d", "--output", tmp_path / "o")
     words = [word for name in FOREIGN for word in ("--proposer", name)]
     line = ["eval", "--target", place / "t", "--drafter", place / "d", "--overlap", tmp_path / "o", *words]
     line += ["--benchmark", place / "q.jsonl", "--warmup", 0, "--max-new-tokens", 12, "--device", "cpu"]
-    done = invoke(*line, "--output", tmp_path / "out")
-    assert done.exit_code == 0, done.output
+    succeeds(*line, "--output", tmp_path / "out")
     results = json.loads((tmp_path / "out" / "results.json").read_text("utf-8"))
     methods = {method["name"]: method for method in results["methods"]}
     assert list(methods) == ["plain", *(f"d:{name}" for name in FOREIGN)]
@@ -73,8 +71,7 @@ def test_eval_reports_what_was_counted(place: Path, tmp_path: Path) -> None:
     line = ["eval", "--target", place / "t", "--drafter", tmp_path / "d", "--drafter-tokenizer", place / "d"]
     line += ["--temperature", 1, "--device", "cpu"]
     line += ["--benchmark", place / "q.jsonl", "--warmup", 0, "--max-new-tokens", 12]
-    done = invoke(*line, "--output", tmp_path / "out")
-    assert done.exit_code == 0, done.output
+    done = succeeds(*line, "--output", tmp_path / "out")
     results = json.loads((tmp_path / "out" / "results.json").read_text("utf-8"))
     plain, drafted = results["methods"]
     assert plain["summary"]["counts"] == {}
@@ -144,8 +141,7 @@ def test_doctor_knows_a_draft_model(place: Path, tmp_path: Path) -> None:
 def test_the_pair_of_end_tokens_can_be_named(place: Path, tmp_path: Path) -> None:
     line = ["compare-vocab", place / "t", place / "d", "--output", tmp_path / "o"]
     for named in ("</s>:<s>", f"{EOS}:{BOS}"):
-        done = invoke(*line, "--eos", named, "--json", "--overwrite")
-        assert done.exit_code == 0, done.output
+        done = succeeds(*line, "--eos", named, "--json", "--overwrite")
         assert json.loads(done.stdout)["eos_pair"] == [EOS, BOS]
     saved = load_overlap(tmp_path / "o")
     assert saved.eos_pair == (EOS, BOS)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.cli.cli_support import invoke
+from tests.cli.cli_support import facts_of, invoke, succeeds
 from tests.train.run_support import make_place, write_config
 from vocabforge.core.artifact import open_artifact
 from vocabforge.models.target.hf import HFTarget
@@ -22,10 +22,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def cache(place: Path) -> Path:
-    done = invoke(
-        "capture", "-c", write_config(place, "run"), "-o", place / "states", "--yes", "--shard-mb", 1
-    )
-    assert done.exit_code == 0, done.output
+    succeeds("capture", "-c", write_config(place, "run"), "-o", place / "states", "--yes", "--shard-mb", 1)
     return place / "states"
 
 
@@ -38,12 +35,10 @@ def test_training_from_the_cache_is_training_online_bit_for_bit(place, cache, se
     name = "-".join(["run", *sections])
     quick = {"run": {"live": {"prompts": 0}, "trackers": []}, "optim": {"steps": 6}}
     sections = {**quick, **sections}
-    online = invoke("train-drafter", "-c", write_config(place, f"{name}-online", **sections))
-    assert online.exit_code == 0, online.output
+    succeeds("train-drafter", "-c", write_config(place, f"{name}-online", **sections))
     monkeypatch.setattr(HFTarget, "forward", lambda *_, **__: pytest.fail("the target was run"))
     config = write_config(place, f"{name}-cached", **sections)
-    cached = invoke("train-drafter", "-c", config, f"capture.cache={cache}")
-    assert cached.exit_code == 0, cached.output
+    succeeds("train-drafter", "-c", config, f"capture.cache={cache}")
     one, other = weights(place / f"{name}-online"), weights(place / f"{name}-cached")
     assert one.keys() == other.keys()
     assert all(torch.equal(one[key], other[key]) for key in one)
@@ -63,11 +58,11 @@ def test_other_data_or_layers_are_refused_when_training_starts(place: Path, cach
 
 def test_plan_says_what_it_takes_and_writes_no_shard(place: Path) -> None:
     config = write_config(place, "run")
-    done = invoke(
-        "capture", "-c", config, "-o", place / "planned", "--plan", "--json", "--store-dtype", "bfloat16"
+    plan = facts_of(
+        invoke(
+            "capture", "-c", config, "-o", place / "planned", "--plan", "--json", "--store-dtype", "bfloat16"
+        )
     )
-    assert done.exit_code == 0, done.output
-    plan = json.loads(done.stdout)
     assert plan["fits"] is True
     assert plan["bytes"] == plan["tokens"] * ((3 * 32 + 32) * 2 + 16)
     assert plan["key"]["dtype"] == "bfloat16"
@@ -86,8 +81,7 @@ def test_a_full_disk_is_refused_beforehand(place: Path, monkeypatch: pytest.Monk
 def test_parts_and_overwriting(place: Path, cache: Path) -> None:
     config = write_config(place, "run")
     words = ["capture", "-c", config, "-o", place / "parts", "--yes", "--shard-mb", 1]
-    first = invoke(*words, "--part", "2/2", "--json")
-    assert first.exit_code == 0, first.output
+    first = succeeds(*words, "--part", "2/2", "--json")
     assert json.loads(first.stdout)["finished"] is False
     second = invoke(*words, "--part", "1/2", "--json")
     assert json.loads(second.stdout)["finished"] is True
@@ -106,6 +100,5 @@ def test_launched_processes_share_the_shards(place: Path, monkeypatch: pytest.Mo
     for rank, finished in (("1", False), ("0", True)):
         monkeypatch.setenv("WORLD_SIZE", "2")
         monkeypatch.setenv("RANK", rank)
-        done = invoke(*words, "--json")
-        assert done.exit_code == 0, done.output
+        done = succeeds(*words, "--json")
         assert json.loads(done.stdout)["finished"] is finished

@@ -7,7 +7,7 @@ import json
 import pytest
 from safetensors.torch import load_file, save_file
 
-from tests.cli.cli_support import assert_user_error, invoke
+from tests.cli.cli_support import assert_user_error, invoke, ok
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.models.target.head import open_head
 from vocabforge.vocab.clusters.clusters import load_clusters
@@ -22,8 +22,7 @@ def run(world, *options, output="c"):
 
 
 def test_what_is_written_and_reported(world):
-    done = run(world, *COMMON, "--json")
-    assert done.exit_code == 0, done.output
+    done = ok(run(world, *COMMON, "--json"))
     facts = json.loads(done.stdout)
     clusters = load_clusters(world.target.parent / "c")
     assert (len(clusters), clusters.vocab_size) == (8, 261)
@@ -37,8 +36,7 @@ def test_what_is_written_and_reported(world):
 
 
 def test_the_tables(world):
-    done = run(world, *COMMON)
-    assert done.exit_code == 0, done.output
+    done = ok(run(world, *COMMON))
     for words in ("8 clusters of 261 ids", "balance"):
         assert words in done.stdout
     two = run(world, "--clusters", 2, output="two")
@@ -46,8 +44,7 @@ def test_the_tables(world):
 
 
 def test_the_number_of_clusters(world):
-    done = run(world)
-    assert done.exit_code == 0, done.output
+    ok(run(world))
     assert len(load_clusters(world.target.parent / "c")) == 2, "V / 128"
     again = run(world, *COMMON, "--overwrite")
     assert again.exit_code == 0

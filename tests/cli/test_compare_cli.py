@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from tests.cli.cli_support import assert_user_error, invoke
+from tests.cli.cli_support import assert_user_error, facts_of, invoke, succeeds
 from tests.vocab.family_tokenizers import byte_level, sentencepiece, word_piece, write_tokenizer
 from vocabforge.vocab.overlap.overlap import load_overlap
 
@@ -22,9 +22,9 @@ def folder(tmp_path_factory):
 
 
 def test_json(folder):
-    done = invoke("compare-vocab", folder / "plain", folder / "pieces" / "tokenizer.json", "--json")
-    assert done.exit_code == 0, done.output
-    facts = json.loads(done.stdout)
+    facts = facts_of(
+        invoke("compare-vocab", folder / "plain", folder / "pieces" / "tokenizer.json", "--json")
+    )
     assert facts["output"] is None
     assert (facts["a"]["name"], facts["b"]["name"]) == ("plain", "pieces")
     assert facts["a"]["single_bytes"] == 256
@@ -33,9 +33,7 @@ def test_json(folder):
 
 def test_saved_pairs(folder, tmp_path):
     words = [folder / "plain", folder / "pieces"]
-    done = invoke("compare-vocab", *words, "--output", tmp_path / "o", "--json")
-    assert done.exit_code == 0, done.output
-    facts = json.loads(done.stdout)
+    facts = facts_of(invoke("compare-vocab", *words, "--output", tmp_path / "o", "--json"))
     saved = load_overlap(tmp_path / "o")
     assert len(saved.pairs) == facts["pairs"]
     again = invoke("compare-vocab", *words, "--output", tmp_path / "o")
@@ -46,8 +44,7 @@ def test_saved_pairs(folder, tmp_path):
 
 def test_tables_fit_80_columns(folder, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    done = invoke("compare-vocab", folder / "bert", folder / "pieces")
-    assert done.exit_code == 0, done.output
+    done = succeeds("compare-vocab", folder / "bert", folder / "pieces")
     assert max(map(len, done.stdout.splitlines())) <= 80
     for word in ("Vocabularies", "Overlap", "WordPiece", "BPE with byte fallback"):
         assert word in done.stdout

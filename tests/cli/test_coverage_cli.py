@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.cli.cli_support import assert_user_error, invoke
+from tests.cli.cli_support import assert_user_error, invoke, ok, succeeds
 from tests.vocab.table_factory import byte_table
 from tests.worlds import byte_tokenizer, make_target
 from vocabforge.core.artifact import open_artifact
@@ -25,11 +25,9 @@ def shelf(tmp_path_factory):
     content["added_tokens"][0]["content"] = "<|else|>"
     (folder / "u" / "tokenizer.json").write_text(json.dumps(content), "utf-8")
     byte_table(folder / "x", "abc", folder / "u")
-    done = invoke("select-vocab", "--counts", folder / "c", "--size", 16, "--output", folder / "v")
-    assert done.exit_code == 0, done.output
+    succeeds("select-vocab", "--counts", folder / "c", "--size", 16, "--output", folder / "v")
     line = ["--schedule", "decay", "--k-max", 20, "--k-min", 8, "--output", folder / "s"]
-    done = invoke("select-vocab", "--counts", folder / "c", *line)
-    assert done.exit_code == 0, done.output
+    succeeds("select-vocab", "--counts", folder / "c", *line)
     return folder
 
 
@@ -39,8 +37,7 @@ def run(shelf, line):
 
 def test_everything(shelf, tmp_path):
     line = f"--counts @c --heldout test=@h --vocab @v --vocab steps=@s --output {tmp_path}/out"
-    done = run(shelf, line)
-    assert done.exit_code == 0, done.output
+    done = ok(run(shelf, line))
     for words in ("prose", "code", "test", "steps", "Good-Turing"):
         assert words in " ".join(done.stdout.split()), words
     artifact = open_artifact(tmp_path / "out", "coverage")
@@ -52,8 +49,7 @@ def test_everything(shelf, tmp_path):
 
 
 def test_held_out_text_that_was_counted_is_said(shelf, tmp_path):
-    done = run(shelf, f"--counts @c --heldout again=@c --size 8 --size 4 --output {tmp_path}/out --json")
-    assert done.exit_code == 0, done.output
+    done = ok(run(shelf, f"--counts @c --heldout again=@c --size 8 --size 4 --output {tmp_path}/out --json"))
     assert "was counted too" in " ".join(done.stderr.split())
     results = json.loads(done.stdout)
     assert results["sizes"] == [4, 8]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.cli_support import assert_user_error, invoke
+from tests.cli.cli_support import assert_user_error, invoke, succeeds
 from vocabforge.cli.demo import Step, demo_steps, perform
 from vocabforge.core.errors import VocabForgeError
 
@@ -82,8 +82,7 @@ def test_a_command_is_told_to_replace_what_the_demo_made_before(tmp_path: Path) 
 
 
 def test_the_demo_stops_behind_the_step_that_is_named(tmp_path: Path) -> None:
-    done = invoke("demo", "--size", "ci", "--until", "target", "--output", tmp_path / "run")
-    assert done.exit_code == 0, done.output
+    succeeds("demo", "--size", "ci", "--until", "target", "--output", tmp_path / "run")
     assert {path.name for path in (tmp_path / "run").iterdir()} == {
         "demo.json",
         "target",

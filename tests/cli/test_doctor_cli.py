@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.cli.cli_support import assert_user_error, invoke, truncate
+from tests.cli.cli_support import assert_user_error, invoke, succeeds, truncate
 from tests.worlds import World, byte_tokenizer, make_target, make_vocab
 
 
@@ -156,11 +156,10 @@ def test_a_damaged_drafter(world: World, share: float) -> None:
 
 
 def export(world: World, folder: Path) -> Path:
-    result = invoke(
+    succeeds(
         *("export", "--drafter", world.drafter, "--target", world.target, "--vocab", world.vocab),
         *("--format", "sglang-eagle3", "--output", folder),
     )
-    assert result.exit_code == 0, result.output
     return folder
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
-from tests.cli.cli_support import invoke
+from tests.cli.cli_support import facts_of, invoke, succeeds
 from tests.decode.build_support import grid_methods
 from tests.decode.drafting import make_drafter as random_drafter
 from tests.worlds import World
@@ -30,11 +29,9 @@ def made(
 
 
 def test_doctor_finds_all_well(made: tuple[str, Path], pristine: World) -> None:
-    result = invoke(
-        "doctor", *("--target", pristine.target, "--drafter", made[1], "--vocab", pristine.vocab, "--json")
-    )
-    assert result.exit_code == 0, result.output
-    rows = {f"{row['group']}: {row['check']}": row for row in json.loads(result.stdout)["checks"]}
+    words = ("--target", pristine.target, "--drafter", made[1], "--vocab", pristine.vocab, "--json")
+    checks = facts_of(invoke("doctor", *words))["checks"]
+    rows = {f"{row['group']}: {row['check']}": row for row in checks}
     ours = {key: row for key, row in rows.items() if not key.startswith("environment")}
     assert {row["state"] for row in ours.values()} == {"ok"}, ours
     assert "16 tokens as plain decoding" in ours["drafter: drafting"]["found"]
@@ -42,12 +39,11 @@ def test_doctor_finds_all_well(made: tuple[str, Path], pristine: World) -> None:
 
 
 def test_native_export_with_a_vocabulary_decodes(made, pristine, tmp_path):
-    result = invoke(
+    succeeds(
         "export",
         *("--drafter", made[1], "--format", "native", "--vocab", pristine.vocab),
         *("--output", tmp_path / "small"),
     )
-    assert result.exit_code == 0, result.output
     methods = grid_methods(
         pristine.target,
         [str(made[1]), str(tmp_path / "small")],

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import typer
 
-from tests.cli.cli_support import assert_user_error, invoke
+from tests.cli.cli_support import assert_user_error, invoke, ok, succeeds
 from tests.models.architectures import make_architecture
 from tests.tune.support import make_place
 from tests.worlds import byte_tokenizer
@@ -80,8 +80,7 @@ def test_a_verifier_without_a_part_in_the_run_is_refused(place, tmp_path, given,
 
 def test_what_is_not_lossless_says_so_everywhere(place: Path, tmp_path: Path, keeps_all: None) -> None:
     distribution = ("--temperature", 1)
-    shown = run_eval(place, tmp_path / "all", *drafted(place), *distribution, "--verifier", "keeps-all")
-    assert shown.exit_code == 0, shown.output
+    shown = ok(run_eval(place, tmp_path / "all", *drafted(place), *distribution, "--verifier", "keeps-all"))
     assert "NOT lossless: the verifier keeps-all" in shown.output.replace("\n", " ")
     results = json.loads((tmp_path / "all" / "results.json").read_text("utf-8"))
     plain, made = results["methods"]
@@ -99,19 +98,16 @@ def test_what_is_not_lossless_says_so_everywhere(place: Path, tmp_path: Path, ke
     assert "| not lossless |" in section
     assert "verifier keeps-all (not lossless)" in section
 
-    kept = run_eval(place, tmp_path / "point", *drafted(place), *distribution, "--verifier", "point")
-    assert kept.exit_code == 0, kept.output
+    kept = ok(run_eval(place, tmp_path / "point", *drafted(place), *distribution, "--verifier", "point"))
     assert "NOT lossless" not in kept.output
     assert "Not lossless" not in (tmp_path / "point" / "report.html").read_text("utf-8")
     for name, noted in (("point", False), ("all", True)):
-        compared = invoke("report", tmp_path / name, "--json")
-        assert compared.exit_code == 0, compared.output
+        compared = succeeds("report", tmp_path / name, "--json")
         assert any("not lossless" in line for line in json.loads(compared.stdout)["notes"]) == noted
 
 
 def test_a_recipe_is_evaluated(place: Path, tmp_path: Path) -> None:
-    result = run_eval(place, tmp_path / "out", "--recipe", place / "recipe.yaml")
-    assert result.exit_code == 0, result.output
+    ok(run_eval(place, tmp_path / "out", "--recipe", place / "recipe.yaml"))
     results = json.loads((tmp_path / "out" / "results.json").read_text("utf-8"))
     assert [one["name"] for one in results["methods"]] == ["plain", "tree", "chain"]
     manifest = open_artifact(tmp_path / "out", "evaluation").manifest
@@ -124,8 +120,7 @@ def test_a_recipe_is_evaluated(place: Path, tmp_path: Path) -> None:
 
 def test_some_of_a_recipe(place: Path, tmp_path: Path) -> None:
     recipe = ("--recipe", place / "recipe.yaml")
-    result = run_eval(place, tmp_path / "out", *recipe, "--method", "chain", "--json")
-    assert result.exit_code == 0, result.output
+    result = ok(run_eval(place, tmp_path / "out", *recipe, "--method", "chain", "--json"))
     assert [one["name"] for one in json.loads(result.stdout)["methods"]] == ["plain", "chain"]
     assert_user_error(run_eval(place, tmp_path / "o", *recipe, "--method", "x"), 2, "tree, chain")
 
@@ -184,8 +179,7 @@ def test_requests_side_by_side(place: Path, tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(runner, "answer_together", cut)
     assert run_eval(place, tmp_path / "out", *asked).exit_code != 0
     monkeypatch.setattr(runner, "answer_together", answer_together)
-    shown = run_eval(place, tmp_path / "out", *asked)
-    assert shown.exit_code == 0, shown.output
+    ok(run_eval(place, tmp_path / "out", *asked))
     results = read_results(tmp_path / "out")
     assert results.resumed == 1
     assert [(one.method, one.concurrency) for one in results.load] == [
@@ -258,10 +252,7 @@ def test_a_question_that_does_not_fit_is_left_out_at_every_load(place: Path, tmp
     rows = [json.loads(line) for line in (place / "q.jsonl").read_text("utf-8").splitlines()]
     rows[1]["turns"] = ["word " * 3000]
     (tmp_path / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
-    shown = run_eval(
-        place, tmp_path / "out", *drafted(place), "--benchmark", tmp_path / "q.jsonl", "--rows", 2
-    )
-    assert shown.exit_code == 0, shown.output
+    ok(run_eval(place, tmp_path / "out", *drafted(place), "--benchmark", tmp_path / "q.jsonl", "--rows", 2))
     results = read_results(tmp_path / "out")
     assert {row.question_id for row in results.failures} == {rows[1]["question_id"]}
     assert {one.identical for one in results.load} == {len(rows) - 1}

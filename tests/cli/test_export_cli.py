@@ -12,7 +12,7 @@ import torch
 from click.testing import Result
 from safetensors.torch import load_file
 
-from tests.cli.cli_support import assert_user_error, invoke
+from tests.cli.cli_support import assert_user_error, invoke, ok, succeeds
 from tests.decode import drafting
 from tests.decode.build_support import grid_methods
 from tests.export.test_eagle_layout import eagle1
@@ -55,14 +55,13 @@ def evaluated(pristine: World, small: Path, tmp_path_factory: pytest.TempPathFac
     place = tmp_path_factory.mktemp("evaluated")
     rows = [{"question_id": n, "category": "qa", "turns": [f"Question {n}?"]} for n in range(3)]
     (place / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
-    done = invoke(
+    succeeds(
         "eval",
         *("--target", pristine.target, "--drafter", f"three={pristine.drafter}", "--drafter", f"one={small}"),
         *("--vocab", f"cut={pristine.vocab}", "--benchmark", place / "q.jsonl", "--output", place / "out"),
         *("--max-new-tokens", 8, "--warmup", 0, "--prompt-format", "raw", "--device", "cpu"),
         *("--depth", 1, "--topk", 2, "--total-nodes", 5),
     )
-    assert done.exit_code == 0, done.output
     return place / "out"
 
 
@@ -71,9 +70,7 @@ def export(*words: object) -> Result:
 
 
 def exported(*words: object) -> Result:
-    done = export(*words)
-    assert done.exit_code == 0, done.output
-    return done
+    return ok(export(*words))
 
 
 def test_a_draft_head_goes_with_the_drafter(pristine: World, tmp_path: Path) -> None:
@@ -163,8 +160,7 @@ def test_own_lm_heads_and_several_layers_from_the_command_line(pristine: World, 
         assert plain.token_ids == before.token_ids == after.token_ids
         assert before.accept_lengths == after.accept_lengths
         for folder in (path, out):
-            done = invoke("doctor", "--target", pristine.target, "--drafter", folder)
-            assert done.exit_code == 0, done.output
+            succeeds("doctor", "--target", pristine.target, "--drafter", folder)
     words = ("--drafter", tmp_path / "medusa", "--vocab", pristine.vocab, "--output", tmp_path / "no")
     assert_user_error(export(*words, "--format", "native"), 2, "an LM head for each of its heads")
     deep = tmp_path / "speculators-eagle3"
@@ -289,8 +285,7 @@ def test_mistakes_are_told(more, words, pristine, tmp_path):
 
 def test_a_vocabulary_of_another_tokenizer_is_refused_without_a_manifest(pristine, tmp_path):
     line = ("export", "--format", "sglang-eagle3", "--target", pristine.target)
-    done = invoke(*line, "--drafter", pristine.drafter, "--output", tmp_path / "theirs")
-    assert done.exit_code == 0, done.output
+    succeeds(*line, "--drafter", pristine.drafter, "--output", tmp_path / "theirs")
     (tmp_path / "theirs" / MANIFEST).unlink()
     ours = load_subset(pristine.vocab)
     save_subset(replace(ours, fingerprint="0" * 64), tmp_path / "foreign")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.cli.cli_support import invoke
+from tests.cli.cli_support import invoke, succeeds
 from tests.worlds import World, cached_model
 from vocabforge.core.artifact import open_artifact
 from vocabforge.core.config import parse_config
@@ -34,24 +34,19 @@ def named(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 
 def test_generate_and_count(world: World, named: Path) -> None:
     words = ("--prompt", "once", "--max-new-tokens", 4, "--prompt-format", "raw", "--device", "cpu", "--json")
-    plain = invoke("generate", "--target", NAME, *words)
-    assert plain.exit_code == 0, plain.output
-    drafted = invoke("generate", "--target", AT, "--drafter", "org/Tiny-Drafter", *words)
-    assert drafted.exit_code == 0, drafted.output
+    plain = succeeds("generate", "--target", NAME, *words)
+    drafted = succeeds("generate", "--target", AT, "--drafter", "org/Tiny-Drafter", *words)
     assert json.loads(drafted.stdout)["token_ids"] == json.loads(plain.stdout)["token_ids"]
-    done = invoke("count-freq", "--tokenizer", NAME, "--input", world.text, "--output", "counts")
-    assert done.exit_code == 0, done.output
+    succeeds("count-freq", "--tokenizer", NAME, "--input", world.text, "--output", "counts")
 
 
 def test_an_export_records_the_name_and_finds_the_target_by_it(world: World, named: Path) -> None:
     words = ("--drafter", world.drafter, "--format", "sglang-eagle3")
-    done = invoke("export", *words, "--target", NAME, "--output", "served")
-    assert done.exit_code == 0, done.output
+    succeeds("export", *words, "--target", NAME, "--output", "served")
     artifact = open_artifact(Path("served"))
     assert artifact.manifest["config"]["target"] == AT
     assert f"base_model: {NAME}\n" in Path("served/README.md").read_text("utf-8")
-    again = invoke("export", "--drafter", "served", "--format", "speculators-eagle3", "--output", "again")
-    assert again.exit_code == 0, again.output
+    succeeds("export", "--drafter", "served", "--format", "speculators-eagle3", "--output", "again")
 
 
 def test_a_name_that_is_nowhere_is_one_error(named: Path) -> None:

@@ -7,22 +7,20 @@ import re
 
 import pytest
 
-from tests.cli.cli_support import assert_user_error, invoke, truncate
+from tests.cli.cli_support import assert_user_error, invoke, succeeds, truncate
 from tests.cli.every_kind import kinds_of_the_package, make_counts
 from vocabforge.core.artifact import write_artifact
 
 
 def facts(*words: object) -> dict:
-    done = invoke("inspect", *words, "--json")
-    assert done.exit_code == 0, done.output
+    done = succeeds("inspect", *words, "--json")
     return json.loads(done.stdout)
 
 
 @pytest.mark.parametrize("kind", sorted(kinds_of_the_package()))
 def test_every_kind_is_shown_within_80_columns_and_as_json(every_kind, kind, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    shown = invoke("inspect", every_kind / kind, "--top", 3)
-    assert shown.exit_code == 0, shown.output
+    shown = succeeds("inspect", every_kind / kind, "--top", 3)
     assert max(map(len, shown.stdout.splitlines())) <= 80
     assert re.search(rf"^kind +{kind}", shown.stdout, re.MULTILINE)
     assert "every hash as recorded" in shown.stdout

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.cli_support import invoke
+from tests.cli.cli_support import invoke, succeeds
 from tests.train.run_support import make_place, write_config
 
 
@@ -62,8 +62,7 @@ def test_a_target_without_weights_is_said(place: Path, tmp_path: Path) -> None:
     for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
         if (place / "target" / name).is_file():
             (tmp_path / name).write_bytes((place / "target" / name).read_bytes())
-    done = invoke("train-drafter", "-c", write_config(place, "bare"), "--plan", f"target={tmp_path}")
-    assert done.exit_code == 0, done.output
+    done = succeeds("train-drafter", "-c", write_config(place, "bare"), "--plan", f"target={tmp_path}")
     assert "Warning: the model folder holds no safetensors weights" in done.stderr
     assert "target unknown" in lines(done.stdout)["memory bytes a process"]
 

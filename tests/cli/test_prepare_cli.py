@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.cli.cli_support import assert_user_error, invoke
+from tests.cli.cli_support import assert_user_error, facts_of, invoke, ok
 from tests.corpus.thinking_template import PLAIN, TOOLS, TWO_ROUNDS
 from tests.worlds import byte_tokenizer
 from vocabforge.corpus.prepared.artifact import load_prepared
@@ -26,9 +26,7 @@ def run(place, *words, output="out"):
 
 
 def test_figures_as_json_and_the_same_content_is_used_again(place):
-    done = run(place, "--length", 512, "--thinking", "mask", "--json")
-    assert done.exit_code == 0, done.output
-    facts = json.loads(done.stdout)
+    facts = facts_of(run(place, "--length", 512, "--thinking", "mask", "--json"))
     assert facts["figures"]["facts"] == {
         "conversations": 6,
         "thinking": 3,
@@ -49,8 +47,7 @@ def test_figures_as_json_and_the_same_content_is_used_again(place):
 
 
 def test_what_is_learnt_is_shown(place):
-    done = run(place, "--length", 512, "--show", 1)
-    assert done.exit_code == 0, done.output
+    done = ok(run(place, "--length", 512, "--show", 1))
     assert "⟦<think>\nhm 3\n</think>\n\n<call>" in done.stdout
     assert "⟦nine<|end|>⟧" in done.stdout
     assert "with tool calls" in done.stdout
@@ -90,8 +87,7 @@ def test_mistakes_are_told(place):
 def test_cut_answers_are_counted_and_their_end_is_not_learnt(place):
     cut = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "abc", "cut": True}]
     (place / "a.jsonl").write_text("\n".join([json.dumps({"messages": cut})] * 4))
-    done = run(place, "--show", 1)
-    assert done.exit_code == 0, done.output
+    done = ok(run(place, "--show", 1))
     assert "⟦abc⟧<|end|>" in done.stdout
     assert "answers cut: end not learnt" in done.stdout
     assert load_prepared(place / "out").figures["facts"]["cut_turns"] == 4

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from tests.cli.cli_support import assert_user_error, edit_json, invoke
+from tests.cli.cli_support import assert_user_error, edit_json, invoke, ok
 from tests.corpus.chat_server import FakeServer, answer_text, completion
 from tests.worlds import ROOT, make_target
 from vocabforge.corpus.regenerate.pool import PoolOptions
@@ -58,10 +58,6 @@ def read(output: Path) -> list[dict]:
 
 def meta(output: Path) -> dict:
     return json.loads((output / "manifest.json").read_text("utf-8"))["meta"]
-
-
-def ok(done: Result) -> None:
-    assert done.exit_code == 0, done.output
 
 
 def local(rows: Path, output: Path, target: Path, **options: object) -> Result:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
-from tests.cli.cli_support import assert_user_error, invoke
+from tests.cli.cli_support import assert_user_error, facts_of, invoke, succeeds
 from tests.cli.every_kind import make_evaluation
 
 
@@ -26,8 +25,7 @@ def test_the_methods_are_compared_on_the_terminal_and_on_a_page(run, tmp_path, m
         "vocabforge.evaluate.reports.evaluation.render_report", lambda results, ratios: f"page: {ratios[0]}"
     )
     page = tmp_path / "made" / "comparison.html"
-    done = invoke("report", run, "--reference", "eagle3", "--output", page)
-    assert done.exit_code == 0, done.output
+    done = succeeds("report", run, "--reference", "eagle3", "--output", page)
     for words in ("ratios to eagle3", "1.60 ▼", "Against eagle3: ngram is", f"Report: {page}"):
         assert words in done.stdout, words
     assert page.read_text("utf-8").startswith("page: Against eagle3: ngram is")
@@ -35,9 +33,7 @@ def test_the_methods_are_compared_on_the_terminal_and_on_a_page(run, tmp_path, m
 
 
 def test_json_has_the_ratios(run: Path) -> None:
-    done = invoke("report", run, "--reference", "ngram", "--json")
-    assert done.exit_code == 0, done.output
-    found = json.loads(done.stdout)
+    found = facts_of(invoke("report", run, "--reference", "ngram", "--json"))
     assert (found["reference"], found["questions"], found["notes"]) == ("ngram", 4, [])
     assert found["ratios"].keys() == {"eagle3"}
     assert found["ratios"]["eagle3"]["overall"]["accepted_length"]["low"] > 1

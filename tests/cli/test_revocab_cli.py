@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.cli.cli_support import assert_user_error, invoke
+from tests.cli.cli_support import assert_user_error, facts_of, invoke, ok, succeeds
 from tests.worlds import ROWS, World, make_drafter, make_vocab
 from vocabforge.core.artifact import open_artifact
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
@@ -49,9 +48,7 @@ def own(pristine: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_prune_extend_and_prune_again_through_files(world: World, own: Path, tmp_path: Path) -> None:
     """Small to large to small again: the same bits, in the dtype that they were stored in."""
-    large = run(world, "--vocab", world.vocab, "--output", tmp_path / "large", "--json", drafter=own)
-    assert large.exit_code == 0, large.output
-    body = json.loads(large.stdout)
+    body = facts_of(run(world, "--vocab", world.vocab, "--output", tmp_path / "large", "--json", drafter=own))
     assert body["dtype"] == "bfloat16"
     assert (body["head"]["kept"], body["head"]["added"], body["head"]["dropped"]) == (33, 31, 7)
     loaded = load_tokenizer(world.target)
@@ -60,26 +57,20 @@ def test_prune_extend_and_prune_again_through_files(world: World, own: Path, tmp
         VocabSubset.from_ranked(ids, vocab_size=loaded.vocab_size, fingerprint=loaded.fingerprint),
         tmp_path / "first",
     )
-    full = run(world, "--vocab", "full", "--output", tmp_path / "full", drafter=own)
-    assert full.exit_code == 0, full.output
+    ok(run(world, "--vocab", "full", "--output", tmp_path / "full", drafter=own))
     wide = tensors(tmp_path / "full")
     target = load_target_tensors(world.target).head
     assert wide["lm_head.weight"].shape == (ROWS, 32)
     assert torch.equal(wide["lm_head.weight"][ids], tensors(own)["lm_head.weight"])
     assert torch.equal(wide["lm_head.weight"][1], target[1].bfloat16())
-    back = run(
-        world, *("--vocab", tmp_path / "first", "--output", tmp_path / "back"), drafter=tmp_path / "full"
-    )
-    assert back.exit_code == 0, back.output
+    ok(run(world, "--vocab", tmp_path / "first", "--output", tmp_path / "back", drafter=tmp_path / "full"))
     before, after = tensors(own), tensors(tmp_path / "back")
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
 def test_the_record_goes_into_the_manifest(world: World, own: Path, tmp_path: Path) -> None:
-    made = run(world, *("--vocab", world.vocab, "--output", tmp_path / "new", "--json"), drafter=own)
-    assert made.exit_code == 0, made.output
-    body = json.loads(made.stdout)
+    body = facts_of(run(world, "--vocab", world.vocab, "--output", tmp_path / "new", "--json", drafter=own))
     artifact = open_artifact(tmp_path / "new", "drafter")
     kept = artifact.meta["revocab"]
     assert {name: kept[name] for name in ("head", "drift", "eos")} == {
@@ -96,8 +87,7 @@ def test_the_record_goes_into_the_manifest(world: World, own: Path, tmp_path: Pa
 
 def test_what_is_said_and_a_lost_end_token(world: World, own: Path, tmp_path: Path) -> None:
     without = make_vocab(tmp_path / "without", world.target, eos=False)
-    made = run(world, *("--vocab", without, "--output", tmp_path / "new"), drafter=own)
-    assert made.exit_code == 0, made.output
+    made = ok(run(world, "--vocab", without, "--output", tmp_path / "new", drafter=own))
     said = " ".join(made.output.split())
     assert "no longer has the end tokens 257" in said
     assert "median cosine" in said
@@ -107,19 +97,14 @@ def test_what_is_said_and_a_lost_end_token(world: World, own: Path, tmp_path: Pa
 
 
 def test_a_folder_made_elsewhere_without_a_manifest(world: World, own: Path, tmp_path: Path) -> None:
-    served = invoke(
+    succeeds(
         "export",
         *("--drafter", own, "--target", world.target, "--format", "sglang-eagle3", "--dtype", "bfloat16"),
         *("--output", tmp_path / "served"),
     )
-    assert served.exit_code == 0, served.output
     (tmp_path / "served" / "manifest.json").unlink()
-    made = run(
-        world,
-        *("--vocab", world.vocab, "--output", tmp_path / "new", "--format", "sglang-eagle3"),
-        drafter=tmp_path / "served",
-    )
-    assert made.exit_code == 0, made.output
+    words = ("--vocab", world.vocab, "--output", tmp_path / "new", "--format", "sglang-eagle3")
+    ok(run(world, *words, drafter=tmp_path / "served"))
     found = load_file(tmp_path / "new" / "model.safetensors")
     ids = torch.arange(64) + found["d2t"]
     kept = torch.isin(ids, tensors(own)["target_ids"])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.cli_support import invoke
+from tests.cli.cli_support import invoke, ok, succeeds
 from tests.tune.support import make_place
 
 SMALL = ["--depth", "0,1", "--topk", "2", "--total-nodes", "6", "--max-new-tokens", "8"]
@@ -28,20 +28,18 @@ def run(place: Path, output: Path, *more: object):
 
 def test_it_recommends_and_eval_runs_the_recipe(place: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    result = run(place, out, "--vocab", place / "v")
-    assert result.exit_code == 0, result.output
+    result = ok(run(place, out, "--vocab", place / "v"))
     assert "Recommended: " in result.output
     assert "Speed-up over plain decoding" in result.output
     body = json.loads((out / "tune.json").read_text("utf-8"))
     assert len(body["candidates"]) == 6
     again = run(place, out, "--vocab", place / "v", "--json")
     assert json.loads(again.stdout)["candidates"] == body["candidates"]
-    evaluated = invoke(
+    succeeds(
         "eval",
         *("--recipe", out / "recipe.yaml", "--benchmark", place / "q.jsonl", "--output", tmp_path / "eval"),
         *("--max-new-tokens", 4, "--warmup", 0, "--prompt-format", "raw", "--device", "cpu", "--limit", 2),
     )
-    assert evaluated.exit_code == 0, evaluated.output
 
 
 @pytest.mark.parametrize(

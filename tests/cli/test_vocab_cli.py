@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from tests.cli.cli_support import assert_user_error, invoke
+from tests.cli.cli_support import assert_user_error, facts_of, invoke, ok
 from tests.vocab.table_factory import byte_table
 from tests.vocab.test_token_maps import Bomb
 from tests.worlds import byte_tokenizer, make_target
@@ -39,11 +39,6 @@ def run(tmp_path):
     return call
 
 
-def facts_of(done):
-    assert done.exit_code == 0, done.output
-    return json.loads(done.stdout)
-
-
 def test_count_then_select(run, tmp_path):
     (tmp_path / "more").mkdir()
     (tmp_path / "more" / "b.jsonl").write_text('{"text": "ha"}\nnonsense\n')
@@ -58,8 +53,7 @@ def test_count_then_select(run, tmp_path):
     assert (facts["size"], facts["coverage"], facts["forced"]) == (8, subset.coverage, list(subset.forced))
     assert 257 in subset.forced
 
-    done = run("select-vocab --counts @counts --size 6 --size 8 --size 6 --output @many")
-    assert done.exit_code == 0, done.output
+    done = ok(run("select-vocab --counts @counts --size 6 --size 8 --size 6 --output @many"))
     assert "coverage" in done.stdout
     assert sorted(path.name for path in (tmp_path / "many").iterdir()) == ["r6", "r8"]
     assert len(load_subset(tmp_path / "many" / "r6")) == 6
@@ -71,8 +65,7 @@ def test_fill_forces_and_overwrite(run, tmp_path):
     assert run(f"select-vocab --counts @c {options}").exit_code == 0
     subset = load_subset(tmp_path / "s")
     assert (len(subset), len(subset.forced), subset.filled) == (260, 259, 1)
-    again = run("select-vocab --counts @c --size 8 --output @s --overwrite")
-    assert again.exit_code == 0, again.output
+    ok(run("select-vocab --counts @c --size 8 --output @s --overwrite"))
     assert len(load_subset(tmp_path / "s")) == 8
 
 
@@ -94,8 +87,7 @@ def test_coverage_instead_of_a_size(run, tmp_path):
 
 
 def test_schedule(run, tmp_path):
-    done = run("select-vocab --counts @a --schedule decay --k-max 5 --k-min 4 --steps 4 --output @s")
-    assert done.exit_code == 0, done.output
+    done = ok(run("select-vocab --counts @a --schedule decay --k-max 5 --k-min 4 --steps 4 --output @s"))
     assert "5, 5, 4, 4" in done.stdout
     subset = load_subset(tmp_path / "s")
     assert subset.schedule == (5, 5, 4, 4)
@@ -136,8 +128,7 @@ def test_exports_and_import(run, tmp_path):
 
 def test_padded_rows_are_reported(run, tmp_path):
     make_target(tmp_path / "m")
-    done = run("select-vocab --counts @a --size 5 --target @m --export d2t --output @s")
-    assert done.exit_code == 0, done.output
+    done = ok(run("select-vocab --counts @a --size 5 --target @m --export d2t --output @s"))
     assert "3 padded rows: the target's head has 264 rows" in done.stdout
     assert load_file(tmp_path / "s" / "d2t.safetensors")["t2d"].shape == (264,)
     facts = facts_of(run("select-vocab --counts @a --size 5 --target @m --output @q --json"))
@@ -160,8 +151,7 @@ def test_merge_freq(run, tmp_path):
     facts_of(run("merge-freq --weight two=@b=1 --weight one=@a=3 --output @v --json"))
     np.testing.assert_array_equal(load_counts(tmp_path / "v").counts, mixed)
     assert run("merge-freq @a @b --output @m").exit_code == 2
-    done = run("merge-freq @a @b --output @m --overwrite")
-    assert done.exit_code == 0, done.output
+    done = ok(run("merge-freq @a @b --output @m --overwrite"))
     assert "71.4%" in done.stdout
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from tests.cli.cli_support import ok
 from tests.contracts.guide_code import checks_of, fresh, read_guide, run
 from tests.worlds import ROOT, byte_tokenizer, tiny_target
 from vocabforge.cli.app import build_app
@@ -179,8 +180,7 @@ def test_the_rows_of_a_package_are_used_by_name(ship: Ship, tmp_path: Path) -> N
         "--temperature",
         "1",
     ]
-    done = CliRunner().invoke(build_app({"generate": generate}, ["generate"]), [*map(str, words), "--json"])
-    assert done.exit_code == 0, done.output
+    ok(CliRunner().invoke(build_app({"generate": generate}, ["generate"]), [*map(str, words), "--json"]))
     assert sys.modules["acorn_plugin"].CHECKED
     question = {"question_id": 1, "category": "qa", "turns": ["Which tree?"]}
     (tmp_path / "acorn.jsonl").write_text(json.dumps(question) + "\n")

@@ -16,6 +16,7 @@ from bench.cases import OP_BENCHES, op_cases
 from bench.cases.types import ModelShape
 from typer.testing import CliRunner
 
+from tests.cli.cli_support import ok
 from tests.contracts.guide_code import GUIDES, Guide, checks_of, fresh, install, read_guide, run
 from tests.decode.proofs import TRANSFORMS, Case, Walker, exact_weights, proposer_for, reference_distribution
 from tests.export.readers_support import IDS, changed, eagle3, make_tiny, write
@@ -139,8 +140,7 @@ def test_the_drafter_is_trained_by_its_recipe_and_drafts(recurrent, int8_head, t
     words += ["--prompt", "the cat", "--max-new-tokens", "12", "--device", "cpu", "--json"]
     outputs, app = [], build_app({"generate": generate}, ["generate"])
     for extra in ([], ["--head", tmp_path / "int8"]):
-        done = CliRunner().invoke(app, [str(word) for word in (*words, *extra)])
-        assert done.exit_code == 0, done.output
+        done = ok(CliRunner().invoke(app, [str(word) for word in (*words, *extra)]))
         outputs.append(json.loads(done.stdout))
     assert "int8 head" in outputs[1]["description"]
     assert outputs[0]["token_ids"] == outputs[1]["token_ids"]

@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import Result
 
-from tests.cli.cli_support import assert_user_error, invoke
+from tests.cli.cli_support import assert_user_error, invoke, ok
 from tests.train.run_support import make_place, write_config
 from tests.worlds import make_target
 from vocabforge.core import cluster as module
@@ -95,11 +94,6 @@ def killer(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(Cluster, "_take", taken)
     return killed
-
-
-def ok(done: Result) -> Result:
-    assert done.exit_code == 0, done.output
-    return done
 
 
 def files(folder: Path) -> dict[str, str]:

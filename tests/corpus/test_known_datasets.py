@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from tests.cli.cli_support import ok
 from tests.worlds import byte_tokenizer
 from vocabforge.cli.app import build_app
 from vocabforge.cli.vocab.count_freq import count_freq
@@ -152,8 +153,7 @@ def test_count_freq_takes_a_name(asked: list[dict[str, Any]], tmp_path: Path) ->
     byte_tokenizer(tmp_path / "t")
     words = ["--tokenizer", tmp_path / "t", "--input", "gsm8k", "--output", tmp_path / "out", "--workers", 1]
     app = build_app({"count-freq": count_freq}, ["count-freq"])
-    done = CliRunner().invoke(app, ["count-freq", *map(str, words)])
-    assert done.exit_code == 0, done.output
+    ok(CliRunner().invoke(app, ["count-freq", *map(str, words)]))
     assert load_counts(tmp_path / "out").tokens == len("Q\nA")
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from tests.cli.cli_support import ok
 from tests.decode.build_support import grid_methods, methods_of, outputs_of
 from tests.worlds import byte_tokenizer, tiny_target
 from vocabforge.cli.app import build_app
@@ -56,8 +57,7 @@ def test_an_exported_folder_decodes_like_the_drafter_it_came_from(place: Path, t
     app = build_app({"export": export, "generate": generate}, ["export", "generate"])
     line = ["--drafter", place / "a", "--format", "sglang-eagle3", "--vocab", place / "v"]
     line = ["export", *line, "--output", tmp_path / "served"]
-    done = CliRunner().invoke(app, [*map(str, line)])
-    assert done.exit_code == 0, done.output
+    ok(CliRunner().invoke(app, [*map(str, line)]))
     shutil.copytree(tmp_path / "served", tmp_path / "foreign")
     (tmp_path / "foreign" / "manifest.json").unlink()
     methods = methods_of(place, "a", vocabs=["v"]) | methods_of(

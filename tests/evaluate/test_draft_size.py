@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.cli.cli_support import assert_user_error, invoke
+from tests.cli.cli_support import assert_user_error, facts_of, invoke
 from tests.evaluate.eval_fakes import ROWS, FakeGenerator, FakeMethod, make_benchmark, make_tokenizer
 from tests.vocab.table_factory import make_table
 from vocabforge.core.artifact import open_artifact
@@ -103,9 +103,7 @@ def test_the_size_comes_from_the_evaluation(tmp_path: Path, counts: Path) -> Non
     full = FakeMethod("full", Timed((3,)), vocabulary=DraftVocabulary("full", 45, 45))
     evaluation = evaluate(tmp_path / "eval", half, full)
     ask = ("select-vocab", "--counts", counts, "--size", "auto", "--evaluation", evaluation)
-    done = invoke(*ask, "--output", tmp_path / "s", "--json")
-    assert done.exit_code == 0, done.output
-    found = json.loads(done.stdout)
+    found = facts_of(invoke(*ask, "--output", tmp_path / "s", "--json"))
     auto, (made,) = found["auto"], found["subsets"]
     assert (auto["method"], made["asked"]) == ("full", f"size {auto['size']}")
     assert made["size"] == auto["size"] == len(load_subset(tmp_path / "s"))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from tests.cli.cli_support import invoke
+from tests.cli.cli_support import invoke, ok
 from tests.evaluate.served_fakes import DRAFTED, FakeInference, Served, accepted, answer
 from vocabforge.evaluate.results.schema import Results, read_results
 
@@ -38,8 +38,7 @@ def evaluate(questions: Path, *options: object) -> Result:
 
 
 def results_of(questions: Path, *options: object) -> Results:
-    done = evaluate(questions, *options)
-    assert done.exit_code == 0, done.output
+    ok(evaluate(questions, *options))
     return read_results(questions.parent / "out")
 
 
@@ -226,8 +225,7 @@ def test_another_models_answers_end_the_run(questions: Path) -> None:
 def test_a_key_is_shown_nowhere(questions: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SERVER_KEY", "sk-very-secret")
     with FakeInference(Served(key="sk-very-secret")) as fast:
-        done = evaluate(questions, "--server", fast.url, "--api-key-env", "SERVER_KEY")
-        assert done.exit_code == 0, done.output
+        done = ok(evaluate(questions, "--server", fast.url, "--api-key-env", "SERVER_KEY"))
         wrong = evaluate(questions, "--server", fast.url, "--overwrite")
         assert "401" in wrong.output
         address = evaluate(

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from tests.cli.cli_support import facts_of
 from tests.docs.doc_formats import keys, keys_by_kind, written
 from tests.train.run_support import make_place, settings
 from vocabforge.cli.app import build_app
@@ -114,9 +115,7 @@ def test_the_command_also_while_the_run_goes_on(run: Path, tmp_path: Path) -> No
     )
     (going / "metrics.jsonl").write_text(text)
     app = build_app({"report-training": report_training}, ["report-training"])
-    done = CliRunner().invoke(app, ["report-training", str(going), "--json"])
-    assert done.exit_code == 0, done.output
-    body = json.loads(done.stdout)
+    body = facts_of(CliRunner().invoke(app, ["report-training", str(going), "--json"]))
     assert (body["state"], body["step"], body["resumed_at"]) == ("unfinished", 6, [4])
     assert body["machine"]["device"] == "cpu"
     assert body["seconds"] == 30.0, "from the second start"

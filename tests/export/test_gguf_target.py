@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.cli.cli_support import invoke
+from tests.cli.cli_support import invoke, succeeds
 from tests.decode.build_support import grid_methods
 from tests.export.readers_support import write_tokenizer
 from tests.worlds import make_drafter, tiny_target
@@ -23,8 +23,7 @@ def test_target_and_drafter_are_written(kind: str, tmp_path: Path) -> None:
     target = tiny_target(tmp_path / "target", kind=kind, vocab_size=31, num_hidden_layers=8)
     write_tokenizer(target)
     drafter, output = make_drafter(tmp_path / "drafter", target), tmp_path / "out"
-    done = invoke("export", "--drafter", drafter, "--format", "gguf", "--with-target", "--output", output)
-    assert done.exit_code == 0, done.output
+    succeeds("export", "--drafter", drafter, "--format", "gguf", "--with-target", "--output", output)
 
     reader = gguf.GGUFReader(output / "target.gguf")
     fields = {name: field.contents() for name, field in reader.fields.items()}

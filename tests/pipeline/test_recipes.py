@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.cli.cli_support import invoke
+from tests.cli.cli_support import facts_of, invoke
 from tests.pipeline.recipe_targets import ARCHITECTURES, make_chat, make_recipe_target
 from tests.shares import by_default
 from tests.worlds import ROOT
@@ -121,9 +121,7 @@ def test_the_documented_command_is_right(recipe):
 @pytest.mark.parametrize("recipe", RECIPES, ids=NAMES)
 def test_plan_resolves_every_key(recipe, place):
     changed = head_overrides(recipe)
-    done = run(recipe, place, "--plan", "--json", **changed)
-    assert done.exit_code == 0, done.output
-    plan = json.loads(done.stdout)
+    plan = facts_of(run(recipe, place, "--plan", "--json", **changed))
     resolved = flat(plan["config"])
     for key, value in {**recipe_keys(recipe), **changed}.items():
         assert resolved[key] == value, key

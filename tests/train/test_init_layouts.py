@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.cli.cli_support import invoke
+from tests.cli.cli_support import invoke, succeeds
 from tests.decode.drafting import make_drafter
 from tests.train.run_support import write_config
 from vocabforge.core.artifact import MANIFEST
@@ -88,8 +88,7 @@ def test_two_steps_from_a_layout_equal_two_from_the_native_artefact(name, place,
     assert import_drafter(folder, place / "target", native)
     trained = []
     for run, init in ((f"{name}-native", native), (f"{name}-layout", folder)):
-        done = invoke("train-drafter", "--config", config_of(place, run, init))
-        assert done.exit_code == 0, done.output
+        succeeds("train-drafter", "--config", config_of(place, run, init))
         rows = [row for row in read_jsonl_log(place / run / "metrics.jsonl") if "loss" in row]
         trained.append((rows[0]["loss"], load_file(place / run / "drafter" / "drafter.safetensors")))
     assert trained[0][0] == trained[1][0], "the first step's loss"
@@ -122,16 +121,14 @@ def test_a_run_goes_on_only_with_the_drafter_that_it_started_from(place: Path, t
     config = config_of(place, "resumed", folder)
     assert invoke("train-drafter", "--config", config).exit_code == 0
     made = (place / "resumed" / "init" / MANIFEST).read_bytes()
-    again = invoke("train-drafter", "--config", config)
-    assert again.exit_code == 0, again.output
+    succeeds("train-drafter", "--config", config)
     assert (place / "resumed" / "init" / MANIFEST).read_bytes() == made
     body = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(body | {"norm_output": False}))
     changed = invoke("train-drafter", "--config", config)
     assert changed.exit_code != 0
     assert "has other settings or inputs" in " ".join(changed.output.split())
-    fresh = invoke("train-drafter", "--config", config, "--fresh")
-    assert fresh.exit_code == 0, fresh.output
+    succeeds("train-drafter", "--config", config, "--fresh")
     assert native_sizes(place / "resumed" / "drafter").norm_output is False
 
 
@@ -142,11 +139,9 @@ def test_capture_takes_the_layers_of_such_a_drafter(place: Path, tmp_path: Path)
     body["eagle_aux_hidden_state_layer_ids"] = [1, 2, 4]
     (folder / "config.json").write_text(json.dumps(body))
     config = config_of(place, "captured", folder)
-    done = invoke("capture", "-c", config, "--output", tmp_path / "cache", "--yes")
-    assert done.exit_code == 0, done.output
+    succeeds("capture", "-c", config, "--output", tmp_path / "cache", "--yes")
     assert "[0, 1, 3]" in str(json.loads((tmp_path / "cache" / MANIFEST).read_text())["meta"])
-    trained = invoke("train-drafter", "--config", config, f"capture.cache={tmp_path / 'cache'}")
-    assert trained.exit_code == 0, trained.output
+    succeeds("train-drafter", "--config", config, f"capture.cache={tmp_path / 'cache'}")
 
 
 def test_a_drafter_of_another_kind_is_refused(place: Path, tmp_path: Path) -> None:

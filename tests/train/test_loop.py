@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.cli.cli_support import invoke
+from tests.cli.cli_support import invoke, succeeds
 from tests.train.run_support import assert_same, curve, log_rows, signalled, trainer, weights, write_config
 from tests.worlds import byte_tokenizer
 from vocabforge.core.artifact import open_artifact
@@ -63,8 +63,7 @@ def test_a_signal_writes_a_checkpoint_and_the_resumed_run_ends_with_the_same_bit
     assert signal.getsignal(getattr(signal, name)) is before
     assert list_checkpoints(place / name / "checkpoints")[-1].name == f"step-{at + 1:08d}"
     assert not (place / name / "drafter").exists()
-    done = invoke("train-drafter", "--config", config, "--json")
-    assert done.exit_code == 0, done.output
+    done = succeeds("train-drafter", "--config", config, "--json")
     assert f"Resuming at step {at + 1}" in done.output
     assert json.loads(done.stdout)["steps"] == 12
     assert_same(weights(place / name), whole)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.cli.cli_support import invoke
+from tests.cli.cli_support import facts_of, invoke, succeeds
 from tests.decode.drafting import make_drafter
 from tests.docs.doc_formats import keys_by_kind, written
 from tests.shares import by_default
@@ -287,13 +287,10 @@ def test_the_command(place: Path) -> None:
     assert "the input is missing" in missing.output
     table = invoke(*words, "--plan")
     assert ["clusters", "16"] in [line.split() for line in table.stdout.splitlines()]
-    planned = invoke(*words, "--plan", "--json")
-    assert planned.exit_code == 0, planned.output
-    facts = json.loads(planned.stdout)
+    facts = facts_of(invoke(*words, "--plan", "--json"))
     assert (facts["clusters"], facts["trained_parameters"]) == (16, 64 * 8 + 8 + 8 * 16 + 16)
     assert not (place / "command").exists()
-    done = invoke(*words)
-    assert done.exit_code == 0, done.output
+    done = succeeds(*words)
     for word in ("router", "argmax"):
         assert word in done.stdout
     again = invoke(*words, "--fresh", "--json")

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from tests.cli.cli_support import ok
 from tests.worlds import byte_tokenizer
 from vocabforge import count_freq as api_count_freq
 from vocabforge.cli.app import build_app
@@ -213,8 +214,7 @@ def test_command_and_function(folder, tmp_path):
     def run(*more):
         return CliRunner().invoke(app, [*map(str, words), *map(str, more)])
 
-    done = run(tmp_path / "a", "--tokens", "2k")
-    assert done.exit_code == 0, done.output
+    done = ok(run(tmp_path / "a", "--tokens", "2k"))
     assert "Stopped at --tokens 2,000: 2,0" in done.output
     table = load_counts(tmp_path / "a")
     assert table.origin["tokens"] == 2000 <= table.tokens < 2100
