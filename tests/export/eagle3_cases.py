@@ -85,11 +85,7 @@ def config_of(**changes: Any) -> Eagle3Config:
 
 
 def random_config(seed: int, forms: tuple[str, ...], last: int, least: int) -> Eagle3Config:
-    """Random sizes, layers, RoPE and head; ``forms`` are the switches that may be on.
-
-    Args:
-        last: highest auxiliary layer. least: how many of them.
-    """
+    """Random sizes, RoPE and head, at least ``least`` layers up to ``last``; ``forms``: switches that may be on."""
     draw = random.Random(seed)
     kv = draw.choice((1, 2))
     vocab = draw.randint(12, 40)

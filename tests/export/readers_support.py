@@ -190,10 +190,7 @@ def _default(num_layers: int) -> tuple[int, ...]:
 
 
 def sglang_captures(body: Mapping[str, Any], num_layers: int) -> tuple[int, ...]:
-    """The outputs that SGLang hands to the drafter, ascending, each once.
-
-    The last layer's output is no layer's input: it is not captured, whatever the list says.
-    """
+    """The outputs that SGLang hands to the drafter, ascending, each once; the last layer's is never captured."""
     layers = _inner(body) or _default(num_layers)
     return tuple(sorted({layer for layer in layers if layer < num_layers - 1}))
 

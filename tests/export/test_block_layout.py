@@ -17,7 +17,6 @@ from torch import Tensor
 
 from tests.export.test_speculators_block import LAYERS, MASK, export_of
 from tests.folders import edit_folder
-from tests.worlds import tiny_target
 from vocabforge.core.artifact import MANIFEST
 from vocabforge.core.errors import ArtifactError, DataError, MismatchError
 from vocabforge.export.card import model_card, readers
@@ -35,13 +34,6 @@ CASES = [
     for causal in (False, True)
     if kind == "dflash" or mask is not None
 ]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_target(
-        tmp_path_factory.mktemp("block") / "target", num_hidden_layers=LAYERS, initializer_range=0.2
-    )
 
 
 def made(folder: Path, kind: str, head: str, mask: int | None, causal: bool = False) -> Any:
@@ -263,22 +255,17 @@ REFUSED: list[tuple[int | None, Callable[[dict[str, Any]], object], str]] = [
     (None, top(markov_rank=0), "markov_rank"),
     (None, inside(use_swa=True, swa_window_size=64), "use_swa"),
     (None, top(layer_types=["sliding_attention", "full_attention"]), "layer_types"),
-    (None, top(use_sliding_window=True, sliding_window=64), "use_sliding_window"),
-    (None, inside(attention_sink_bias=True), "attention_sink_bias"),
-    (None, inside(attention_value_scale=0.6), "attention_value_scale"),
     (None, top(is_neox_style=False), "is_neox_style"),
     (None, top(logit_scale=0.5), "logit_scale"),
     (None, inside(output_multiplier=0.5), "output_multiplier"),
     (None, inside(final_logit_softcapping=30.0), "final_logit_softcapping"),
     (None, inside(conv_kernel_size=2, conv_group_size=16), "conv_kernel_size"),
     (None, inside(projector_type="domino"), "projector_type"),
-    (None, inside(use_aux_hidden_state=False), "use_aux_hidden_state"),
     (None, inside(block_size=8), "block_size"),
     (None, inside(target_layer_ids=[3, 1]), "[3, 1]"),
     (None, inside(target_layer_ids=["1", 3]), "'1'"),
     (None, inside(target_layer_ids=None), "None"),
     (None, inside(mask_token_id=None), "None"),
-    (None, inside(mask_token_id=-1), "-1"),
     (None, inside(mask_token_id=V), f"mask_token_id {V}"),
     (None, inside(causal="yes"), "'yes'"),
     (None, top(target_hidden_size=48), "target_hidden_size"),

@@ -12,10 +12,11 @@ from tests.export.test_eagle_layout import eagle1, export_of, subset
 from tests.folders import edit_folder
 from tests.worlds import tiny_drafter
 from vocabforge.core.artifact import open_artifact
-from vocabforge.core.errors import ArtifactError, UsageError, VocabForgeError
+from vocabforge.core.errors import UsageError, VocabForgeError
 from vocabforge.export.checked import random_logits, rounded, write_checked
 from vocabforge.layouts.eagle1 import Eagle, FrSpec
 from vocabforge.layouts.eagle3 import SglangEagle3
+from vocabforge.layouts.layer_ids import LAYER_IDS
 from vocabforge.layouts.native import Native
 from vocabforge.layouts.registry import load_drafter
 from vocabforge.layouts.speculators import SpeculatorsEagle3
@@ -86,6 +87,7 @@ def swap(tensors: dict[str, torch.Tensor]) -> None:
         (SglangEagle3, config_changed(norm_output=True), "logits"),
         (SglangEagle3, config_changed(rms_norm_eps=0.5), "logits"),
         (SglangEagle3, tensors_changed(lambda t: t.pop("norm.weight")), "tensors are not those"),
+        (SglangEagle3, config_changed(**{LAYER_IDS: [3, 4, 5], "eagle_config": {}}), "auxiliary layers"),
         (Eagle, tensors_changed(lambda t: t.pop("fc.bias")), "logits"),
         (FrSpec, lambda path: torch.save([1, 2, 3, 4, 5, 6], path / "freq_6.pt"), "draft tokens"),
         (FrSpec, lambda path: (path / "freq_6.pt").unlink(), "list of draft tokens is missing"),
@@ -96,13 +98,6 @@ def test_a_mistake_in_writing_is_found_and_nothing_is_kept(layout, spoil, words,
     with pytest.raises(VocabForgeError, match=words):
         write_checked(broken(layout, spoil), tmp_path / "out", export, LAYERS)
     assert not list(tmp_path.iterdir())
-
-
-def test_other_layers_are_found(folder: Path, shared: TargetTensors, tmp_path: Path) -> None:
-    layers = config_changed(eagle_aux_hidden_state_layer_ids=[3, 4, 5], eagle_config={})
-    export = export_of(drafter_of(SglangEagle3, folder, shared), folder, shared)
-    with pytest.raises(ArtifactError, match="auxiliary layers"):
-        write_checked(broken(SglangEagle3, layers), tmp_path / "out", export, LAYERS)
 
 
 def test_what_is_there_stands_until_the_new_one_is_sound(folder, shared, tmp_path):

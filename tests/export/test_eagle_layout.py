@@ -11,12 +11,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from tests.export.eagle3_cases import assert_same
 from tests.export.readers_support import eagle1
 from tests.folders import edit_folder
 from vocabforge.core.artifact import MANIFEST, open_artifact
 from vocabforge.core.errors import ArtifactError, DataError, MismatchError, VocabForgeError
-from vocabforge.decode.build.methods import kind_of
-from vocabforge.decode.build.models import is_draft_model
 from vocabforge.layouts.eagle1 import Eagle, FrSpec, ranked_ids
 from vocabforge.layouts.interface import Export
 from vocabforge.layouts.registry import load_drafter
@@ -49,15 +48,6 @@ def subset(ranked: tuple[int, ...] = RANKED) -> VocabSubset:
 def export_of(drafter: Any, folder: Path, shared: TargetTensors, **more: Any) -> Export:
     dtype = more.pop("dtype", torch.float32)
     return Export(drafter, read_target_config(folder), shared, str(folder), dtype, **more)
-
-
-def same(a: Any, b: Any) -> None:
-    assert a.config == b.config
-    state = b.state_dict()
-    assert a.state_dict().keys() == state.keys()
-    for name, tensor in a.state_dict().items():
-        assert torch.equal(tensor, state[name]), name
-    assert torch.equal(a.target_ids, b.target_ids)
 
 
 @pytest.mark.parametrize("server", ["sglang", "vllm"])
@@ -114,7 +104,7 @@ def test_written_and_read_again(biased, rope, folder, shared, tmp_path):
     Eagle.write(tmp_path / "out", export_of(drafter, folder, shared, server=None if biased else "vllm"))
     loaded, artifact = load_drafter(tmp_path / "out", shared, folder)
     assert artifact is not None
-    same(drafter, loaded)
+    assert_same(loaded, drafter)
 
 
 def test_sglang_always_gets_a_bias(folder: Path, shared: TargetTensors, tmp_path: Path) -> None:
@@ -150,9 +140,9 @@ def test_a_restricted_head_is_a_list_in_rank_order(folder, shared, tmp_path):
     loaded, artifact = load_drafter(tmp_path / "out", shared, folder)
     assert artifact is not None
     assert artifact.kind == "export-fr-spec"
-    same(drafter, loaded)
+    assert_same(loaded, drafter)
     (tmp_path / "out" / MANIFEST).unlink()  # as a folder from elsewhere
-    same(drafter, load_drafter(tmp_path / "out", shared, folder)[0])
+    assert_same(load_drafter(tmp_path / "out", shared, folder)[0], drafter)
     FrSpec.write(tmp_path / "ids", export_of(drafter, folder, shared))
     assert ranked_ids(tmp_path / "ids") == tuple(sorted(RANKED))
 
@@ -182,28 +172,12 @@ def test_an_own_head_of_the_targets_rows_is_the_targets(folder, shared, tmp_path
     assert "lm_head.weight" not in load_file(tmp_path / "out" / "model.safetensors")
 
 
-# Folders that others wrote.
-
-
 @pytest.fixture
 def foreign(folder: Path, shared: TargetTensors, tmp_path: Path) -> Path:
     """As EAGLE's own repository has them: a Llama of one layer whose weights have ``fc``, and no manifest."""
     Eagle.write(tmp_path / "x", export_of(eagle1(shared), folder, shared))
     (tmp_path / "x" / MANIFEST).unlink()
     return edit_folder(tmp_path / "x", architectures=["LlamaForCausalLM"])
-
-
-def test_a_published_folder_is_a_drafter_and_no_language_model(foreign, folder, shared):
-    assert not is_draft_model(foreign)
-    assert kind_of(foreign) == "eagle1"
-    assert is_draft_model(folder)
-    same(eagle1(shared), load_drafter(foreign, shared, folder)[0])
-    edit_folder(foreign, bias=True)
-    same(eagle1(shared), load_drafter(foreign, shared, folder)[0])
-    gone = "fc.bias", "embed_tokens.weight"
-    edit_folder(foreign, lambda tensors: [tensors.pop(name) for name in gone], bias=False)
-    loaded, _ = load_drafter(foreign, shared, folder)
-    assert loaded.config.fc_bias is False
 
 
 def rename(old: str, new: str) -> Any:

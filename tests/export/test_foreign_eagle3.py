@@ -155,12 +155,10 @@ def test_damaged_maps_and_weights_are_refused(drafter, written, tmp_path):
         with pytest.raises(error, match=words):
             read(put(tmp_path, body, left), drafter)
 
-    refused(MismatchError, "no d2t of its size", d2t=None)
     refused(MismatchError, "(?s)no d2t of its size.*the drafter again", d2t=None, t2d=None)
     refused(MismatchError, "no d2t of its size", d2t=tensors["d2t"][:-1].clone())
     refused(MismatchError, "no d2t of its size", d2t=tensors["d2t"].float())
     refused(MismatchError, "holds target ids, not offsets", d2t=ids.clone())
-    refused(MismatchError, "ascending", d2t=ids.clone(), t2d=None)
     refused(MismatchError, "ascending", d2t=tensors["d2t"].flip(0))
     refused(MismatchError, "ascending", d2t=tensors["d2t"] - 40)
     refused(ArtifactError, "(?s)name different tokens.*22 tokens in t2d", t2d=~tensors["t2d"])
@@ -187,7 +185,6 @@ def test_damaged_maps_and_weights_are_refused(drafter, written, tmp_path):
     [
         ({"num_hidden_layers": 2.5}, "lacks a field"),
         ({"hidden_act": "gelu"}, "SwiGLU"),
-        ({"attention_bias": True}, "attention without bias"),
         ({"bias": True}, "fc without bias"),
         ({"target_hidden_size": 32}, "target_hidden_size 32"),
         ({"layer_types": ["sliding_attention", "full_attention"]}, "full attention"),
@@ -201,7 +198,6 @@ def test_damaged_maps_and_weights_are_refused(drafter, written, tmp_path):
         ({"hidden_size": None}, "lacks a field"),
         ({"rope_scaling": {"rope_type": "dynamic"}}, "RoPE type"),
         ({"eagle_aux_hidden_state_layer_ids": [0, 5], "eagle_config": None}, "not ascending layers"),
-        ({"eagle_aux_hidden_state_layer_ids": [5, 2], "eagle_config": None}, "not ascending layers"),
     ],
 )
 def test_what_is_not_computed_here_is_refused(drafter, written, tmp_path, changed, words):

@@ -8,15 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from tests.export.readers_support import IDS, Tiny, changed, eagle1, eagle1_over, eagle3, make_tiny, write
+from tests.export.readers_support import IDS, Tiny, changed, eagle1, eagle1_over, eagle3, write
 from vocabforge.core.errors import VocabForgeError
 from vocabforge.export.servers.registry import READERS, open_folder, read_as, reader_of
 from vocabforge.layouts.registry import load_drafter
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
-    return make_tiny(tmp_path_factory.mktemp("hostile") / "target")
 
 
 @pytest.fixture(scope="module")

@@ -55,18 +55,6 @@ def test_random_drafters_come_back_as_they_were(layout: Any, tmp_path: Path) -> 
     assert seen >= {*FORMS[layout][0], "default", "linear", "llama3", "yarn", True, False}
 
 
-@pytest.mark.parametrize("rows", [None, 9, 31])
-def test_through_both_layouts_and_back(rows: int | None, tmp_path: Path) -> None:
-    """A shared head stays shared though one of the layouts repeats it; an own full head stays its own."""
-    drafter = drafter_of(config_of(draft_vocab_size=rows, norm_output=True, fc_norm=True))
-    shared = shared_of(drafter)
-    found: Any = drafter
-    for step, layout in enumerate((SpeculatorsEagle3, SglangEagle3, SpeculatorsEagle3)):
-        write(layout, tmp_path / str(step), found)
-        found = layout.read(tmp_path / str(step), shared, LAYERS)
-        assert_same(found, drafter)
-
-
 @pytest.mark.parametrize("layout", FORMS)
 def test_a_head_over_the_whole_vocabulary_has_no_map(layout: Any, tmp_path: Path) -> None:
     """vLLM has no place for one, and refuses tensors that it does not know."""

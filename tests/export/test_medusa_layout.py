@@ -10,8 +10,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from tests.export.eagle3_cases import assert_same
 from tests.folders import edit_folder
-from tests.worlds import tiny_target
 from vocabforge.core.artifact import MANIFEST
 from vocabforge.core.errors import ArtifactError, DataError, MismatchError
 from vocabforge.export.checked import write_checked
@@ -23,11 +23,6 @@ from vocabforge.layouts.registry import load_drafter
 from vocabforge.models.drafters.medusa import MedusaConfig, MedusaDrafter
 from vocabforge.models.target.head import TargetTensors
 from vocabforge.models.target.hf import read_target_config
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_target(tmp_path_factory.mktemp("medusa") / "tiny-61")
 
 
 def export_of(folder: Path, shared: TargetTensors, rows: int | None = None, **forms: Any) -> Export:
@@ -77,9 +72,7 @@ def test_written_and_read_again(rows, layers, own, folder, shared, tmp_path):
     assert {key: body[key] for key in expected} == expected
     (path / MANIFEST).unlink()
     loaded, _ = load_drafter(path, shared, folder)
-    assert loaded.config == export.drafter.config
-    for name, parameter in export.drafter.named_parameters():
-        assert torch.equal(dict(loaded.named_parameters())[name], parameter), name
+    assert_same(loaded, export.drafter)
 
 
 def test_what_vllm_does_not_load_is_refused(folder: Path, shared: TargetTensors, tmp_path: Path) -> None:

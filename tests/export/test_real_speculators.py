@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from tests.export.readers_support import Tiny, changed, eagle3, make_tiny, write
+from tests.export.readers_support import Tiny, changed, eagle3, write
 from vocabforge.doctor.served_drafter import ProbedText
 from vocabforge.export.servers.forward import Past
 from vocabforge.export.servers.registry import open_folder, reader_of
@@ -27,11 +27,6 @@ pytestmark = pytest.mark.skipif(
     reason="speculators is not installed (make test-speculators)",
 )
 STEPS = 4
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
-    return make_tiny(tmp_path_factory.mktemp("tiny") / "target")
 
 
 def their_model(path: Path) -> Any:

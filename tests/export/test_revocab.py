@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from tests.decode.drafting import make_drafter
+from tests.export.eagle3_cases import assert_same
 from tests.worlds import tiny_drafter
 from vocabforge.core.errors import MismatchError
 from vocabforge.models.drafters.revocab import change_of, end_tokens, head_drift, prune_head, revocab_head
@@ -36,13 +37,6 @@ def trained(target: HFTarget, ids: torch.Tensor | None, *, seed: int = 5) -> Any
                 torch.randn(len(ids), H, generator=torch.Generator().manual_seed(seed))
             )
     return drafter
-
-
-def same(one: Any, other: Any) -> bool:
-    """Whether two drafters are the same in every bit and every id."""
-    mine, theirs = one.state_dict(), other.state_dict()
-    equal = mine.keys() == theirs.keys() and all(torch.equal(mine[name], theirs[name]) for name in mine)
-    return equal and torch.equal(one.target_ids, other.target_ids) and one.config == other.config
 
 
 def body_of(drafter: Any) -> dict[str, torch.Tensor]:
@@ -107,7 +101,7 @@ def test_a_shared_head_restricted_and_extended_again_is_shared(target: HFTarget)
     assert small.has_own_head
     back = revocab_head(small, FULL)
     assert not back.has_own_head
-    assert same(back, drafter)
+    assert_same(back, drafter)
     assert revocab_head(trained(target, SMALL), FULL).has_own_head, "its own rows are not the target's"
 
 
@@ -123,7 +117,7 @@ def test_other_kinds_of_drafters(target: HFTarget, folder: Path, kind: str) -> N
     inside = torch.isin(LARGE, SMALL)
     assert torch.equal(large.lm_head.weight[inside], small.lm_head.weight)
     assert torch.equal(large.lm_head.weight[~inside], target.head_weight[LARGE[~inside]])
-    assert same(revocab_head(large, SMALL), small)
+    assert_same(revocab_head(large, SMALL), small)
 
 
 def test_drift_tells_turned_from_longer_rows(target: HFTarget) -> None:

@@ -13,9 +13,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from tests.decode.drafting import make_drafter
+from tests.export.eagle3_cases import assert_same
 from tests.folders import edit_folder
 from tests.train.ttt_reference import capture, documents, pack
-from tests.worlds import tiny_target
 from vocabforge.core.artifact import MANIFEST
 from vocabforge.core.errors import ArtifactError, DataError, MismatchError
 from vocabforge.export.checked import write_checked
@@ -26,13 +26,6 @@ from vocabforge.models.target.head import load_target_tensors
 from vocabforge.models.target.hf import HFTarget, read_target_config
 
 LAYERS, MASK = 5, 60
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_target(
-        tmp_path_factory.mktemp("block") / "target", num_hidden_layers=LAYERS, initializer_range=0.2
-    )
 
 
 def export_of(folder: Path, kind: str, head: str = "reduced", **wishes: Any) -> Export:
@@ -50,11 +43,7 @@ def test_written_and_read_again(kind: str, head: str, folder: Path, tmp_path: Pa
     (tmp_path / "out" / MANIFEST).unlink()  # as another tool leaves it
     drafter, artifact = load_drafter(tmp_path / "out", export.shared, folder)
     assert artifact is None
-    assert drafter.config == export.drafter.config
-    ours = dict(export.drafter.named_parameters())
-    for name, parameter in drafter.named_parameters():
-        assert torch.equal(parameter, ours.pop(name)), name
-    assert not ours
+    assert_same(drafter, export.drafter)
     body = json.loads((tmp_path / "out" / "config.json").read_text("utf-8"))
     assert body["mask_token_id"] == MASK
     assert body["speculators_config"]["proposal_methods"][0]["speculative_tokens"] == drafter.max_steps
