@@ -44,10 +44,7 @@ class World:
         self.rng = np.random.default_rng(self.seed)
 
     def run(self, control: Control, cycles: int, match: Callable[[], bool] | None = None) -> float:
-        """Expected tokens a second of these cycles; ``match`` tells of each whether n-grams have something to draft.
-
-        Those are the plans by ``n-gram``, or all if no proposer is named.
-        """
+        """Expected tokens a second of these cycles; ``match`` tells of each whether n-grams have something to draft."""
         tokens = seconds = 0.0
         for _ in range(cycles):
             there = match is None or match()

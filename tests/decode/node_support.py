@@ -70,12 +70,7 @@ def shaped(
 
 
 class Alternating:
-    """Drafts for a few cycles, decodes plainly for a few, and so on; from the start for each batch.
-
-    Args:
-        plans: a proposer's.
-        pattern: of each cycle: full size (True), plain (False), or the smallest size (None).
-    """
+    """Cycles of full size (True), plain (False) or of the smallest size (None); from the start for each batch."""
 
     def __init__(self, plans: Sequence[Plan], pattern: Sequence[bool | None]) -> None:
         self._plans, self._pattern, self.cycles = plans, pattern, 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 from unittest.mock import patch
 
@@ -135,17 +136,8 @@ def requests(count: int, *settings: SamplingParams) -> list[Request]:
 
 def outcome(results: Sequence[Generation]) -> list[tuple[Any, ...]]:
     """What must not depend on how passes run."""
-    return [
-        (
-            one.token_ids,
-            one.accept_lengths,
-            one.finish,
-            one.drafted_by_depth,
-            one.accepted_by_depth,
-            one.verified,
-        )
-        for one in results
-    ]
+    names = "token_ids", "accept_lengths", "finish", "drafted_by_depth", "accepted_by_depth", "verified"
+    return [attrgetter(*names)(one) for one in results]
 
 
 def traced() -> GraphCapture:

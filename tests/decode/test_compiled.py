@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -65,18 +64,10 @@ def compare(run: CompiledPass, passes: Passes, count: int, view: int) -> None:
     assert not torch.equal(passes.cache.k, keys)
 
 
-@pytest.fixture(scope="module")
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.mark.long
 @pytest.mark.slow
 @needs_compiler
-def test_compiled_passes_equal_eager_ones(tmp_path, one_thread, capsys):
+def test_compiled_passes_equal_eager_ones(tmp_path, capsys):
     from torch._inductor import config
 
     settings, mkl = config.get_config_copy(), torch._C.has_mkl
@@ -95,7 +86,7 @@ def test_compiled_passes_equal_eager_ones(tmp_path, one_thread, capsys):
 @pytest.mark.proof
 @pytest.mark.slow
 @needs_compiler
-def test_a_target_of_transformers_is_compiled(tmp_path: Path, one_thread: None) -> None:
+def test_a_target_of_transformers_is_compiled(tmp_path: Path) -> None:
     """Once, in a context that is full at the end and shorter than the steps in which views grow."""
     model = load_transformers(tiny_target(tmp_path, num_hidden_layers=1))
     prompt, told = list(range(3, 50)), {"max_new_tokens": 17, "stop_ids": ()}

@@ -9,20 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.decode.control_worlds import chain_plans, linear_cost, random_world
+from tests.decode.control_worlds import chain_plans, linear_cost
 from vocabforge.decode.control import adaptive
 from vocabforge.decode.control.adaptive import AdaptiveControl
 from vocabforge.decode.control.control import CycleFigures
 from vocabforge.decode.interface import PLAIN_PLAN, Plan
-
-
-def test_the_same_observations_give_the_same_plans() -> None:
-    chosen = []
-    for _ in range(2):
-        world, plans = random_world(7)
-        world.run(AdaptiveControl(plans), 600)
-        chosen.append(world.chosen)
-    assert chosen[0] == chosen[1]
 
 
 def test_given_costs_make_the_clock_irrelevant() -> None:

@@ -1,7 +1,4 @@
-"""The draft model: what it drafts is right in any tree, behind any history, for any vocabulary and context.
-
-A model that drafts for itself is always right if its caches, positions and masks are.
-"""
+"""A model that drafts for itself is always right if its caches, positions and masks are: in any tree and history."""
 
 from __future__ import annotations
 

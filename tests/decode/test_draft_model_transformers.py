@@ -1,7 +1,4 @@
-"""Draft models that run by Transformers' own code: every architecture of the documentation drafts for itself.
-
-Such a drafter is always right if its caches, positions and masks are.
-"""
+"""Draft models that run by Transformers' own code: every architecture of the documentation drafts for itself."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The early exit on real models: right in every family, and no layer of a token runs twice.
-
-What verification takes from drafting is proved by ``mutants.first_layers_of_drafting``.
-"""
+"""The early exit on real models: right in every family, and no layer of a token runs twice."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Captured passes: whole requests through recordings give what eager passes give, token by token.
-
-The recorder here plays a tape of tensor operations (``recording.py``); ``test_graphs_gpu.py`` runs CUDA graphs.
-"""
+"""Captured passes, here tapes of tensor operations: whole requests give what eager passes give, token by token."""
 
 from __future__ import annotations
 

@@ -38,10 +38,7 @@ EXECUTED = {found[0].file: found for path in documents() if (found := executed(p
 
 
 def longest(command: Command) -> list[str]:
-    """The words behind ``vocabforge`` with all optional parts, the first of their choices each.
-
-    ``--plan`` is left out: it would leave nothing for the next command.
-    """
+    """The words behind ``vocabforge`` with all optional parts, the first of their choices each."""
     words = ours(command.variants()[:2][-1].words) or []
     return [word for word in words if word != "--plan"]
 

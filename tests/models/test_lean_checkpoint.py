@@ -16,8 +16,6 @@ from tests.models.lean_support import VOCAB, build, run_full
 from vocabforge.core.errors import DataError, MismatchError, VocabForgeError
 from vocabforge.models.lean.model import load_target
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 IDS = torch.randint(0, VOCAB, (1, 20), generator=torch.Generator().manual_seed(2))
 

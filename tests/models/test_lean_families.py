@@ -25,8 +25,6 @@ from vocabforge.models.lean.config import LeanConfig
 from vocabforge.models.lean.model import load_target, share_target
 from vocabforge.models.target.hf import HFTarget
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 LENGTH = 24
 
 

@@ -15,8 +15,6 @@ from tests.models.llama2c import convert
 from tests.worlds import DATA, needs_data
 from vocabforge.models.lean.model import LeanModel, load_target
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 MODELS = DATA / "models"
 NAMES = ("stories260K", "llama2xs-279K", "bitllama-3M", "babyllama-tok105")
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForCausalLM
 
+from tests.folders import edit_folder
 from tests.worlds import tiny_target
 from vocabforge.core.errors import DataError
 from vocabforge.models.target.head import open_head
 
-WEIGHTS = "model.safetensors"
+WEIGHTS, HEAD = "model.safetensors", "lm_head.weight"
 
 
 def reference(folder) -> np.ndarray:
@@ -23,21 +23,11 @@ def reference(folder) -> np.ndarray:
     return model.get_output_embeddings().weight.detach().numpy()
 
 
-def edit(folder, change, **config):
-    """Rewrite the weights by ``change`` and some keys of the configuration (None removes one)."""
-    tensors = load_file(folder / WEIGHTS)
-    save_file(change(tensors), folder / WEIGHTS, metadata={"format": "pt"})
-    body = json.loads((folder / "config.json").read_text("utf-8")) | config
-    body = {key: value for key, value in body.items() if value is not None}
-    (folder / "config.json").write_text(json.dumps(body), "utf-8")
-    return folder
-
-
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_rows_are_those_of_transformers(tmp_path, tied, dtype):
     folder = tiny_target(tmp_path / "m", tie_word_embeddings=tied)
-    edit(folder, lambda t: {name: value.to(dtype) for name, value in t.items()})
+    edit_folder(folder, lambda t: t.update({name: value.to(dtype) for name, value in t.items()}))
     head, expected = open_head(folder), reference(folder)
     assert head.tied is tied
     assert head.item.dtype == {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}[dtype]
@@ -69,14 +59,14 @@ def test_other_families(tmp_path, kind):
         model = GPT2LMHeadModel(GPT2Config(vocab_size=40, n_embd=16, n_layer=1, n_head=2))
     model.save_pretrained(tmp_path)
     if kind == "gpt2-silent":
-        edit(tmp_path, lambda t: t, tie_word_embeddings=None)
+        edit_folder(tmp_path, config=lambda body: body.pop("tie_word_embeddings", None))
     head = open_head(tmp_path)
     np.testing.assert_array_equal(head.rows(), reference(tmp_path))
     assert head.tied is (kind != "neox")
 
 
 def test_a_stored_head_wins_over_a_tied_configuration(tmp_path):
-    folder = edit(tiny_target(tmp_path / "m"), lambda t: t, tie_word_embeddings=True)
+    folder = edit_folder(tiny_target(tmp_path / "m"), tie_word_embeddings=True)
     head = open_head(folder)
     assert head.item.name == "lm_head.weight"
     np.testing.assert_array_equal(head.rows(), load_file(folder / WEIGHTS)["lm_head.weight"].numpy())
@@ -87,16 +77,12 @@ def test_the_digest_is_that_of_the_rows(tmp_path):
     first = open_head(folder).digest(50)
     assert first != open_head(folder).digest(51)
     other = shutil.copytree(folder, tmp_path / "b")
-    edit(other, lambda t: {**t, "lm_head.weight": t["model.embed_tokens.weight"].clone()})
+    edit_folder(other, lambda t: t.update({HEAD: t["model.embed_tokens.weight"].clone()}))
     assert open_head(other).digest(50) == first, "a stored copy of a tied head"
-    edit(other, lambda t: {**t, "lm_head.weight": t["lm_head.weight"].double()})
+    edit_folder(other, lambda t: t.update({HEAD: t[HEAD].double()}))
     assert open_head(other).digest(50) == first, "an exact change of dtype"
 
-    def change(tensors):
-        tensors["lm_head.weight"][49, 3] += 1
-        return tensors
-
-    edit(other, change)
+    edit_folder(other, lambda t: t[HEAD][49, 3].add_(1))
     assert open_head(other).digest(50) != first
     assert open_head(other).digest(49) == open_head(folder).digest(49)
 
@@ -104,37 +90,32 @@ def test_the_digest_is_that_of_the_rows(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda t: {n: v for n, v in t.items() if "lm_head" not in n}, "no LM head"),
-        (lambda t: _renamed(t, "lm_head.qweight", torch.int32), "one plain matrix"),
-        (lambda t: _renamed(t, "lm_head.0.weight"), "one plain matrix"),
-        (lambda t: _renamed(t, "lm_head.weight", torch.int8), "packed, quantised"),
-        (lambda t: _renamed(t, "lm_head.weight", torch.float8_e4m3fn), "packed, quantised"),
-        (lambda t: {**t, "lm_head.weight": t["lm_head.weight"][None]}, "packed, quantised or no matrix"),
-        (lambda t: {**t, "output.weight": t["lm_head.weight"].clone()}, "cannot be determined"),
+        (lambda t: t.pop(HEAD), "no LM head"),
+        (lambda t: t.update({"lm_head.qweight": t.pop(HEAD).int()}), "one plain matrix"),
+        (lambda t: t.update({"lm_head.0.weight": t.pop(HEAD)}), "one plain matrix"),
+        (lambda t: t.update({HEAD: t[HEAD].to(torch.int8)}), "packed, quantised"),
+        (lambda t: t.update({HEAD: t[HEAD].to(torch.float8_e4m3fn)}), "packed, quantised"),
+        (lambda t: t.update({HEAD: t[HEAD][None]}), "packed, quantised or no matrix"),
+        (lambda t: t.update({"output.weight": t[HEAD].clone()}), "cannot be determined"),
     ],
 )
 def test_heads_that_cannot_be_read(tmp_path, change, message):
     with pytest.raises(DataError, match=message):
-        open_head(edit(tiny_target(tmp_path / "m"), change))
+        open_head(edit_folder(tiny_target(tmp_path / "m"), change))
 
 
 def test_a_tied_head_of_unknown_name(tmp_path):
     folder = tiny_target(tmp_path / "m", tie_word_embeddings=True)
-    edit(folder, lambda t: {n.replace("embed_tokens", "words"): v for n, v in t.items()})
+    edit_folder(folder, lambda t: t.update({"model.words.weight": t.pop("model.embed_tokens.weight")}))
     with pytest.raises(DataError, match="embedding, which is its LM head"):
         open_head(folder)
 
 
 def test_an_unknown_architecture_without_a_word_on_tying(tmp_path):
     folder = tiny_target(tmp_path / "m", tie_word_embeddings=True)
-    edit(folder, lambda t: t, tie_word_embeddings=None, model_type="nobody-knows")
+    edit_folder(folder, config=lambda body: body.pop("tie_word_embeddings"), model_type="nobody-knows")
     with pytest.raises(DataError, match="no LM head"):
         open_head(folder)
-
-
-def _renamed(tensors, name, dtype=None):
-    value = tensors.pop("lm_head.weight")
-    return {**tensors, name: value if dtype is None else value.to(dtype)}
 
 
 def test_damaged_and_missing_files(tmp_path):

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
 from tests.folders import edit_folder
@@ -169,13 +168,6 @@ def test_tensors_of_another_shape_are_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="do not have the shapes") as error:
         HFTarget.load(folder)
     assert error.value.got == "1 tensor, first: model.layers.2.mlp.up_proj.weight (47, 32), not (48, 32)"
-
-
-def test_tied_weights_are_not_missing(tmp_path: Path) -> None:
-    folder = tiny_target(tmp_path / "t", tie_word_embeddings=True)
-    assert "lm_head.weight" not in load_file(folder / "model.safetensors")
-    target = HFTarget.load(folder)
-    assert target.head_weight is target.embedding
 
 
 def vision_target(folder: Path) -> Any:

@@ -26,11 +26,6 @@ from vocabforge.models.target.load import decoding_dtype, dtype_of, multiplies_b
 CPU = torch.device("cpu")
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_target(tmp_path_factory.mktemp("target"), vocab_size=64)
-
-
 def rows(lengths: list[list[int]], length: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """ids, positions and document numbers (B, T) of random documents."""
     generator = torch.Generator().manual_seed(3)
@@ -130,7 +125,7 @@ def test_every_layer_passes_the_check_the_last_one_behind_the_norm(folder: Path,
 
 def test_a_head_with_a_bias_is_refused(folder: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(folder)
-    model.lm_head.bias = torch.nn.Parameter(torch.full((64,), 3.0))
+    model.lm_head.bias = torch.nn.Parameter(torch.full((61,), 3.0))
     with pytest.raises(DataError, match="changes its logits"):
         HFTarget(model)
 
@@ -219,7 +214,7 @@ def test_dtype_of_decoding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flag
 
 def test_the_head_alone_gives_the_targets_logits(folder: Path, tmp_path: Path) -> None:
     target, head = HFTarget.load(folder), TargetHead.load(folder)
-    assert (head.vocab_size, head.hidden_size, head.aux_layers) == (64, 32, target.aux_layers)
+    assert (head.vocab_size, head.hidden_size, head.aux_layers) == (61, 32, target.aux_layers)
     hidden = target.capture(*rows([[5]], 8)).hidden
     assert torch.equal(head.logits(hidden), target.logits(hidden))
     assert torch.equal(head.embedding, target.embedding)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.packing import pack
-from tests.worlds import byte_tokenizer, tiny_drafter, tiny_target
+from tests.worlds import byte_tokenizer, other_tokenizer, tiny_drafter, tiny_target
 from vocabforge.core.config import parse_config
 from vocabforge.core.errors import ArtifactError, ConfigError, MismatchError
 from vocabforge.corpus.prepared.packing import PackedRows, TrainingSequence
@@ -156,9 +156,7 @@ def test_prepared_data_by_path(tmp_path, tokenizer, file, capsys):
         section()
     with pytest.raises(ArtifactError, match="not a VocabForge artefact"):
         prepare(section(prepared=str(tmp_path / "none")), tokenizer, cache)
-    other = byte_tokenizer(tmp_path / "other")
-    text = (other / "tokenizer.json").read_text().replace("<|bos|>", "<|BOS|>")
-    (other / "tokenizer.json").write_text(text)
+    other = other_tokenizer(tmp_path / "other")
     with pytest.raises(MismatchError, match="different tokenizers"):
         prepare(section(prepared=str(path)), load_tokenizer(other), cache)
 

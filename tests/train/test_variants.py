@@ -103,18 +103,6 @@ def test_it_learns_resumes_to_the_same_bits_and_loads(place: Path, variant: str)
     assert all(value.dtype == torch.float32 for value in weights(whole).values() if value.is_floating_point())
 
 
-def test_heads_alone_leave_the_drafter_as_it_was(place: Path) -> None:
-    first = run(place, "base")
-    sections = {
-        "drafter": {"init": str(first), "freeze": True},
-        "heads": {"ranker": {"shortlist": 16, "init": "random", "weight": 1.0}},
-    }
-    run(place, "frozen", **sections)
-    assert_same(weights(place / "base"), weights(place / "frozen"))
-    found = [heads["ranker"]["loss"] for heads in curve(place / "frozen", "heads")]
-    assert sum(found[-4:]) < sum(found[:4])
-
-
 def test_going_on_from_a_trained_drafter_starts_where_it_ended(place: Path) -> None:
     first = run(place, "origin", optim={"steps": 40})
     run(place, "further", drafter={"init": str(first)})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -295,11 +294,3 @@ def test_on_cuda(reduced: int | None, compiled: bool | None) -> None:
     torch.testing.assert_close(ours[0].losses, truth[0].losses, rtol=1e-3, atol=1e-3)
     for a, b in zip(ours[1:], truth[1:]):
         assert float((a.double() - b).norm() / b.norm()) < 1e-2
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
