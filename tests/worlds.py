@@ -1,7 +1,6 @@
 """The tiny worlds of the tests: targets, tokenizers, drafters, vocabularies, and where the development data are.
 
-The session's own, made once and only read, are fixtures of ``conftest.py``. Heavy libraries are imported where they are
-needed: the GPU tests run on machines without most of them.
+Heavy libraries are imported where they are needed: the GPU tests run on machines without most of them.
 """
 
 from __future__ import annotations
@@ -94,10 +93,7 @@ CHAT_TOKENS = ("<|bos|>", "<|end|>", "<|user|>", "<|assistant|>", "<|system|>")
 def byte_tokenizer(
     folder: Path, *, template: str | None = CHAT_TEMPLATE, bos: bool = False, **config: Any
 ) -> Path:
-    """Write a byte-level tokenizer of 256 bytes and five specials (ids 256..260); returns its folder.
-
-    ``bos``: it puts ``<|bos|>`` before a text.
-    """
+    """Write a byte-level tokenizer of 256 bytes and five specials (ids 256..260); ``bos``: one before a text."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -112,6 +108,13 @@ def byte_tokenizer(
     backend.save(str(folder / "tokenizer.json"))
     side = {"eos_token": "<|end|>", "bos_token": "<|bos|>", "chat_template": template, **config}
     (folder / "tokenizer_config.json").write_text(json.dumps(side), "utf-8")
+    return folder
+
+
+def other_tokenizer(folder: Path) -> Path:
+    """As many ids, one of another meaning."""
+    file = byte_tokenizer(folder) / "tokenizer.json"
+    file.write_text(file.read_text("utf-8").replace("<|system|>", "<|sistem|>"), "utf-8")
     return folder
 
 

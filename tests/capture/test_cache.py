@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from tests.capture.capture_support import key_of, make_cache, make_job, packed, 
 from vocabforge.core.errors import ArtifactError, DataError, MismatchError, UsageError
 from vocabforge.models.target.hf import HFTarget
 from vocabforge.train.capture import writer
-from vocabforge.train.capture.cache import CachedCapture, cache_key, open_cache
+from vocabforge.train.capture.cache import CachedCapture, open_cache
 from vocabforge.train.capture.online import CapturedBatch, OnlineCapture, RowBatch, to_tensors
 from vocabforge.train.capture.writer import check_disk, finish, finished_shards, prepare_folder, write_shards
 
@@ -201,15 +200,3 @@ def test_disk_use_is_known_beforehand(target: HFTarget, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="do not fit"):
         check_disk(10**18, job.output)
     check_disk(job.bytes(), job.output)
-
-
-def test_two_parts_make_one_cache(target: HFTarget, tmp_path: Path) -> None:
-    job = make_job(tmp_path / "c", target, splits())
-    for part, whole in (((2, 2), False), ((1, 2), True)):
-        prepare_folder(job, overwrite=False)
-        write_shards(job, job.shards[part[0] - 1 :: part[1]], OnlineCapture(target, 0), target)
-        assert finish(job, {}, {}, overwrite=False) is whole
-    assert finish(job, {}, {}, overwrite=False), "a part that comes late finds the work done"
-    manifest = json.loads((tmp_path / "c" / "manifest.json").read_text())
-    assert manifest["meta"]["rows"]["train"]["rows"] == len(splits()["train"].input_ids)
-    assert cache_key(open_cache(tmp_path / "c")) == job.key

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from safetensors.torch import load_file
 
 from tests.capture.hidden_server import HiddenServer
 from tests.cli.cli_support import invoke, ok, succeeds
-from tests.train.run_support import make_place, write_config
+from tests.train.run_support import assert_same, make_place, weights, write_config
 from vocabforge.models.target.hf import HFTarget
 
 SECTIONS: dict[str, Any] = {"optim": {"steps": 8}, "run": {"live": {"prompts": 0}, "trackers": []}}
@@ -39,26 +38,16 @@ def capture(place: Path, server: HiddenServer, output: Path, *words: Any) -> Any
     return invoke("capture", "-c", config, "-o", output, "--yes", *given, *words)
 
 
-def weights(run: Path) -> dict[str, torch.Tensor]:
-    return load_file(run / "drafter" / "drafter.safetensors")
-
-
 def test_training_from_the_server_is_training_from_its_cache(place, server, tmp_path):
     ok(capture(place, server, tmp_path / "states", "--buffer-gb", "0.0002", "capture.server.concurrency=1"))
     captured = len(server.bodies)
-    succeeds(
-        "train-drafter",
-        "-c",
-        write_config(place, "cached", **SECTIONS),
-        f"capture.cache={tmp_path / 'states'}",
-    )
+    config = write_config(place, "cached", **SECTIONS)
+    succeeds("train-drafter", "-c", config, f"capture.cache={tmp_path / 'states'}")
     assert len(server.bodies) == captured
     config = write_config(place, "served", **SECTIONS, capture={"server": section(server, buffer_gb=0.0002)})
     succeeds("train-drafter", "-c", config)
     assert len(server.bodies) > captured
-    one, other = weights(place / "cached"), weights(place / "served")
-    assert one.keys() == other.keys()
-    assert all(torch.equal(one[key], other[key]) for key in one)
+    assert_same(weights(place / "cached"), weights(place / "served"))
     assert not list(server.folder.iterdir())
 
 
@@ -81,8 +70,7 @@ def test_the_same_command_goes_on_when_the_server_is_back(place, server, tmp_pat
     ok(capture(place, server, tmp_path / "twice", *words))
     assert 0 < len(server.bodies) - before < needed
     for name in shards:
-        one, other = load_file(tmp_path / "whole" / name), load_file(tmp_path / "twice" / name)
-        assert all(torch.equal(one[key], other[key]) for key in one)
+        assert_same(load_file(tmp_path / "whole" / name), load_file(tmp_path / "twice" / name))
 
 
 @pytest.mark.long
@@ -98,5 +86,4 @@ def test_a_stopped_training_goes_on_from_the_server(place: Path, server: HiddenS
     server.fail_after, before = None, len(server.bodies)
     succeeds("train-drafter", "-c", config)
     assert len(server.bodies) - before < needed  # from its checkpoint
-    one, other = weights(place / "resumed"), weights(place / "straight")
-    assert all(torch.equal(one[key], other[key]) for key in one)
+    assert_same(weights(place / "resumed"), weights(place / "straight"))

@@ -32,10 +32,7 @@ def invoke(command: str, *arguments: object) -> Result:
 
 @contextlib.contextmanager
 def in_this_process() -> Iterator[None]:
-    """Inside, what starts ``python -m vocabforge`` with ``subprocess.run`` runs it here: no process, no imports.
-
-    A training decodes one held-out prompt at an evaluation.
-    """
+    """Inside, what starts ``python -m vocabforge`` with ``subprocess.run`` runs it here: no process, no imports."""
     really = subprocess.run
 
     def run(command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[Any]:

@@ -11,7 +11,7 @@ import torch
 
 from tests.capture.capture_support import make_cache, make_job, splits
 from tests.cli.cli_support import succeeds
-from tests.evaluate.eval_fakes import ROWS, FakeGenerator, FakeMethod, make_benchmark, make_tokenizer
+from tests.evaluate.eval_fakes import FakeGenerator, FakeMethod, evaluate_fakes
 from tests.export.readers_support import write_tokenizer as write_known_tokenizer
 from tests.export.test_eagle_layout import eagle1
 from tests.models.mtp_targets import make_target as make_mtp_target
@@ -34,10 +34,7 @@ from vocabforge.corpus.regenerate.run import regenerate
 from vocabforge.corpus.sources.sources import SourceOptions
 from vocabforge.corpus.tokenizer.special_tokens import SpecialTokens
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
-from vocabforge.evaluate.evaluation import Evaluation, Provenance, evaluate_methods
 from vocabforge.evaluate.reports.coverage_data import measure_coverage
-from vocabforge.evaluate.results.settings import RunSettings
-from vocabforge.evaluate.run.environment import describe_environment
 from vocabforge.layouts.registry import FORMATS, layout_of
 from vocabforge.models.drafters.io import save_drafter
 from vocabforge.models.drafters.registry import drafter_sizes, new_drafter
@@ -99,14 +96,7 @@ def make_clusters(path: Path, tokenizer: Path) -> None:
 def make_evaluation(path: Path, **more: tuple[int, ...]) -> None:
     """Make an evaluation; ``more``: accepted lengths of further methods."""
     steps = {"plain": (1,), "eagle3": (3, 1, 2), **more}
-    methods = [FakeMethod(name, FakeGenerator(lengths)) for name, lengths in steps.items()]
-    environment = describe_environment(device="cpu", dtype="float32")
-    provenance = Provenance(
-        target="tiny", environment=environment, parents={"target": "ab" * 32}, command=["vocabforge"]
-    )
-    tokenizer = make_tokenizer(path.parent / "words")
-    settings = RunSettings(32, warmup=1)
-    evaluate_methods(path, Evaluation(make_benchmark(ROWS), methods, tokenizer, settings, provenance))
+    evaluate_fakes(path, [FakeMethod(name, FakeGenerator(lengths)) for name, lengths in steps.items()])
 
 
 def make_coverage(path: Path, folder: Path) -> None:

@@ -14,8 +14,8 @@ import torch
 from click.testing import Result
 from safetensors.torch import load_file, save_file
 
-from tests.cli.cli_support import assert_user_error, edit_json, invoke, truncate
-from tests.worlds import World, byte_tokenizer, make_target, make_vocab
+from tests.cli.cli_support import assert_user_error, edit_json, invoke, succeeds, truncate
+from tests.worlds import World, make_target, make_vocab, other_tokenizer
 
 
 def damaged(folder: Path, change) -> Path:
@@ -84,13 +84,6 @@ def test_a_tokenizer_larger_than_the_target(world: World, tmp_path: Path, comman
     else:
         result = invoke("generate", "--target", small, "--prompt", "hi")
     assert_user_error(result, 1, "the tokenizer does not match the target", "261", "200")
-
-
-def other_tokenizer(folder: Path) -> Path:
-    """As many ids as the world's tokenizer, one of another meaning."""
-    file = byte_tokenizer(folder) / "tokenizer.json"
-    file.write_text(file.read_text("utf-8").replace("<|system|>", "<|sistem|>"), "utf-8")
-    return folder
 
 
 @pytest.mark.parametrize("command", ["generate", "export", "train"])
@@ -232,30 +225,9 @@ def test_eval_with_bad_input(pristine: World, tmp_path: Path) -> None:
 
 
 def test_a_device_map_suits_the_transformers_backend_alone(world: World) -> None:
-    result = invoke(
-        "generate",
-        "--target",
-        world.target,
-        "--device-map",
-        "auto",
-        "--target-backend",
-        "lean",
-        "--prompt",
-        "hi",
-    )
-    assert_user_error(result, 2, "one device")
-    result = invoke(
-        "generate",
-        "--target",
-        world.target,
-        "--device-map",
-        '{"": "cpu"}',
-        "--prompt",
-        "hi",
-        "--device",
-        "cpu",
-    )
-    assert result.exit_code == 0
+    words = ("generate", "--target", world.target, "--prompt", "hi", "--device-map")
+    assert_user_error(invoke(*words, "auto", "--target-backend", "lean"), 2, "one device")
+    succeeds(*words, '{"": "cpu"}', "--device", "cpu")
 
 
 LINES = b"".join(b'{"text": "line %d of a text"}\n' % n for n in range(400))
@@ -301,12 +273,6 @@ def test_what_is_no_utf8_text_is_not_counted(pristine: World, tmp_path: Path, ki
     result = count(pristine, tmp_path, "a.txt", FOREIGN[kind], tmp_path / "good.jsonl", "--json")
     facts = json.loads(result.stdout)
     assert (facts["documents"], sum(facts["skipped"].values())) == (400, 1)
-
-
-def test_a_few_bad_lines_are_still_skipped_one_by_one(pristine: World, tmp_path: Path) -> None:
-    result = count(pristine, tmp_path, "a.jsonl", LINES + b'{"text": "\xff"}\n' * 20, "--json")
-    facts = json.loads(result.stdout)
-    assert (facts["documents"], sum(facts["skipped"].values())) == (400, 20)
 
 
 OUTPUTS = {

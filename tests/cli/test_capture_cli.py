@@ -6,11 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import load_file
 
 from tests.cli.cli_support import facts_of, invoke, succeeds
-from tests.train.run_support import make_place, write_config
+from tests.train.run_support import assert_same, make_place, weights, write_config
 from vocabforge.core.artifact import open_artifact
 from vocabforge.models.target.hf import HFTarget
 
@@ -26,10 +24,6 @@ def cache(place: Path) -> Path:
     return place / "states"
 
 
-def weights(run: Path) -> dict[str, torch.Tensor]:
-    return load_file(run / "drafter" / "drafter.safetensors")
-
-
 @pytest.mark.parametrize("sections", [{}, {"drafter": {"kind": "eagle1"}}], ids=["eagle3", "eagle1"])
 def test_training_from_the_cache_is_training_online_bit_for_bit(place, cache, sections, monkeypatch):
     name = "-".join(["run", *sections])
@@ -39,9 +33,7 @@ def test_training_from_the_cache_is_training_online_bit_for_bit(place, cache, se
     monkeypatch.setattr(HFTarget, "forward", lambda *_, **__: pytest.fail("the target was run"))
     config = write_config(place, f"{name}-cached", **sections)
     succeeds("train-drafter", "-c", config, f"capture.cache={cache}")
-    one, other = weights(place / f"{name}-online"), weights(place / f"{name}-cached")
-    assert one.keys() == other.keys()
-    assert all(torch.equal(one[key], other[key]) for key in one)
+    assert_same(weights(place / f"{name}-online"), weights(place / f"{name}-cached"))
 
 
 def test_other_data_or_layers_are_refused_when_training_starts(place: Path, cache: Path) -> None:

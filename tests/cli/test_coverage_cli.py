@@ -8,7 +8,7 @@ import pytest
 
 from tests.cli.cli_support import assert_user_error, invoke, ok, succeeds
 from tests.vocab.table_factory import byte_table
-from tests.worlds import byte_tokenizer, make_target
+from tests.worlds import make_target, other_tokenizer
 from vocabforge.core.artifact import open_artifact
 
 TEXT = "a quick brown fox jumps over the lazy dog. "
@@ -21,10 +21,7 @@ def shelf(tmp_path_factory):
     make_target(folder / "m", max_position_embeddings=64)
     byte_table(folder / "c", "", folder / "m", prose=TEXT * 3, code="def f(x): return x + 1\n" * 2)
     byte_table(folder / "h", "the quick <dog>", folder / "m")
-    content = json.loads((byte_tokenizer(folder / "u") / "tokenizer.json").read_text("utf-8"))
-    content["added_tokens"][0]["content"] = "<|else|>"
-    (folder / "u" / "tokenizer.json").write_text(json.dumps(content), "utf-8")
-    byte_table(folder / "x", "abc", folder / "u")
+    byte_table(folder / "x", "abc", other_tokenizer(folder / "u"))
     succeeds("select-vocab", "--counts", folder / "c", "--size", 16, "--output", folder / "v")
     line = ["--schedule", "decay", "--k-max", 20, "--k-min", 8, "--output", folder / "s"]
     succeeds("select-vocab", "--counts", folder / "c", *line)

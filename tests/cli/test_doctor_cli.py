@@ -13,11 +13,6 @@ from tests.cli.cli_support import assert_user_error, invoke, succeeds, truncate
 from tests.worlds import World, byte_tokenizer, make_target, make_vocab
 
 
-@pytest.fixture(autouse=True)
-def _quick_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vocabforge.doctor.machine._BF16_BUDGET_S", 0.001)
-
-
 def examine(*arguments: object) -> tuple[int, dict[str, dict]]:
     """Exit code and the rows by "group: check"; every row of a failure has words."""
     result = invoke("doctor", *arguments, "--json")

@@ -75,17 +75,8 @@ def exported(*words: object) -> Result:
 
 def test_a_draft_head_goes_with_the_drafter(pristine: World, tmp_path: Path) -> None:
     """The folder has the drafter's own head, and beside it a draft head over the vocabulary."""
-    words = (
-        "--drafter",
-        pristine.drafter,
-        "--format",
-        "vllm",
-        "--vocab",
-        pristine.vocab,
-        "--dynamic",
-        "context:7",
-    )
-    exported(*words, "--output", tmp_path / "out")
+    words = ("--drafter", pristine.drafter, "--vocab", pristine.vocab, "--dynamic", "context:7")
+    exported(*words, "--format", "vllm", "--output", tmp_path / "out")
     body = json.loads((tmp_path / "out" / "config.json").read_text("utf-8"))
     assert body[KEY]["kind"] == "context"
     assert body[KEY]["options"] == {"context": 7}

@@ -76,13 +76,11 @@ def test_every_command_has_a_help_page_that_says_all(helps: dict[str, dict], nam
     ("words", "said"),
     [
         (["frobnicate"], "No such command"),
-        (["generat"], "No such command"),
         (["--nonsense"], "No such option"),
         (["generate", "--nonsense"], "No such option"),
         (["generate", "--prompt", "x"], "Missing option '--target'"),
         (["train-drafter", "optim.lr=1"], "Missing option '--config'"),
         (["export", "--drafter", "x"], "Missing option"),
-        (["generate", "--target", "x", "--prompt", "x", "--max-new-tokens", "many"], "max-new-tokens"),
         (["generate", "--target", "x", "--prompt", "x", "--max-new-tokens", "0"], "max-new-tokens"),
         (["generate", "--target", "x", "--prompt", "x", "--seed", str(2**70)], "seed"),
         (["doctor", "unwanted"], "unexpected extra argument"),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -12,7 +10,7 @@ from safetensors.numpy import load_file
 from tests.cli.cli_support import assert_user_error, facts_of, invoke, ok
 from tests.vocab.table_factory import byte_table
 from tests.vocab.test_token_maps import Bomb
-from tests.worlds import byte_tokenizer, make_target
+from tests.worlds import byte_tokenizer, make_target, other_tokenizer
 from vocabforge.core.artifact import open_artifact
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.vocab.counts.table import load_counts
@@ -27,11 +25,7 @@ def run(tmp_path):
     byte_table(tmp_path / "a", "aaaaabbbcc", tmp_path / "t")
     byte_table(tmp_path / "b", "zzyy", tmp_path / "t")
     byte_table(tmp_path / "d", "", tmp_path / "t", code="((((()))", prose="the end")
-    content = json.loads((tmp_path / "t" / "tokenizer.json").read_text("utf-8"))
-    content["added_tokens"][0]["content"] = "<|else|>"
-    (tmp_path / "u").mkdir()
-    (tmp_path / "u" / "tokenizer.json").write_text(json.dumps(content), "utf-8")
-    byte_table(tmp_path / "x", "abc", tmp_path / "u")
+    byte_table(tmp_path / "x", "abc", other_tokenizer(tmp_path / "u"))
 
     def call(line: str):
         return invoke(*[word.replace("@", f"{tmp_path}/") for word in line.split()])

@@ -106,10 +106,7 @@ def test_the_targets_transform_stands_before_the_softmax(kind: str, ops: bool) -
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_equal_logits_go_to_the_lower_id(kind: str) -> None:
-    """All rows of the exact head equal, and of the scorer: whatever is proposed must come by id.
-
-    Small integers, whose products are exact however a head splits its work.
-    """
+    """All rows of the exact head and of the scorer are equal: small integers, whose products are exact."""
     base, module = make_base(), make_module(kind)
     base.weight.copy_(base.weight[:1].round().expand_as(base.weight))
     if module is not None:

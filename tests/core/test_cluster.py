@@ -290,16 +290,19 @@ def test_answers_are_those_of_one_process(corpus: Path, tmp_path: Path) -> None:
         for n in range(12)
     ]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    words = [
-        "regenerate",
-        "--target",
-        corpus / "target",
-        "--input",
-        tmp_path / "rows.jsonl",
+    words = ["regenerate", "--target", corpus / "target", "--input", tmp_path / "rows.jsonl"]
+    words += [
         "--max-tokens",
-        8,
+        "8",
+        "--batch-size",
+        "2",
+        "--temperature",
+        "0.7",
+        "--empty",
+        "keep",
+        "--device",
+        "cpu",
     ]
-    words += ["--batch-size", 2, "--temperature", 0.7, "--empty", "keep", "--device", "cpu"]
     ok(invoke(*words, "--output", tmp_path / "one"))
     ok(invoke(*words, "--output", tmp_path / "two", "--ray", "auto"))
     assert files(tmp_path / "two") == files(tmp_path / "one")

@@ -17,8 +17,10 @@ from vocabforge.corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
 from vocabforge.decode.build.heads import DraftVocabulary
 from vocabforge.decode.request import Generation, SamplingParams
 from vocabforge.evaluate.benchmarks import Benchmark, Question
+from vocabforge.evaluate.evaluation import Evaluation, Provenance, evaluate_methods
 from vocabforge.evaluate.results.schema import FailureRow
 from vocabforge.evaluate.results.settings import RunSettings
+from vocabforge.evaluate.run.environment import describe_environment
 from vocabforge.evaluate.run.journal import EvaluationJournal
 from vocabforge.evaluate.run.request import Asking
 from vocabforge.evaluate.run.runner import run_identity, run_methods
@@ -190,3 +192,12 @@ def run_fakes(
 def plain_and_tree(**tree: object) -> list[FakeMethod]:
     """Plain decoding, and a method that says the same in other steps."""
     return [FakeMethod("plain", FakeGenerator()), FakeMethod("tree", FakeGenerator((3, 1, 2), **tree))]
+
+
+def evaluate_fakes(folder: Path, methods: Sequence[FakeMethod], settings: RunSettings | None = None) -> None:
+    """A whole evaluation of fakes; its tokenizer lies beside the folder."""
+    environment = describe_environment(device="cpu", dtype="float32")
+    provenance = Provenance("tiny", environment, parents={"target": "ab" * 32}, command=["vocabforge"])
+    tokenizer = make_tokenizer(folder.parent / "words")
+    settings = settings or RunSettings(32, warmup=1)
+    evaluate_methods(folder, Evaluation(make_benchmark(ROWS), methods, tokenizer, settings, provenance))

@@ -104,24 +104,14 @@ def test_the_right_file_is_fetched_once(server, place, monkeypatch, capsys):
     assert capsys.readouterr().err == f"Fetching spec-bench from {url} to {place}\n"
 
 
-def hang_up(handler: Any) -> None:
-    handler.connection.close()
-
-
-def redirect(to: str) -> Callable[[Any], None]:
-    return lambda handler: send(handler, b"", status=302, Location=to)
-
-
 @pytest.mark.parametrize(
     ("reply", "reason"),
     [
-        pytest.param(lambda handler: send(handler, ROWS + b"\n"), "another file came", id="wrong hash"),
-        pytest.param(
-            lambda handler: send(handler, ROWS[:500], length=len(ROWS)), "RemoteProtocolError", id="truncated"
-        ),
-        pytest.param(lambda handler: send(handler, b"no", status=404), "404 Not Found", id="404"),
-        pytest.param(redirect("/again"), "TooManyRedirects", id="redirects"),
-        pytest.param(hang_up, "Error", id="hang-up"),
+        (lambda it: send(it, ROWS + b"\n"), "another file came"),
+        (lambda it: send(it, ROWS[:500], length=len(ROWS)), "RemoteProtocolError"),
+        (lambda it: send(it, b"no", status=404), "404 Not Found"),
+        (lambda it: send(it, b"", status=302, Location="/again"), "TooManyRedirects"),
+        (lambda it: it.connection.close(), "Error"),
     ],
 )
 def test_anything_else_is_no_file(server, tmp_path, reply, reason):

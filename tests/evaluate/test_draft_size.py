@@ -11,15 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.cli.cli_support import assert_user_error, facts_of, invoke
-from tests.evaluate.eval_fakes import ROWS, FakeGenerator, FakeMethod, make_benchmark, make_tokenizer
+from tests.evaluate.eval_fakes import FakeGenerator, FakeMethod, evaluate_fakes, make_tokenizer
 from tests.vocab.table_factory import make_table
 from vocabforge.core.artifact import open_artifact
 from vocabforge.corpus.tokenizer.special_tokens import SpecialTokens
 from vocabforge.decode.build.heads import DraftVocabulary
 from vocabforge.evaluate.acceptance.draft_size import DraftRecord, estimate_sizes
-from vocabforge.evaluate.evaluation import Evaluation, Provenance, evaluate_methods
-from vocabforge.evaluate.results.settings import RunSettings
-from vocabforge.evaluate.run.environment import describe_environment
 from vocabforge.vocab.counts.table import load_counts, save_counts
 from vocabforge.vocab.subset.coverage import rank_all
 from vocabforge.vocab.subset.subset import load_subset
@@ -74,14 +71,7 @@ class Timed(FakeGenerator):
 
 
 def evaluate(path: Path, *methods: FakeMethod) -> Path:
-    environment = describe_environment(device="cpu", dtype="float32")
-    provenance = Provenance(
-        target="tiny", environment=environment, parents={"target": "ab" * 32}, command=["vocabforge"]
-    )
-    every = [FakeMethod("plain", FakeGenerator()), *methods]
-    settings = RunSettings(32, warmup=1)
-    tokenizer = make_tokenizer(path.parent / "words")
-    evaluate_methods(path, Evaluation(make_benchmark(ROWS), every, tokenizer, settings, provenance))
+    evaluate_fakes(path, [FakeMethod("plain", FakeGenerator()), *methods])
     return path
 
 

@@ -49,15 +49,8 @@ def evaluate(
 def test_the_folder_is_a_verified_artefact(tmp_path: Path) -> None:
     results = evaluate(tmp_path)
     artifact = open_artifact(tmp_path / "out", "evaluation")
-    assert set(artifact.manifest["files"]) == {
-        "answers/plain.jsonl",
-        "answers/eagle3.jsonl",
-        "details/plain.jsonl",
-        "details/eagle3.jsonl",
-        "failures.jsonl",
-        "results.json",
-        "report.html",
-    }
+    rows = {f"{kind}/{name}.jsonl" for kind in ("answers", "details") for name in ("plain", "eagle3")}
+    assert set(artifact.manifest["files"]) == {*rows, "failures.jsonl", "results.json", "report.html"}
     assert read_results(tmp_path / "out") == results
     page = (tmp_path / "out" / "report.html").read_text("utf-8")
     assert 'title="draft step 2, accepted length 3"' in page

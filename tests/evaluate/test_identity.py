@@ -120,9 +120,6 @@ def world(tokenizer: TextTokenizer) -> World:
     return World(make_target(), tokenizer)
 
 
-# ---- where outputs diverge ----
-
-
 @pytest.mark.parametrize(
     ("one", "other", "place"),
     [([], [], None), ([5, 6], (5, 6), None), ([5, 6], [5, 7, 8], 1), ([5], [5, 7], 1), ([5, 7], [], 0)],
@@ -152,9 +149,6 @@ def test_texts_are_compared_where_token_ids_are_unknown(world: World) -> None:
     other = edited(unknown, "turns", text[:5] + "?", turn=1, part="answers")
     (row,) = world.compare(other).divergences
     assert (row.turn, row.position, row.unit, row.expected, row.got) == (1, 5, "character", None, None)
-
-
-# ---- verdicts ----
 
 
 @pytest.mark.parametrize(("position", "turn"), [(0, 0), (9, 0), (5, 1)])
@@ -247,9 +241,6 @@ def test_penalties_decide_before_tokens_are_compared(tokenizer: TextTokenizer) -
         free.settings = dataclasses.replace(free.settings, sampling=SamplingParams(**penalty))
         row = free.one(position, new)
         assert (row.judgement, row.reason.split(" token")[0]) == ("fault", "plain decoding's"), penalty
-
-
-# ---- what is judged, and what stands in the way ----
 
 
 def test_each_place_is_judged_once_up_to_a_limit(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,9 +41,6 @@ METHODS = ["plain", "n-gram", "itself"]
 CLOSE = 1e-12  # sums in another order
 
 
-# The public scorers.
-
-
 @cache
 def rows_of(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text("utf-8").splitlines()]
@@ -98,9 +95,6 @@ def score(file: Path, base: Path, task: str, count_tokens: Callable[[str], int] 
                 tokens += count_tokens(turn) - 1
         base_speeds.append(tokens / sum(choice["wall_time"]))
     return Score(accept_lengths, mean(speeds), mean(base_speeds), mean(step_seconds))
-
-
-# A real run.
 
 
 @dataclass

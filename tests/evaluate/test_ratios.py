@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tests.evaluate.eval_fakes import ROWS, FakeGenerator, FakeMethod, make_benchmark, make_tokenizer
+from tests.evaluate.eval_fakes import FakeGenerator, FakeMethod, evaluate_fakes
 from tests.evaluate.results_sample import sample_results
 from vocabforge.core.artifact import write_artifact
 from vocabforge.core.errors import ArtifactError
-from vocabforge.evaluate.evaluation import Evaluation, Provenance, evaluate_methods
 from vocabforge.evaluate.reports.evaluation import render_report
 from vocabforge.evaluate.reports.ratios import open_evaluation, ratio_line, ratio_table, ratios_to
 from vocabforge.evaluate.results.schema import RESULTS, Figure
@@ -29,16 +28,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An evaluation of three methods, measured twice."""
     place = tmp_path_factory.mktemp("ratios")
     methods = [FakeMethod(name, FakeGenerator(steps)) for name, steps in {"plain": (1,), **STEPS}.items()]
-    evaluation = Evaluation(
-        make_benchmark(ROWS),
-        methods,
-        make_tokenizer(place / "tokenizer"),
-        RunSettings(32, warmup=0, repeats=2),
-        Provenance("tiny", {"device": "cpu", "dtype": "float32"}),
-    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("vocabforge.evaluate.reports.evaluation.render_report", lambda *given: "")
-        evaluate_methods(place / "eval", evaluation)
+        evaluate_fakes(place / "eval", methods, RunSettings(32, warmup=0, repeats=2))
     return place / "eval"
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.worlds import byte_tokenizer
+from tests.worlds import byte_tokenizer, other_tokenizer
 from vocabforge.core.errors import ArtifactError, DataError, MismatchError, UsageError
 from vocabforge.corpus.tokenizer.special_tokens import SpecialTokens
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
@@ -175,10 +175,7 @@ def test_forced_ids_of_a_target_without_tokenizer(tmp_path):
 
 def test_forced_ids_refuse_a_target_with_another_tokenizer(tmp_path):
     table = table_of(load_tokenizer(byte_tokenizer(tmp_path / "a")))
-    other = byte_tokenizer(tmp_path / "b")
-    content = json.loads((other / "tokenizer.json").read_text("utf-8"))
-    content["added_tokens"][0]["content"] = "<|else|>"
-    (other / "tokenizer.json").write_text(json.dumps(content), "utf-8")
+    other = other_tokenizer(tmp_path / "b")
     (other / "config.json").write_text("{}")
     (other / "generation_config.json").write_text('{"eos_token_id": 257}')
     with pytest.raises(MismatchError, match="different tokenizers"):
