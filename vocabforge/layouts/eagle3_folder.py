@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..core.console import say
 from ..core.errors import ArtifactError, ConfigError, DataError, MismatchError
-from ..models.checkpoint import DTYPES, FLOATS, StoredTensor, checkpoint_files, fill, read_headers
+from ..models.checkpoint import DTYPES, FLOATS, StoredTensor, checkpoint_files, load_stored, read_headers
 from ..models.drafters.eagle3 import Eagle3Config
 from ..models.drafters.interface import Drafter
 from ..models.drafters.io import assemble, check_own_embedding
@@ -76,9 +76,7 @@ def read_folder(path: Path, rename: Callable[[str], str] = our_name) -> FolderTe
             source=path,
             remedy="remove the names that do not belong to it",
         )
-    found = {name: torch.empty(item.shape, dtype=DTYPES[item.dtype]) for name, item in stored.items()}
-    fill(stored, {name: (tensor,) for name, tensor in found.items()})
-    tensors = {names[name]: tensor for name, tensor in found.items()}
+    tensors = {names[name]: tensor for name, tensor in load_stored(stored).items()}
     embedding, d2t, t2d = (tensors.pop(name, None) for name in (EMBEDDING, D2T, T2D))
     if d2t is not None and d2t.dtype == torch.int16:
         d2t = d2t.long()

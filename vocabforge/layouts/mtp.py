@@ -27,13 +27,15 @@ from ..core.artifact import MANIFEST
 from ..core.errors import DataError, MismatchError
 from ..core.files import form_errors
 from ..models.checkpoint import (
+    DTYPES,
     FLOATS,
     StoredTensor,
     checkpoint_files,
     copy_with,
+    disagreements,
     fill,
+    load_stored,
     read_headers,
-    torch_dtype,
 )
 from ..models.drafters.interface import Drafter
 from ..models.drafters.io import assemble, check_own_embedding
@@ -48,14 +50,11 @@ from .fields import CONFIG, read_config
 from .interface import Export, layout_folder
 
 _COUNTS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers")
-_HEAD, _EMBEDDING = (
-    "shared_head.head.weight",
-    "embed_tokens.weight",
-)  # copies of the target's, which some families store
+# Copies of the target's, which some families store.
+_HEAD, _EMBEDDING = "shared_head.head.weight", "embed_tokens.weight"
 _FC = "fc.weight"
-_MOST_MISSING = (
-    64  # above this ratio of expected to stored numbers, missing tensors are not listed one by one
-)
+# Above this ratio of expected to stored numbers, missing tensors are not listed one by one.
+_MOST_MISSING = 64
 
 
 @dataclass(frozen=True)
@@ -96,7 +95,8 @@ class Mtp:
         if limited:
             tensors.pop(LM_HEAD, None)  # rows of the target's head, which the servers cut
         wanted = module.views(tensors)
-        if problems := _problems(wanted, module.stored):
+        found = {name: item for name, item in module.stored.items() if name in wanted}
+        if problems := disagreements(found, wanted):
             raise MismatchError(
                 "the drafter is not a module of this target's",
                 got="; ".join(problems[:5]),
@@ -104,7 +104,7 @@ class Mtp:
                 source=target,
                 remedy="give the target that it was trained for",
             )
-        stored = torch_dtype(module.stored[module.views({_FC: tensors[_FC]}).popitem()[0]].dtype)
+        stored = DTYPES[module.stored[module.views({_FC: tensors[_FC]}).popitem()[0]].dtype]
         if stored != export.dtype:
             raise MismatchError(
                 "a module is written in the dtype that the checkpoint has it in",
@@ -118,9 +118,8 @@ class Mtp:
                 copy_with(file, folder / file.name, inside)
             shutil.copyfile(target / CONFIG, folder / CONFIG)
             for file in sorted(target.iterdir()) if export.with_target else ():
-                kept = file.name != MANIFEST and not file.match(
-                    TOKEN_MAPS
-                )  # a list restricts another drafter
+                # A list restricts another drafter.
+                kept = file.name != MANIFEST and not file.match(TOKEN_MAPS)
                 if file.is_file() and kept and not (folder / file.name).exists():
                     shutil.copyfile(file, folder / file.name)
             if limited:
@@ -134,7 +133,9 @@ class Mtp:
         """
         module = open_module(path)
         stored = dict(module.stored)
-        head, embedding = (_tensor(stored.pop(module.prefix + name, None)) for name in (_HEAD, _EMBEDDING))
+        copies = [module.prefix + name for name in (_HEAD, _EMBEDDING)]
+        loaded = load_stored({name: stored.pop(name) for name in copies if name in stored}, torch.float32)
+        head, embedding = map(loaded.get, copies)
         if embedding is not None:
             check_own_embedding(embedding, shared, path)
         sizes = module.sizes
@@ -146,9 +147,7 @@ class Mtp:
         if sum(one.numel() for one in shapes.values()) > _MOST_MISSING * numbers:
             raise _another(f"experts or sizes for far more than {numbers:,} numbers", "those stored", path)
         wanted = module.views(shapes)
-        problems = _problems(wanted, stored)
-        problems += [f"{name}, which is not the module's" for name in stored if name not in wanted]
-        if problems:
+        if problems := disagreements(stored, wanted):
             raise _another("; ".join(problems[:5]), f"{len(wanted)} tensors {module.prefix}*", path)
         tensors = {
             name: torch.empty(one.shape, dtype=shared.embedding.dtype if name in parameters else one.dtype)
@@ -222,15 +221,6 @@ def _modules(body: Mapping[str, Any]) -> int:
     return counted[0] if counted else int(str(text.get("model_type")) in FAMILIES)
 
 
-def _problems(wanted: Mapping[str, Tensor], stored: Mapping[str, StoredTensor]) -> list[str]:
-    problems = [f"no {name}" for name in wanted if name not in stored]
-    return problems + [
-        f"{name} of shape {stored[name].shape}, not {tuple(tensor.shape)}"
-        for name, tensor in wanted.items()
-        if name in stored and stored[name].shape != tuple(tensor.shape)
-    ]
-
-
 def _another(got: str, expected: str, path: Path) -> DataError:
     return DataError(
         "the checkpoint's MTP module is not the one of its configuration",
@@ -239,14 +229,6 @@ def _another(got: str, expected: str, path: Path) -> DataError:
         source=path,
         remedy="use the config.json that was saved with these weights; fetch missing files again",
     )
-
-
-def _tensor(item: StoredTensor | None) -> Tensor | None:
-    if item is None:
-        return None
-    made = torch.empty(item.shape)
-    fill({item.name: item}, {item.name: (made,)})
-    return made
 
 
 def _of_family(drafter: Drafter, shared: TargetTensors) -> MtpDrafter:

@@ -96,9 +96,8 @@ def _indexed(index: Path) -> list[Path]:
     # File names only, so that nothing outside the folder is read.
     files = [index.parent / name for name in sorted({Path(str(name)).name for name in weights.values()})]
     suffix = Path(index.name.removesuffix(".index.json")).suffix
-    absent = [
-        file.name[:80] for file in files if file.suffix != suffix or not os.path.isfile(file)
-    ]  # isfile is also False for invalid names
+    # isfile is also False for invalid names.
+    absent = [file.name[:80] for file in files if file.suffix != suffix or not os.path.isfile(file)]
     if absent:
         raise DataError(
             "shards of the checkpoint are missing",
@@ -118,7 +117,7 @@ def read_headers(files: list[Path]) -> dict[str, StoredTensor]:
     """
     stored: dict[str, StoredTensor] = {}
     for file in files:
-        with _opened(file) as handle:
+        with open_weights(file) as handle:
             for name in handle.keys():  # noqa: SIM118 (a safetensors handle is not a mapping)
                 if _HARMLESS.search(name):
                     continue
@@ -182,7 +181,7 @@ def check_headers(
         )
 
 
-def disagreements(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> list[str]:
+def disagreements(found: Mapping[str, Tensor | StoredTensor], wanted: Mapping[str, Tensor]) -> list[str]:
     """List why ``found`` cannot be copied into ``wanted``: missing or unexpected names, different shapes."""
     problems = [f"missing {name}" for name in wanted if name not in found]
     problems += [f"unexpected {name}" for name in found if name not in wanted]
@@ -197,12 +196,21 @@ def disagreements(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> 
 def fill(stored: Mapping[str, StoredTensor], destinations: Mapping[str, Sequence[Tensor]]) -> None:
     """Copy every stored tensor to its destinations, converting dtype and device, one tensor at a time."""
     for file in sorted({item.file for item in stored.values()}):
-        with _opened(file) as handle:
+        with open_weights(file) as handle:
             for name, item in stored.items():
                 if item.file == file:
                     tensor = handle.get_tensor(item.name)
                     for destination in destinations[name]:
                         destination.copy_(tensor)
+
+
+def load_stored(stored: Mapping[str, StoredTensor], dtype: torch.dtype | None = None) -> dict[str, Tensor]:
+    """Load stored tensors by name, in ``dtype``; None keeps the stored dtypes."""
+    tensors = {
+        name: torch.empty(item.shape, dtype=dtype or DTYPES[item.dtype]) for name, item in stored.items()
+    }
+    fill(stored, {name: (tensor,) for name, tensor in tensors.items()})
+    return tensors
 
 
 def load_tensors(files: Sequence[Path]) -> dict[str, Tensor]:
@@ -213,14 +221,9 @@ def load_tensors(files: Sequence[Path]) -> dict[str, Tensor]:
     """
     tensors: dict[str, Tensor] = {}
     for file in files:
-        with _opened(file) as handle:
+        with open_weights(file) as handle:
             tensors |= {name: handle.get_tensor(name) for name in handle.keys()}  # noqa: SIM118
     return tensors
-
-
-def torch_dtype(name: str) -> torch.dtype:
-    """Return the torch dtype of a name in ``FLOATS``."""
-    return _FLOATS[name]
 
 
 def copy_with(file: Path, copy: Path, tensors: Mapping[str, Tensor]) -> None:
@@ -244,7 +247,7 @@ def copy_with(file: Path, copy: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 @contextmanager
-def _opened(file: Path) -> Iterator[Any]:
+def open_weights(file: Path) -> Iterator[Any]:
     """Open a weight file as a safetensors handle, converting read errors into one clear error."""
     try:
         if file.suffix in (".bin", ".pt"):

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -130,15 +129,9 @@ def load_head(
         )
     with form_errors("the draft head's sizes cannot be read", artifact.path / CONFIG):
         sizes = HeadSizes.from_dict(body.get("sizes") or {}, source=artifact.path / CONFIG)
-    try:
+    again = "train it again with train-drafter or train-router"
+    with form_errors("the draft head's weights cannot be read", path, remedy=again):
         tensors = load_file(artifact.file(WEIGHTS))
-    except SafetensorError as error:
-        raise ArtifactError(
-            "the draft head's weights cannot be read",
-            got=error,
-            source=path,
-            remedy="train it again with train-drafter or train-router",
-        ) from error
     module = resolve(HEADS, kind, "draft head").new_module(sizes)
     if module is None:
         raise ArtifactError(

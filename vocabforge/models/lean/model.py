@@ -443,13 +443,11 @@ def _check_whole(parameters: Mapping[str, Tensor], source: object) -> None:
 
 
 def _check_names(model: LeanModel, parameters: Mapping[str, Tensor], source: object) -> None:
-    wanted = {name: tuple(parts[0].shape) for name, parts in model.checkpoint_views(loaded=True).items()}
-    found = {name: tuple(tensor.shape) for name, tensor in parameters.items()}
-    if wanted != found:
-        different = sorted(name for name in {*wanted, *found} if wanted.get(name) != found.get(name))
+    wanted = {name: parts[0] for name, parts in model.checkpoint_views(loaded=True).items()}
+    if problems := checkpoint.disagreements(parameters, wanted):
         raise MismatchError(
             "the loaded target's tensors are not those of its configuration",
-            got=f"{len(different)} differ, first: {', '.join(different[:3])}",
+            got="; ".join(problems[:3]),
             expected=f"{len(wanted)} tensors",
             source=source,
         )

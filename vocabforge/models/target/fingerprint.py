@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 
 from ...core.errors import DataError, MismatchError, VocabForgeError
 from ...core.hub import model_name
-from ..checkpoint import EMBEDDING, LM_HEAD, checkpoint_files
+from ..checkpoint import EMBEDDING, LM_HEAD, checkpoint_files, open_weights
 from ..rope import parse_rope
 from .load import read_target_config
 
@@ -81,7 +78,7 @@ def target_fingerprint(path: Path) -> str:
     digest = hashlib.sha256(json.dumps([facts, _rotary(config)], sort_keys=True, default=str).encode())
     rows: dict[str, bytes] = {}
     for file in checkpoint_files(path):
-        with _opened(file) as handle:
+        with open_weights(file) as handle:
             for name in handle.keys():  # noqa: SIM118 (the handle is not a mapping)
                 rows[name] = _sample(handle.get_slice(name))
     if rows.get(LM_HEAD) == rows.get(EMBEDDING):
@@ -107,7 +104,7 @@ def norms_fingerprint(path: Path) -> str | None:
     """
     norms: dict[str, bytes] = {}
     for file in checkpoint_files(path):
-        with _opened(file) as handle:
+        with open_weights(file) as handle:
             for name in filter(_NORM.search, handle.keys()):
                 norms[name] = handle.get_tensor(name).to(torch.bfloat16).view(torch.int16).numpy().tobytes()
     if not norms:
@@ -130,20 +127,6 @@ def target_facts(path: Path) -> dict[str, str | None]:
         "target_norms": norms_fingerprint(path),
         "target_name": model_name(path),
     }
-
-
-@contextlib.contextmanager
-def _opened(file: Path) -> Iterator[Any]:
-    try:
-        with safe_open(file, framework="pt") as handle:
-            yield handle
-    except (SafetensorError, OSError) as error:
-        raise DataError(
-            "a weight file of the target cannot be read",
-            got=error,
-            source=file,
-            remedy="the file may be truncated; fetch it again",
-        ) from error
 
 
 def _rotary(config: dict[str, Any]) -> Any:

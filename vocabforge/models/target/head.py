@@ -20,7 +20,7 @@ from ..checkpoint import (
     LM_HEAD,
     StoredTensor,
     checkpoint_files,
-    fill,
+    load_stored,
     read_headers,
 )
 from .hf import default_aux_layers
@@ -60,7 +60,7 @@ class StoredHead(NamedTuple):
 
     def rows(self) -> npt.NDArray[np.float32]:
         """Load all rows as float32."""
-        return _load(self.item, torch.float32).numpy()
+        return load_stored({LM_HEAD: self.item}, torch.float32)[LM_HEAD].numpy()
 
     def digest(self, count: int) -> str:
         """Hash the shape and float32 values of the first ``count`` rows, for any dtype, files and padding."""
@@ -141,12 +141,6 @@ def _plain(item: StoredTensor, what: str = "LM head") -> StoredTensor:
     return item
 
 
-def _load(item: StoredTensor, dtype: torch.dtype) -> Tensor:
-    tensor = torch.empty(item.shape, dtype=dtype)
-    fill({item.name: item}, {item.name: (tensor,)})
-    return tensor
-
-
 @dataclass(frozen=True)
 class TargetTensors:
     """The target's embedding and LM head (V, H), which drafters share, and the transform of its logits."""
@@ -165,10 +159,14 @@ def load_target_tensors(path: Path, dtype: torch.dtype = torch.float32) -> Targe
     config = read_target_config(path)  # raises a clear error if the folder has no model
     stored = read_headers(checkpoint_files(path))
     head = _find_head(config, stored, path)
+    wanted = {LM_HEAD: head.item}
     found = next((stored[name] for name in EMBEDDINGS if name in stored), head.item)
-    rows = _load(head.item, dtype)
-    embedding = rows if found is head.item else _load(_plain(found, "embedding"), dtype)
-    return TargetTensors(embedding, rows, LogitTransform.of(text_config(config, path)))
+    if found is not head.item:
+        wanted[EMBEDDING] = _plain(found, "embedding")
+    tensors = load_stored(wanted, dtype)
+    rows = tensors[LM_HEAD]
+    transform = LogitTransform.of(text_config(config, path))
+    return TargetTensors(tensors.get(EMBEDDING, rows), rows, transform)
 
 
 @dataclass(frozen=True)

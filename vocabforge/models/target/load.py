@@ -87,9 +87,8 @@ def load_causal_lm(path: Path, dtype: torch.dtype | str, placement: Placement) -
     resolved = resolve_dtype(dtype, placement.device)
     placing = _placing(placement)
     if quantised and not placement.spread and placement.device.type != "cpu":
-        placing = {
-            "device_map": {"": placement.device}
-        }  # some formats are packed on the device and cannot be moved later
+        # Some formats are packed on the device and cannot be moved later.
+        placing = {"device_map": {"": placement.device}}
     try:
         model, info = auto.from_pretrained(
             path,
