@@ -100,9 +100,8 @@ def decoder_layers_reference(
         keys[layer][rows, :, slots] = k
         values[layer][rows, :, slots] = v.view(batch, -1, kv_heads, size)
         allowed = near_seen if kind & 1 else seen
-        scores = q.view(batch, -1, kv_heads, heads // kv_heads, size).permute(
-            0, 2, 3, 1, 4
-        )  # (B, kv, g, T, D)
+        grouped = q.view(batch, -1, kv_heads, heads // kv_heads, size)
+        scores = grouped.permute(0, 2, 3, 1, 4)  # (B, kv, g, T, D)
         scores = scores @ keys[layer, :, :, None, :view].transpose(-1, -2) * scale
         if allowed is None:  # causal; the last token attends to all slots
             allowed = torch.ones(scores.shape[3:], dtype=torch.bool, device=x.device)
@@ -198,20 +197,10 @@ def decoder_layers(
         (B * T, H) after the norm, and (B * T, len(aux) * H).
     """
     numbers = ACTIVATIONS.index(activation), eps, scale, residual_scale, one_plus
-    shapes = (
-        _whole(seen),
-        _whole(near_seen),
-        view,
-        partners,
-        keys,
-        values,
-        slots.contiguous(),
-        kinds,
-        aux,
-        heads,
-    )
+    masks = _whole(seen), _whole(near_seen), view
+    cache = partners, keys, values, slots.contiguous(), kinds, aux, heads
     parts = x.contiguous(), _whole(fed), joined, normed_residual, weights, norm, angles
-    result: tuple[Tensor, Tensor] = _OP(backend, *parts, *shapes, *numbers)
+    result: tuple[Tensor, Tensor] = _OP(backend, *parts, *masks, *cache, *numbers)
     return result
 
 

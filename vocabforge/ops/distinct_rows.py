@@ -18,9 +18,8 @@ def distinct_rows_reference(ids: Tensor, size: int) -> tuple[Tensor, Tensor, Ten
     wanted = torch.zeros(size + 1, dtype=torch.bool, device=device).index_fill_(0, known.flatten(), True)
     wanted[size:] = False  # a slice is filled on the device; a scalar index would copy from the host
     segment = torch.arange(size + 1, device=device) % SEGMENTS
-    order = torch.argsort(
-        (~wanted).long() * SEGMENTS + segment, stable=True
-    )  # (size + 1,) distinct ids first
+    # (size + 1,) distinct ids first
+    order = torch.argsort((~wanted).long() * SEGMENTS + segment, stable=True)
     count = wanted.sum(dtype=torch.int32)[None]
     columns = min(ids.numel(), size)
     rows = torch.where(torch.arange(columns, device=device) < count, order[:columns], -1).int()

@@ -114,20 +114,7 @@ def draft_chain(
         (1 + count,) int64, the last of ``ids``, then the draft tokens; and (1,) fp32, the seconds spent in the
         head.
     """
-    model = joined, normed_residual, normed_output, weights, norm, cos, sin, keys, values
-    result: tuple[Tensor, Tensor] = _OP(
-        backend,
-        features.contiguous(),
-        fc,
-        ids,
-        start,
-        count,
-        embedding,
-        *model,
-        head,
-        head_ids,
-        heads,
-        eps,
-        scale,
-    )
+    committed = features.contiguous(), fc, ids, start, count
+    layer = embedding, joined, normed_residual, normed_output, weights, norm, cos, sin, keys, values
+    result: tuple[Tensor, Tensor] = _OP(backend, *committed, *layer, head, head_ids, heads, eps, scale)
     return result

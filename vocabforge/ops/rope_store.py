@@ -76,36 +76,6 @@ def rope_store(
     Returns:
         Rotated queries (B, T, Hq, D).
     """
-    check_rotation(qkv, (cos, sin), (keys, values), slots, heads, qk_norm)
-    dim = keys.shape[3]
-    fits = dim % 16 == 0 and dim <= _MOST_DIM
-    needs = f"D a multiple of 16, at most {_MOST_DIM}"
-    backend = fitting_backend(_OP_NAME, backend, qkv, fits, needs)
-    norm = None if qk_norm is None else qk_norm.contiguous()
-    parts = qkv.contiguous(), vectors(cos), vectors(sin), keys, values, slots.contiguous()
-    q: Tensor = _OP(backend, *parts, heads, norm, eps)
-    return q
-
-
-def vectors(angles: Tensor) -> Tensor:
-    """Return cosines or sines with contiguous vectors."""
-    return angles if angles.stride(2) == 1 else angles.contiguous()
-
-
-def check_rotation(
-    qkv: Tensor,
-    angles: tuple[Tensor, Tensor],
-    caches: tuple[Tensor, Tensor],
-    slots: Tensor,
-    heads: int,
-    qk_norm: Tensor | None = None,
-) -> None:
-    """Check the arguments of :func:`rope_store`.
-
-    Raises:
-        UsageError: unsupported shape, dtype or device.
-    """
-    (cos, sin), (keys, values) = angles, caches
     same = (qkv.dtype,)
     sizes = check_tensors(_OP_NAME, ("keys", keys, "BKSD", same), ("values", values, "BKSD", same))
     kv_heads, dim = sizes["K"], sizes["D"]
@@ -123,3 +93,11 @@ def check_rotation(
         Q=heads + kv_heads,
         W=(heads + 2 * kv_heads) * dim,
     )
+    fits = dim % 16 == 0 and dim <= _MOST_DIM
+    needs = f"D a multiple of 16, at most {_MOST_DIM}"
+    backend = fitting_backend(_OP_NAME, backend, qkv, fits, needs)
+    norm = None if qk_norm is None else qk_norm.contiguous()
+    cos, sin = (one if one.stride(2) == 1 else one.contiguous() for one in (cos, sin))
+    parts = qkv.contiguous(), cos, sin, keys, values, slots.contiguous()
+    q: Tensor = _OP(backend, *parts, heads, norm, eps)
+    return q

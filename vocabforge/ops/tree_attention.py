@@ -93,27 +93,6 @@ def tree_attention(
     Returns:
         (B, T, Hq, D) in q's dtype; zeros for a query that attends to no slot.
     """
-    _check(q, keys, values, lengths, words, positions)
-    if window is not None:
-        check_range(_NAME, "the window", window, 1, None)
-        if positions is None:
-            raise UsageError(
-                f"{_NAME}: a window needs the queries' positions", got="None", expected="(B, T) int64"
-            )
-    size = q.shape[3]
-    scale = size**-0.5 if scale is None else float(scale)
-    if not scale > 0.0:
-        raise UsageError(f"{_NAME}: the scale is not above 0", got=scale, expected="above 0")
-    backend = fitting_backend(_NAME, backend, q, size in HEAD_SIZES, _NEEDS)
-    places = None if window is None or positions is None else positions.contiguous()
-    parts = q.contiguous(), keys, values, lengths.contiguous(), words.contiguous()
-    out: Tensor = _OP(backend, *parts, places, window or 0, scale)
-    return out
-
-
-def _check(
-    q: Tensor, keys: Tensor, values: Tensor, lengths: Tensor, words: Tensor, positions: Tensor | None
-) -> None:
     sizes = check_tensors(
         _NAME,
         ("q", q, "BTHD", FLOATS),
@@ -138,3 +117,18 @@ def _check(
             got=f"{sizes['H']} query heads, {sizes['K']} key heads",
             expected="query heads that are a multiple of the key heads",
         )
+    if window is not None:
+        check_range(_NAME, "the window", window, 1, None)
+        if positions is None:
+            raise UsageError(
+                f"{_NAME}: a window needs the queries' positions", got="None", expected="(B, T) int64"
+            )
+    size = sizes["D"]
+    scale = size**-0.5 if scale is None else float(scale)
+    if not scale > 0.0:
+        raise UsageError(f"{_NAME}: the scale is not above 0", got=scale, expected="above 0")
+    backend = fitting_backend(_NAME, backend, q, size in HEAD_SIZES, _NEEDS)
+    places = None if window is None or positions is None else positions.contiguous()
+    parts = q.contiguous(), keys, values, lengths.contiguous(), words.contiguous()
+    out: Tensor = _OP(backend, *parts, places, window or 0, scale)
+    return out

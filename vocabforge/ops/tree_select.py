@@ -38,9 +38,8 @@ def tree_select_reference(
     batch, size = tokens.shape
     order = scores.sort(dim=1, descending=True, stable=True).indices
     chosen = order[:, : nodes - 1].sort(1).values  # history order: parents before children
-    place = torch.zeros(
-        (batch, size + 1), dtype=torch.int64, device=tokens.device
-    )  # the extra entry maps parent -1 to the root
+    # The extra entry maps parent -1 to the root.
+    place = torch.zeros((batch, size + 1), dtype=torch.int64, device=tokens.device)
     place.scatter_(1, chosen, torch.arange(1, nodes, device=tokens.device).expand(batch, -1))
     above = parents.gather(1, chosen // (size // parents.shape[1]))
     above = place.gather(1, torch.where(above < 0, size, above))
@@ -79,8 +78,21 @@ def tree_select(
         levels: depth of the tree below the root.
         backend: ``auto`` uses the reference for trees and histories that exceed the kernels' limits.
     """
-    _check_history(roots, tokens, scores, parents)
-    size = tokens.shape[1]
+    sizes = check_tensors(
+        "tree_select",
+        ("tokens", tokens, "Bn", INT64),
+        ("roots", roots, "B", INT64),
+        ("scores", scores, "Bn", FP32),
+        ("parents", parents, "BE", INT64),
+    )
+    size, count = sizes["n"], sizes["E"]
+    check_range("tree_select", "the number of rows", sizes["B"], 1, None)
+    check_range("tree_select", "the number of parents", count, 1, size)
+    if size % count:
+        raise UsageError(
+            "tree_select: not every parent has the same number of children",
+            got=f"{size} nodes of {count} parents",
+        )
     check_range("tree_select", "nodes", nodes, 2, size + 1)
     check_range("tree_select", "levels", levels, 1, None)
     fits = nodes <= MOST_NODES and size <= MOST_HISTORY
@@ -90,23 +102,6 @@ def tree_select(
         _assert_closed(scores, parents)
     history = (one.contiguous() for one in (roots, tokens, scores, parents))
     return SelectedTree(*_OP(backend, *history, nodes, levels))
-
-
-def _check_history(roots: Tensor, tokens: Tensor, scores: Tensor, parents: Tensor) -> None:
-    check_tensors(
-        "tree_select",
-        ("tokens", tokens, "Bn", INT64),
-        ("roots", roots, "B", INT64),
-        ("scores", scores, "Bn", FP32),
-        ("parents", parents, "BE", INT64),
-    )
-    check_range("tree_select", "the number of rows", len(tokens), 1, None)
-    check_range("tree_select", "the number of parents", parents.shape[1], 1, tokens.shape[1])
-    if tokens.shape[1] % parents.shape[1]:
-        raise UsageError(
-            "tree_select: not every parent has the same number of children",
-            got=f"{tokens.shape[1]} nodes of {parents.shape[1]} parents",
-        )
 
 
 def _assert_closed(scores: Tensor, parents: Tensor) -> None:

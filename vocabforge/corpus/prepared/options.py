@@ -84,9 +84,8 @@ def content_key(
     """Return the key, and the data that it hashes."""
     values = options.to_dict()
     if heldout and options.heldout.documents is None:
-        values["heldout"]["documents"] = (
-            HeldoutOptions.MOST
-        )  # for compatibility with earlier keys; it has no effect
+        # For compatibility with earlier keys; it has no effect.
+        values["heldout"]["documents"] = HeldoutOptions.MOST
     body = {
         "format": FORMAT,
         "train": source_digests(train),

@@ -126,9 +126,8 @@ class SplitFigures:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> SplitFigures:
         """Create the figures from a manifest."""
-        known = {
-            name: value for name, value in values.items() if name != "lengths"
-        }  # present in earlier manifests
+        # Earlier manifests have "lengths".
+        known = {name: value for name, value in values.items() if name != "lengths"}
         return cls(**{**known, "overlong": OverlongTally(**values["overlong"])})
 
 

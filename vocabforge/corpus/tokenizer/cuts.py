@@ -282,7 +282,7 @@ def read_added(
         if flags:
             kinds &= {SPACE, NEWLINE}
         for form in forms:
-            kinds -= _spanned(form)
+            kinds -= {kind for kind, pattern in _SPANS.items() if pattern.search(form)}
         if normal.restarts or "rstrip" in flags:
             banned.add(content[-1])
     return kinds, "".join(sorted(banned))
@@ -294,7 +294,3 @@ _SPANS = {
     NEWLINE: re.compile(rf"[^{NOT_VISIBLE}]\n"),
     LINE: re.compile(rf"\n[{PLAIN}]"),
 }
-
-
-def _spanned(content: str) -> frozenset[str]:
-    return frozenset(kind for kind, pattern in _SPANS.items() if pattern.search(content))

@@ -30,13 +30,8 @@ from .interface import CachedDrafter
 from .parts import RotaryPositions
 
 _TINY = 1e-12
-FORMS = (
-    "norm_before_residual",
-    "norm_before_fc",
-    "fc_norm",
-    "norm_output",
-    "qk_norm",
-)  # norm switches
+# Norm switches.
+FORMS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output", "qk_norm")
 
 
 @dataclass(frozen=True)

@@ -100,6 +100,8 @@ def layer_config(family: str, layer: Mapping[str, Any]) -> Any:
     Raises:
         ConfigError: Transformers cannot read the configuration, or the rotary frequencies depend on the pass.
     """
+    from transformers import AttentionInterface
+
     config = text_config(layer, "the drafter's layer")
     kind = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
     if config.model_type != family or kind in ("longrope", "dynamic"):
@@ -119,7 +121,7 @@ def layer_config(family: str, layer: Mapping[str, Any]) -> Any:
     for name, value in changes.items():
         if getattr(config, name, None) is not None:
             setattr(config, name, value)
-    _register_attention()
+    AttentionInterface.register(ATTENTION, _hand_over)
     config._attn_implementation = ATTENTION
     config._experts_implementation = _EXPERTS
     return config
@@ -200,12 +202,6 @@ def _hand_over(
 
 def _widened(states: Tensor, size: int) -> Tensor:
     return states if states.shape[-1] == size else F.pad(states, (0, size - states.shape[-1]))
-
-
-def _register_attention() -> None:
-    from transformers import AttentionInterface
-
-    AttentionInterface.register(ATTENTION, _hand_over)
 
 
 def stored_views(

@@ -133,9 +133,8 @@ def _odd_texts(backend: Tokenizer, whole: Mapping[str, Any]) -> re.Pattern[str]:
     if len(split) > _MOST_ODD or not all(split):
         raise NotSuited(f"{len(split):,} of its tokens are encoded as several")
     added = (token["content"] for token in whole["added_tokens"])
-    marked = [
-        content for content in added if _MARK in content
-    ]  # a literal "▁▁" is an added token, two spaces are not
+    # A literal "▁▁" is an added token, two spaces are not.
+    marked = [content for content in added if _MARK in content]
     return re.compile("|".join(map(re.escape, [*split, *marked])) or r"(?!)")
 
 

@@ -103,10 +103,8 @@ def make_bridge(
         DataError: a tokenizer's decoder is not supported.
     """
     sides = prepare(target), prepare(drafter)
-    ends: tuple[int | None, int | None] = (
-        None,
-        None,
-    )  # the artefact may pair other end tokens than the first
+    # The artefact may pair other end tokens than the first.
+    ends: tuple[int | None, int | None] = (None, None)
     if overlap is None:
         pairs = pair_up(*sides)
     else:

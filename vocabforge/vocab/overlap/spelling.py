@@ -116,9 +116,8 @@ def _inside_text(tokenizer: TextTokenizer, forms: TokenForms) -> Tokenizer:
     added = backend.get_added_tokens_decoder()
     for token_id, token in added.items():
         token.special = token_id in forms.special
-    inside.add_tokens(
-        [added[token_id] for token_id in sorted(added)]
-    )  # in this order, they get their original ids
+    # In this order, they get their original ids.
+    inside.add_tokens([added[token_id] for token_id in sorted(added)])
     inside.encode_special_tokens = True
     return inside
 
