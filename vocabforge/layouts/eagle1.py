@@ -76,7 +76,7 @@ class Eagle:
         return drafter if found is None else restricted(drafter, found)
 
 
-class FrSpec:
+class FrSpec(Eagle):
     """An EAGLE folder with a list of draft tokens, for SGLang and FR-Spec's engine."""
 
     NAME = "fr-spec"
@@ -103,20 +103,6 @@ class FrSpec:
         with layout_folder(path, FrSpec.KIND, export) as folder:
             _write_folder(folder, drafter, export, server)
             write_token_map(folder, export)
-
-    @staticmethod
-    def read(path: Path, shared: TargetTensors, num_layers: int) -> Drafter:
-        """Read a folder like :meth:`Eagle.read`, but require the token map."""
-        drafter, found = read_eagle(path, shared), token_map(path)
-        if found is None:
-            raise DataError(
-                "the list of draft tokens is missing",
-                got="no freq_<R>.pt",
-                expected="one",
-                source=path,
-                remedy="export it again with --format fr-spec",
-            )
-        return restricted(drafter, found)
 
 
 def eagle_config(

@@ -17,7 +17,7 @@ from torch import Tensor
 from ..core.artifact import MANIFEST
 from ..core.console import say
 from ..core.errors import DataError, MismatchError
-from ..models.checkpoint import checkpoint_files, fill, read_headers
+from ..models.checkpoint import checkpoint_files, load_stored, read_headers
 from ..models.drafters.eagle3 import Eagle3Config, Eagle3Drafter
 from ..models.drafters.interface import Drafter
 from ..models.target.head import TargetTensors
@@ -61,7 +61,7 @@ class SglangEagle3:
 
     @staticmethod
     def write(path: Path, export: Export) -> None:
-        drafter = eagle3_only(export.drafter, "the EAGLE-3 serving layout")
+        drafter = only(Eagle3Drafter, export.drafter, "the EAGLE-3 serving layout")
         config = serving_config(drafter.config, export.target, export.dtype)
         with layout_folder(path, SglangEagle3.KIND, export) as folder:
             tensors = parameters(drafter, export.dtype) | token_maps(drafter, export.meta)
@@ -234,12 +234,6 @@ def only(of: type[Drafter], drafter: Drafter, layout: str) -> Any:
     return drafter
 
 
-def eagle3_only(drafter: Drafter, layout: str) -> Drafter:
-    """Return the drafter if it is EAGLE-3; raise MismatchError naming ``layout`` otherwise."""
-    found: Drafter = only(Eagle3Drafter, drafter, layout)
-    return found
-
-
 def check_whole_vocabulary(drafter: Drafter, layout: str, remedy: str) -> None:
     """Raise MismatchError if the drafter has a draft vocabulary, which the layout cannot store."""
     size = drafter.config.vocab_size
@@ -256,9 +250,7 @@ def stored_tensors(path: Path) -> dict[str, Tensor]:
     """Read a folder's floating-point tensors as fp32; raise DataError if files are missing, damaged or packed."""
     stored = read_headers(checkpoint_files(path, pickles=True))
     refuse_packed(stored, path)
-    tensors = {name: torch.empty(item.shape) for name, item in stored.items()}
-    fill(stored, {name: (tensor,) for name, tensor in tensors.items()})
-    return tensors
+    return load_stored(stored, torch.float32)
 
 
 def parameters(drafter: Drafter, dtype: torch.dtype) -> dict[str, Tensor]:

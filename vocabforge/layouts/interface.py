@@ -52,6 +52,7 @@ class Layout(Protocol):
     @staticmethod
     def matches(body: Mapping[str, Any]) -> bool:
         """Return whether a folder with this ``config.json`` has the layout, whichever tool wrote it."""
+        return False
 
     @staticmethod
     def write(path: Path, export: Export) -> None:

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from ..models.drafters.interface import Drafter
 from ..models.drafters.io import KIND, fill_native, load_native
 from ..models.target.head import TargetTensors
-from .interface import Export, layout_folder
+from .interface import Export, Layout, layout_folder
 
 
-class Native:
-    """Trained tensors under their own names, with ``drafter.json``."""
+class Native(Layout):
+    """Trained tensors under their own names, with ``drafter.json``; recognised by its manifest."""
 
     NAME = "native"
     KIND = KIND
-
-    @staticmethod
-    def matches(body: Mapping[str, Any]) -> bool:
-        """Return False: native artefacts are recognised by their manifest."""
-        return False
 
     @staticmethod
     def write(path: Path, export: Export) -> None:

@@ -121,9 +121,8 @@ def _checked(drafter: Drafter, layers: int, path: Path) -> Drafter:
             remedy="give the target that it was trained for",
         )
     for name, tensor in drafter.named_parameters():
-        if not tensor.is_meta and not bool(
-            torch.isfinite(tensor).all()
-        ):  # the server would run, but accept nothing
+        # The server would run, but accept nothing.
+        if not tensor.is_meta and not bool(torch.isfinite(tensor).all()):
             raise DataError(
                 "the drafter's weights are not finite",
                 got=f"NaN or infinity in {name}",

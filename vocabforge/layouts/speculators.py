@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..models.drafters.eagle3 import Eagle3Config
+from ..models.drafters.eagle3 import Eagle3Config, Eagle3Drafter
 from ..models.drafters.interface import Drafter
 from ..models.target.head import TargetTensors
 from ..models.target.load import dtype_name
 from ..models.target.text_config import text_config
-from .eagle3 import eagle3_only, parameters, token_maps
+from .eagle3 import only, parameters, token_maps
 from .eagle3_folder import (
     EMBEDDING,
     LM_HEAD,
@@ -56,7 +56,7 @@ class SpeculatorsEagle3:
 
     @staticmethod
     def write(path: Path, export: Export) -> None:
-        drafter = eagle3_only(export.drafter, "the layout of speculators")
+        drafter = only(Eagle3Drafter, export.drafter, "the layout of speculators")
         config = speculators_config(drafter.config, export)
         with layout_folder(path, SpeculatorsEagle3.KIND, export) as folder:
             tensors = speculators_tensors(drafter, export)

@@ -8,11 +8,12 @@ from typing import Any
 
 from safetensors.torch import load_file
 
+from ..models.drafters.eagle3 import Eagle3Drafter
 from ..models.drafters.interface import Drafter
 from ..models.heads.served import KEY, PREFIX, read_served
 from ..models.target.head import TargetTensors
 from ..models.target.text_config import text_config
-from .eagle3 import WITH_HEAD, SglangEagle3, config_body, eagle3_only, parameters, token_maps
+from .eagle3 import WITH_HEAD, SglangEagle3, config_body, only, parameters, token_maps
 from .fields import WEIGHTS, read_config, write_files
 from .interface import Export, layout_folder
 from .layer_ids import check_expressible
@@ -31,7 +32,7 @@ class VllmEagle3:
 
     @staticmethod
     def write(path: Path, export: Export) -> None:
-        drafter = eagle3_only(export.drafter, "the vLLM layout")
+        drafter = only(Eagle3Drafter, export.drafter, "the vLLM layout")
         assert export.head is not None  # checked by `export`
         config, layers = drafter.config, int(text_config(export.target).num_hidden_layers)
         check_expressible(

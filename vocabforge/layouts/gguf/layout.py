@@ -17,13 +17,13 @@ from torch import Tensor
 
 from ...core.errors import DataError, MismatchError
 from ...core.files import form_errors
-from ...models.drafters.eagle3 import Eagle3Config
+from ...models.drafters.eagle3 import Eagle3Config, Eagle3Drafter
 from ...models.drafters.interface import Drafter
 from ...models.target.head import TargetTensors
 from ...models.target.text_config import text_config
-from ..eagle3 import eagle3_only, parameters, read_serving_config
+from ..eagle3 import only, parameters, read_serving_config
 from ..eagle3_folder import ARCHITECTURE, D2T, EMBEDDING, LM_HEAD, FolderTensors, assemble_folder
-from ..interface import Export, layout_folder
+from ..interface import Export, Layout, layout_folder
 from ..layer_ids import LAYER_IDS, as_inputs, check_expressible
 from .file import (
     LAYER,
@@ -59,20 +59,15 @@ _NAMES = {
 _HF = "export --format sglang-eagle3 or speculators-eagle3 for another server"
 
 
-class Gguf:
-    """A folder with a drafter that llama.cpp loads."""
+class Gguf(Layout):
+    """A folder with a drafter that llama.cpp loads, without ``config.json``."""
 
     NAME = "gguf"
     KIND = "export-gguf"
 
     @staticmethod
-    def matches(body: Mapping[str, Any]) -> bool:
-        """Return False: the layout has no ``config.json``."""
-        return False
-
-    @staticmethod
     def write(path: Path, export: Export) -> None:
-        drafter = eagle3_only(export.drafter, "a GGUF file")
+        drafter = only(Eagle3Drafter, export.drafter, "a GGUF file")
         check_form(drafter.config, export.target)
         assert export.target_path is not None
         name, folder = Path(export.target_name).name, export.target_path
