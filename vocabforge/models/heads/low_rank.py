@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ...core.errors import ConfigError, MismatchError, UsageError
+from ...core.errors import MismatchError, UsageError
 from ...ops.few_rows import linear
 from ...ops.indexed_logits import indexed_logits
 from ...ops.ordering import top_set
@@ -69,22 +69,16 @@ class RankerHead(ShortlistHead):
 
     @classmethod
     def new_module(cls, sizes: HeadSizes) -> LowRankScorer:
-        return new_scorer(sizes)
+        return LowRankScorer(sizes.hidden_size, sizes.vocab_size, sizes.rank or 0)
 
     @classmethod
     def build(cls, base: HeadBase, module: nn.Module | None, options: HeadOptions) -> DraftHead:
         refuse_options(cls.KIND, options, ("shortlist", "rows"))
-        if (
-            options.shortlist != DEFAULT_SHORTLIST
-        ):  # configurations may have the default although nobody asked for it
-            check_shortlist(options.shortlist, len(base.embedding))
-        return cls(
-            base,
-            as_scorer(module),
-            options.shortlist or DEFAULT_SHORTLIST,
-            options.rows or "own",
-            ops=options.ops,
-        )
+        assert isinstance(module, LowRankScorer)
+        shortlist = options.shortlist or DEFAULT_SHORTLIST
+        if shortlist != DEFAULT_SHORTLIST:  # configurations have the default although nobody asked for it
+            check_shortlist(shortlist, len(base.embedding))
+        return cls(base, module, shortlist, options.rows or "own", ops=options.ops)
 
     def candidates(self, hidden: Tensor, k: int = 1) -> Tensor:
         """Return the head rows of each row's candidates, (N, max(shortlist, k)) int64, ascending."""
@@ -142,12 +136,13 @@ class LowRankHead(HeadModule):
 
     @classmethod
     def new_module(cls, sizes: HeadSizes) -> LowRankScorer:
-        return new_scorer(sizes)
+        return LowRankScorer(sizes.hidden_size, sizes.vocab_size, sizes.rank or 0)
 
     @classmethod
     def build(cls, base: HeadBase, module: nn.Module | None, options: HeadOptions) -> DraftHead:
         refuse_options(cls.KIND, options, ())
-        return cls(base, as_scorer(module), options.ops)
+        assert isinstance(module, LowRankScorer)
+        return cls(base, module, options.ops)
 
     def topk(self, hidden: Tensor, k: int, state: DraftState | None = None) -> tuple[Tensor, Tensor]:
         return self._inner.topk(self.scorer.project(hidden), k)
@@ -172,25 +167,6 @@ def check_shortlist(shortlist: int | None, vocab_size: int, *, source: object = 
             expected=f"at most {vocab_size:,}, and fewer to save anything",
             source=source,
         )
-
-
-def new_scorer(sizes: HeadSizes) -> LowRankScorer:
-    """Create an untrained scorer.
-
-    Raises:
-        ConfigError: the rank is missing.
-    """
-    if sizes.rank is None:
-        raise ConfigError(
-            "a low-rank scorer has no size without its rank", got=sizes.to_dict(), expected="rank: 1 or more"
-        )
-    return LowRankScorer(sizes.hidden_size, sizes.vocab_size, sizes.rank)
-
-
-def as_scorer(module: nn.Module | None) -> LowRankScorer:
-    """Cast the trained part of a kind with a scorer."""
-    assert isinstance(module, LowRankScorer)
-    return module
 
 
 def scorer_rows(base: HeadBase, scorer: LowRankScorer) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -90,6 +90,17 @@ def read_served(body: Mapping[str, Any], tensors: Mapping[str, Tensor], source: 
             source=source,
             remedy="export it again",
         ) from error
+
+
+def without_head(
+    weights: Iterable[tuple[str, Tensor]], own: dict[str, Tensor]
+) -> Iterator[tuple[str, Tensor]]:
+    """Yield the drafter's tensors; collect copies of its draft head's in ``own``."""
+    for name, tensor in weights:
+        if name.startswith(PREFIX):
+            own[name] = tensor.clone()
+        else:
+            yield name, tensor
 
 
 def dense_logits(head: DraftHead, hidden: Tensor, state: DraftState, vocab_size: int) -> Tensor:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ...core.errors import UsageError
 from ...models.heads.interface import DraftHead, DraftState, HeadBase
-from ...models.heads.served import KEY, PREFIX, dense_logits, read_served
+from ...models.heads.served import KEY, dense_logits, read_served, without_head
 
 # Heads that need the tokens and states fed, or the text, which SGLang's draft worker does not pass on.
 _NEEDS_MORE = ("router", "context")
@@ -77,15 +77,7 @@ class VocabForgeLlamaEagle3(LlamaForCausalLMEagle3):
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Pass the drafter's tensors to SGLang's class; keep the head's until the LM head is available."""
         own: dict[str, Tensor] = {}
-
-        def others() -> Iterable[tuple[str, Tensor]]:
-            for name, tensor in weights:
-                if name.startswith(PREFIX):
-                    own[name] = tensor.clone()
-                else:
-                    yield name, tensor
-
-        super().load_weights(others())
+        super().load_weights(without_head(weights, own))
         self._served = read_served(getattr(self.config, KEY), own, self.config.name_or_path)
         # Otherwise the draft worker would interpret the logits as rows of the reduced head.
         self._ids, self.hot_token_id = self.hot_token_id, None  # type: ignore[has-type]

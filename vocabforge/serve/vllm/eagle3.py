@@ -17,7 +17,7 @@ from vllm.model_executor.models.qwen3_eagle3 import Eagle3Qwen3ForCausalLM
 
 from ...core.errors import UsageError
 from ...models.heads.interface import DraftHead, DraftState, HeadBase
-from ...models.heads.served import KEY, PREFIX, ServedHead, dense_logits, read_served
+from ...models.heads.served import KEY, ServedHead, dense_logits, read_served, without_head
 
 
 class SlotTexts:
@@ -34,9 +34,8 @@ class SlotTexts:
 
     def __init__(self, slots: int, block: int, device: torch.device) -> None:
         self._block, self._places = block, None
-        self._tokens = torch.zeros(
-            slots + 1, dtype=torch.int64, device=device
-        )  # the last slot is for padding
+        # The last slot is for padding.
+        self._tokens = torch.zeros(slots + 1, dtype=torch.int64, device=device)
 
     def write(self, input_ids: Tensor, places: Any) -> None:
         """Store the tokens of a pass; ``places`` is the attention metadata."""
@@ -88,15 +87,7 @@ class WithDraftHead:
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Pass the drafter's tensors to vLLM's class; keep the head's until the LM head is available."""
         own: dict[str, Tensor] = {}
-
-        def others() -> Iterable[tuple[str, Tensor]]:
-            for name, tensor in weights:
-                if name.startswith(PREFIX):
-                    own[name] = tensor.clone()
-                else:
-                    yield name, tensor
-
-        super().load_weights(others())  # type: ignore[misc]
+        super().load_weights(without_head(weights, own))  # type: ignore[misc]
         self._served = read_served(getattr(self.config, KEY), own, self.config.name_or_path)
         self._head = None
 

@@ -130,7 +130,8 @@ class TextProposer:
     def _grow(self, rows: int) -> list[int]:
         """Double the number of slots, to at least ``rows``; all texts are read again."""
         count = max(rows, 2 * len(self._texts))
-        self._proposer.allocate(count, self._positions, _Cache(self._device))  # type: ignore[arg-type]
+        cache: Any = SimpleNamespace(device=self._device)  # text proposers read only its device
+        self._proposer.allocate(count, self._positions, cache)
         self._texts = [np.zeros(2, np.int64) for _ in range(count)]
         for slot, text in enumerate(self._texts):  # unused slots are drafted for as well
             self._begin(slot, text)
@@ -139,13 +140,6 @@ class TextProposer:
     def _begin(self, slot: int, text: np.ndarray) -> None:
         self._proposer.begin(slot, text[:-1].tolist())
         self._proposer.prefill(slot, torch.from_numpy(text[1:].astype(np.int64)).to(self._device), None)
-
-
-class _Cache(SimpleNamespace):
-    """Stand-in for the target's cache; text proposers read only its device."""
-
-    def __init__(self, device: torch.device) -> None:
-        super().__init__(device=device)
 
 
 def _continues(text: np.ndarray, known: np.ndarray) -> bool:
