@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -10,12 +11,12 @@ from vocabforge.core.errors import DataError
 from vocabforge.corpus.regenerate.rows import (
     ChatCompletion,
     GenerationSettings,
-    PromptConversation,
     Walk,
     make_request,
     output_row,
 )
 from vocabforge.corpus.regenerate.server import read_answer, request_body, wire_messages
+from vocabforge.corpus.sources.document import Document
 
 GENERATION = GenerationSettings(backend={"kind": "server"}, model="tiny", temperature=0.5, seed=3)
 
@@ -26,13 +27,17 @@ def turns(text: str) -> list[dict]:
     return [{"role": names[one], "content": f"{one}{at}"} for at, one in enumerate(text)]
 
 
+def talk(messages: list[dict], tools: list[dict] | None = None) -> Document:
+    return Document(None, messages, Path("a.jsonl"), 7, tools=tools)
+
+
 def told(text: str = "new", *, finish: str = "stop", **fields) -> ChatCompletion:
     return ChatCompletion({"role": "assistant", "content": text, **fields}, finish, 1)
 
 
 def walked(text: str, answers=None, *, first=False) -> tuple[Walk, list[str]]:
     """The walk to its end, and what was asked each time."""
-    walk = Walk(PromptConversation(turns(text)), GENERATION, first)
+    walk = Walk(talk(turns(text)), GENERATION, first)
     asked = []
     while (request := walk.request()) is not None:
         asked.append(" ".join(message["content"] for message in request.messages))
@@ -92,16 +97,16 @@ TOOL_ROW = [
 
 def test_tool_results_follow_the_same_calls_only():
     same = told("", tool_calls=[call("sky", '{"at":  "Bonn"}', id="1"), call("sea", "{}", id="2")])
-    walk = Walk(PromptConversation(TOOL_ROW, [{"name": "sky"}]), GENERATION)
+    walk = Walk(talk(TOOL_ROW, [{"name": "sky"}]), GENERATION)
     walk.add(same)
     assert [message.get("tool_call_id") for message in walk.messages] == [None, None, "2", "1"]
     assert walk.request() is not None
     for other in (told("no idea"), told("", tool_calls=[call("sky", {"at": "Rome"}), call("sea", {})])):
-        walk = Walk(PromptConversation(TOOL_ROW), GENERATION)
+        walk = Walk(talk(TOOL_ROW), GENERATION)
         walk.add(other)
         assert (walk.ended, walk.request(), len(walk.messages)) == ("tools", None, 2)
     # A call where the data set has none: what follows answers no call.
-    walk = Walk(PromptConversation(turns("uaua")), GENERATION)
+    walk = Walk(talk(turns("uaua")), GENERATION)
     walk.add(told("", tool_calls=[call("sky", {})]))
     assert walk.ended == "tools"
 
@@ -162,7 +167,7 @@ def test_bodies_and_rows():
         "chat_template_kwargs": {"enable_thinking": False},
         "k": 1,
     }
-    walk = Walk(PromptConversation(turns("ua"), [{"name": "sky"}], "a.jsonl:7"), GENERATION)
+    walk = Walk(talk(turns("ua"), [{"name": "sky"}]), GENERATION)
     walk.add(replace(told(), response_ids=(5, 2), prompt_tokens=9))
     row = output_row(walk, GENERATION)
     assert list(row) == ["messages", "tools", "generation"]
@@ -199,14 +204,14 @@ MALFORMED = [
 
 @pytest.mark.parametrize("calls", MALFORMED)
 def test_malformed_calls_of_an_old_log_end_a_walk_and_crash_nothing(calls):
-    walk = Walk(PromptConversation(TOOL_ROW, [{"name": "sky"}]), GENERATION)
+    walk = Walk(talk(TOOL_ROW, [{"name": "sky"}]), GENERATION)
     walk.add(told("", tool_calls=calls))
     assert walk.ended == "tools"
 
 
 def test_cut_answers_are_marked_in_the_row_and_not_in_requests():
     for send in (False, True):
-        walk = Walk(PromptConversation(turns("uaua")), replace(GENERATION, send_reasoning=send))
+        walk = Walk(talk(turns("uaua")), replace(GENERATION, send_reasoning=send))
         walk.add(told(finish="length"))
         assert walk.request().messages[1] == {"role": "assistant", "content": "new"}
         walk.add(told())

@@ -16,7 +16,7 @@ from tests.vocab.overlap_support import Prepared
 from tests.worlds import DATA
 from vocabforge.core.errors import DataError
 from vocabforge.corpus.tokenizer.special_tokens import byte_ids
-from vocabforge.corpus.tokenizer.token_bytes import byte_level_characters, readable, token_bytes, token_forms
+from vocabforge.corpus.tokenizer.token_bytes import byte_level_characters, readable, token_forms
 
 BYTE_LEVEL = [
     "gpt2", "gpt2_prefix", "gpt2_split", "llama3", "llama3_nfc", "qwen2", "qwen35", "o200k", "tekken",
@@ -66,6 +66,10 @@ def test_any_ids_decode_to_their_joined_bytes(made, name, data):
         assert whole == tokenizer.decode([first]) + text
 
 
+def bytes_of(tokenizer):
+    return list(token_forms(tokenizer).forms)
+
+
 def test_special_unknown_and_missing_ids_have_no_bytes(made, tmp_path):
     backend = FAMILIES["byte_level"]()
     backend.add_special_tokens([AddedToken("<|end|>")])
@@ -79,7 +83,7 @@ def test_special_unknown_and_missing_ids_have_no_bytes(made, tmp_path):
         assert made[name][1].forms[0] is None
     gap = Tokenizer(models.WordLevel({"<unk>": 0, "a": 4}, unk_token="<unk>"))
     gap.pre_tokenizer = pre_tokenizers.Whitespace()
-    assert token_bytes(loaded(tmp_path / "gap", gap)) == [None, None, None, None, b" a"]
+    assert bytes_of(loaded(tmp_path / "gap", gap)) == [None, None, None, None, b" a"]
 
 
 def test_the_family_is_read_from_the_parts_and_not_from_the_tokens(made, tmp_path):
@@ -87,10 +91,10 @@ def test_the_family_is_read_from_the_parts_and_not_from_the_tokens(made, tmp_pat
     vocab = {"<unk>": 0, "<0x41>": 1, "Ġ": 2, "##x": 3, "▁y": 4}
     backend = Tokenizer(models.BPE(vocab, [], unk_token="<unk>"))
     backend.decoder = decoders.Fuse()
-    assert token_bytes(loaded(tmp_path / "a", backend)) == [None, *(t.encode() for t in list(vocab)[1:])]
+    assert bytes_of(loaded(tmp_path / "a", backend)) == [None, *(t.encode() for t in list(vocab)[1:])]
     fallback = Tokenizer(models.BPE(vocab, [], unk_token="<unk>", byte_fallback=True))
     fallback.decoder = decoders.Metaspace()
-    assert token_bytes(loaded(tmp_path / "b", fallback)) == [None, b"A", "Ġ".encode(), b"##x", b" y"]
+    assert bytes_of(loaded(tmp_path / "b", fallback)) == [None, b"A", "Ġ".encode(), b"##x", b" y"]
 
 
 @pytest.mark.parametrize("decoder", [decoders.CTC(), None])
@@ -100,7 +104,7 @@ def test_an_unknown_decoder_is_a_clear_error(tmp_path, decoder):
     if decoder is not None:
         backend.decoder = decoder
     with pytest.raises(DataError, match="not known"):
-        token_bytes(loaded(tmp_path, backend))
+        bytes_of(loaded(tmp_path, backend))
 
 
 def test_byte_ids_have_single_bytes(made):

@@ -217,7 +217,7 @@ VIEWS: Mapping[str, Callable[[Artifact, InspectRequest], Content]] = {
 
 def _texts(artifact: Artifact, tokenizer: Path | None) -> Callable[[int], str]:
     """Return a function that gives a token's printable text (empty without a tokenizer)."""
-    from ..corpus.tokenizer.token_bytes import readable, token_bytes
+    from ..corpus.tokenizer.token_bytes import readable, token_forms
     from ..corpus.tokenizer.tokenizer import check_fingerprint, load_tokenizer
 
     if tokenizer is None:
@@ -232,7 +232,7 @@ def _texts(artifact: Artifact, tokenizer: Path | None) -> Callable[[int], str]:
     )
     forms: Sequence[bytes | None] = ()
     with contextlib.suppress(DataError):  # then the tokens are shown as written in the vocabulary
-        forms = token_bytes(loaded)
+        forms = token_forms(loaded).forms
 
     def text(token: int) -> str:
         form = forms[token] if token < len(forms) else None

@@ -25,9 +25,7 @@ def check_nesting(value: Any, what: str) -> None:
     while level := [one for one in level if isinstance(one, (Mapping, list, tuple))]:
         depth += 1
         if depth > DEEPEST:
-            raise DataError(
-                f"{what} is nested too deeply", got=f"more than {DEEPEST} levels", expected="fewer levels"
-            )
+            raise _too_deep(what)
         level = [part for one in level for part in (one.values() if isinstance(one, Mapping) else one)]
 
 
@@ -36,11 +34,14 @@ def load_nested(text: str, what: str) -> Any:
     try:
         value = json.loads(text)
     except RecursionError as error:
-        raise DataError(
-            f"{what} is nested too deeply", got=f"more than {DEEPEST} levels", expected="fewer levels"
-        ) from error
+        raise _too_deep(what) from error
     check_nesting(value, what)
     return value
+
+
+def _too_deep(what: str) -> DataError:
+    got = f"more than {DEEPEST} levels"
+    return DataError(f"{what} is nested too deeply", got=got, expected="fewer levels")
 
 
 Message = dict[str, Any]

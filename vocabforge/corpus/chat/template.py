@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -102,19 +101,6 @@ def _environment() -> ImmutableSandboxedEnvironment:
     return environment
 
 
-@contextlib.contextmanager
-def _compile_errors(source: object = None) -> Iterator[None]:
-    try:
-        yield
-    except _COMPILE_ERRORS as error:
-        raise DataError(
-            "the chat template cannot be compiled",
-            got=error,
-            source=source,
-            remedy="fix the chat template, or use the tokenizer folder of the published model",
-        ) from error
-
-
 @functools.lru_cache(maxsize=16)
 def _compile(template: str) -> jinja2.Template:
     _check_size(len(template), _LONGEST_TEMPLATE)
@@ -129,8 +115,15 @@ def check_template(template: str, source: object) -> None:
     Raises:
         DataError: the template has a syntax error or is too long.
     """
-    with _compile_errors(source):
+    try:
         _compile(template)
+    except _COMPILE_ERRORS as error:
+        raise DataError(
+            "the chat template cannot be compiled",
+            got=error,
+            source=source,
+            remedy="fix the chat template, or use the tokenizer folder of the published model",
+        ) from error
 
 
 def mentions(template: str, name: str) -> bool:

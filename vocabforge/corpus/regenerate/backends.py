@@ -21,7 +21,7 @@ from ..tokenizer.tokenizer import TextTokenizer
 from .local import LocalTarget, Prompt
 from .log import AnswerLog
 from .pool import PoolOptions, ServerPool
-from .rows import ChatCompletion, GenerationSettings, PromptConversation, Walk, conversation_of
+from .rows import ChatCompletion, GenerationSettings, Walk, conversation_of
 from .server import SENT, ChatServer
 
 _SHOWN = 5
@@ -50,7 +50,7 @@ class RegenerateJob:
     drop_failed: bool = False
     tokenizer: TextTokenizer | None = None
 
-    def conversations(self, problems: Problems | None = None) -> Iterator[PromptConversation]:
+    def conversations(self, problems: Problems | None = None) -> Iterator[Document]:
         """Yield all conversations in order; skipped rows are reported only through ``problems``."""
         problems = Problems(strict=self.sources.strict, shown=0) if problems is None else problems
         for document in iter_documents(self.inputs, self.sources, problems=problems):
@@ -75,7 +75,7 @@ class RegenerateJob:
                 left[f"{key} of chat_template_kwargs in rows"] = 1
         return Counter(left)
 
-    def walk(self, conversation: PromptConversation) -> Walk:
+    def walk(self, conversation: Document) -> Walk:
         """Return the walk of a conversation before its first answer."""
         return Walk(conversation, self.generation, self.first_turn_only, self.keep_empty)
 
@@ -104,7 +104,7 @@ class RegenerateRun:
         else:
             self.failed += 1
             if self.failed <= _SHOWN:
-                say(f"No answer for {walk.conversation.source}: {reason}")
+                say(f"No answer for {walk.place}: {reason}")
             elif self.failed == _SHOWN + 1:
                 say("More requests failed; only their number is reported.")
         before = min(self._counted, turns)

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...core.errors import DataError
@@ -46,21 +46,6 @@ class GenerationSettings:
         names = self.__dataclass_fields__
         plain: dict[str, Any] = json.loads(json.dumps({name: getattr(self, name) for name in names}))
         return plain
-
-
-@dataclass(frozen=True)
-class PromptConversation:
-    """Conversation of the data set.
-
-    Attributes:
-        source: its location, ``file:line``.
-        variables: the row's variables for the chat template.
-    """
-
-    messages: Sequence[Message]
-    tools: Sequence[Any] | None = None
-    source: str = ""
-    variables: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -111,8 +96,8 @@ class ChatCompletion:
         return facts
 
 
-def conversation_of(document: Document) -> PromptConversation:
-    """Return the conversation of a document; a plain text is one user turn.
+def conversation_of(document: Document) -> Document:
+    """Return a document as a conversation with a tool list that was read; a plain text is one user turn.
 
     Raises:
         DataError: its tool list is malformed.
@@ -120,8 +105,7 @@ def conversation_of(document: Document) -> PromptConversation:
     messages = document.messages
     if messages is None:
         messages = [{"role": "user", "content": document.text or ""}]
-    place = f"{document.source.name}:{document.line}"
-    return PromptConversation(messages, read_tools(document.tools), place, document.variables)
+    return replace(document, messages=messages, tools=read_tools(document.tools))
 
 
 class Walk:
@@ -134,7 +118,7 @@ class Walk:
 
     def __init__(
         self,
-        conversation: PromptConversation,
+        conversation: Document,
         generation: GenerationSettings,
         first_turn_only: bool = False,
         keep_empty: bool = False,
@@ -144,11 +128,16 @@ class Walk:
         self.answers: list[ChatCompletion] = []
         self.ended: str | None = None
         self._generation, self._first_only, self._keep_empty = generation, first_turn_only, keep_empty
-        self._old, self._at = _with_gaps(conversation.messages), 0
+        self._old, self._at = _with_gaps(conversation.messages or ()), 0
         self._ids: dict[str, str] = {}
         self._fresh_ids: list[str] = []
         self._asked = False
         self._read_on()
+
+    @property
+    def place(self) -> str:
+        """Location of the conversation, ``file:line``."""
+        return f"{self.conversation.source.name}:{self.conversation.line}"
 
     @property
     def open_turns(self) -> int:
@@ -278,12 +267,12 @@ def output_row(walk: Walk, generation: GenerationSettings) -> dict[str, Any]:
     row["generation"] = {
         name: facts[name] for name in ("model", "temperature", "top_p", "max_tokens", "seed")
     }
-    row["generation"]["source"] = walk.conversation.source
+    row["generation"]["source"] = walk.place
     row["generation"]["answers"] = [answer.facts() for answer in walk.answers]
     return row
 
 
-def conversation_digest(conversation: PromptConversation) -> bytes:
+def conversation_digest(conversation: Document) -> bytes:
     """Return a hash of a conversation's content, without its location."""
     own = [conversation.variables] if conversation.variables else []
     return hashlib.sha256(canonical([conversation.messages, conversation.tools, *own])).digest()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +20,8 @@ _BATCH_ROWS = 1024
 _READ_BYTES = 1 << 20
 
 
-@dataclass(frozen=True)
-class RowGroups:
-    """Rows and stored bytes of each row group of a Parquet file; the last group includes the footer."""
-
-    rows: list[int]
-    stored: list[int]
-
-
-def row_groups(path: Path) -> RowGroups:
-    """Read the sizes of row groups from the footer.
+def row_groups(path: Path) -> list[tuple[int, int]]:
+    """Read rows and stored bytes of each row group from the footer; the last group includes the footer.
 
     Raises:
         DataError: the file is unreadable or damaged.
@@ -42,7 +33,7 @@ def row_groups(path: Path) -> RowGroups:
         stored = [sum(g.column(i).total_compressed_size for i in range(g.num_columns)) for g in groups]
         if stored:
             stored[-1] += max(0, path.stat().st_size - sum(stored))
-        return RowGroups([group.num_rows for group in groups], stored)
+        return [(group.num_rows, size) for group, size in zip(groups, stored)]
 
 
 def parquet_documents(
@@ -55,18 +46,18 @@ def parquet_documents(
     Raises:
         DataError: the file is damaged, or has no such column.
     """
-    footer = row_groups(path)
+    groups = row_groups(path)
     with opened_parquet(path) as file:
         rows = RowReader(file.schema_arrow, "Parquet file", path, context)
-        for group in range(start, len(footer.rows) if stop is None else stop):
-            number = sum(footer.rows[:group])
+        for group in range(start, len(groups) if stop is None else stop):
+            number = sum(count for count, _ in groups[:group])
             for batch in file.iter_batches(
                 _batch_rows(file, group), [group], rows.columns, use_threads=False
             ):
                 yield from rows.documents(batch, number)
                 number += batch.num_rows
             if context.on_bytes is not None:
-                context.on_bytes(footer.stored[group])
+                context.on_bytes(groups[group][1])
 
 
 def groups_digest(path: Path, start: int, stop: int | None) -> str:

@@ -92,7 +92,7 @@ def _divide(path: Path, options: SourceOptions, domain: str, shard_bytes: int) -
     if kind == "parquet":
         from .parquet import row_groups
 
-        runs = _runs(row_groups(path).stored, shard_bytes)
+        runs = _runs([size for _, size in row_groups(path)], shard_bytes)
         return [Shard(str(path), kind, start, stop, domain, size) for start, stop, size in runs]
     size = file_size(path)
     find = _finder(path, kind, options)

@@ -51,15 +51,6 @@ class TokenForms:
     family: str
 
 
-def token_bytes(tokenizer: TextTokenizer) -> list[bytes | None]:
-    """Return the byte form of every id, V entries; see :class:`TokenForms` for ids without a byte form.
-
-    Raises:
-        DataError: the tokenizer's decoder is not supported.
-    """
-    return list(token_forms(tokenizer).forms)
-
-
 def token_forms(tokenizer: TextTokenizer) -> TokenForms:
     """Return byte forms, special ids and added ids, derived from the parts of the tokenizer.
 
