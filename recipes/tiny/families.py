@@ -8,13 +8,12 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from world import TEXTS, Entry, pick, scene
 
 
-@dataclass(frozen=True)
-class Exchange:
+class Exchange(NamedTuple):
     """A prompt with its answer; ``reference`` is the text that a grader would search for, if any."""
 
     prompt: str
@@ -22,23 +21,18 @@ class Exchange:
     reference: str | None = None
 
 
-@dataclass(frozen=True)
-class SampleConversation:
-    """One or more exchanges; ``category`` is Spec-Bench's name."""
-
-    category: str
-    exchanges: tuple[Exchange, ...]
-
-    def messages(self) -> list[dict[str, str]]:
-        """Return the conversation in the OpenAI ``messages`` format."""
-        return [
-            {"role": role, "content": content}
-            for exchange in self.exchanges
-            for role, content in (("user", exchange.prompt), ("assistant", exchange.answer))
-        ]
+Conversation = list[Exchange]
+Family = Callable[[random.Random], Conversation]
 
 
-Family = Callable[[random.Random], SampleConversation]
+def messages(conversation: Conversation) -> list[dict[str, str]]:
+    """Return a conversation in the OpenAI ``messages`` format."""
+    return [
+        {"role": role, "content": content}
+        for exchange in conversation
+        for role, content in (("user", exchange.prompt), ("assistant", exchange.answer))
+    ]
+
 
 # What one passage of a retrieval may be asked: the first half of TEXTS["passages"][i] answers TEXTS["facts"][i].
 _QUESTIONS = TEXTS["questions"] + [fact for facts in TEXTS["facts"] for fact in facts]
@@ -48,14 +42,14 @@ def _filled(templates: Sequence[str], fields: Entry) -> list[str]:
     return [template.format(**fields) for template in templates]
 
 
-def question(rng: random.Random) -> SampleConversation:
+def question(rng: random.Random) -> Conversation:
     """Return a question to answer from memory; frequent names are asked more often."""
     opening = rng.choice(("", "", "", "Please answer: ", "A short question: ", "For my homework: "))
     prompt, answer, reference = _filled(rng.choice(_QUESTIONS), scene(rng, 2.5))
-    return SampleConversation("qa", (Exchange(opening + prompt, answer, reference),))
+    return [Exchange(opening + prompt, answer, reference)]
 
 
-def retrieval(rng: random.Random) -> SampleConversation:
+def retrieval(rng: random.Random) -> Conversation:
     """Return passages and a question about one of them; the answer cites its passage."""
     fields = [scene(rng, 1.6) for _ in TEXTS["passages"]]
     order = rng.sample(range(3), rng.choice((2, 3)))
@@ -66,45 +60,41 @@ def retrieval(rng: random.Random) -> SampleConversation:
     ]
     cited = f"According to passage [{order.index(asked) + 1}], {answer}"
     prompt = "\n".join([*passages, f"Use the passages above. {prompt}"])
-    return SampleConversation("rag", (Exchange(prompt, cited, reference),))
+    return [Exchange(prompt, cited, reference)]
 
 
-def summary(rng: random.Random) -> SampleConversation:
+def summary(rng: random.Random) -> Conversation:
     """Return a report to summarise in one or two sentences."""
     text, short = _filled(rng.choice(TEXTS["reports"]), scene(rng))
-    return SampleConversation("summarization", (Exchange(f"Summarize: {text}", short, short),))
+    return [Exchange(f"Summarize: {text}", short, short)]
 
 
-def writing(rng: random.Random) -> SampleConversation:
+def writing(rng: random.Random) -> Conversation:
     """Return a request for a short story, then for another weather or mood."""
     fields = scene(rng)
     other = rng.choice([row for row in TEXTS["weather"] if row != fields["weather"]])
-    first = TEXTS["story"].format(**fields | {"feeling": "happy"})
-    second = rng.choice(
+    happy = fields | {"feeling": "happy"}
+    asked, changed = rng.choice(
         (
-            Exchange(
-                f"Change the weather to {other}.",
-                TEXTS["story"].format(**fields | {"weather": other, "feeling": "happy"}),
-            ),
-            Exchange(
-                "Rewrite the story so that {first} feels {feeling}.".format(**fields),
-                TEXTS["story"].format(**fields),
-            ),
+            (f"Change the weather to {other}.", happy | {"weather": other}),
+            ("Rewrite the story so that {first} feels {feeling}.".format(**fields), fields),
         )
     )
-    return SampleConversation(
-        "writing", (Exchange(rng.choice(TEXTS["story prompts"]).format(**fields), first), second)
-    )
+    first = rng.choice(TEXTS["story prompts"]).format(**fields)
+    return [
+        Exchange(first, TEXTS["story"].format(**happy)),
+        Exchange(asked, TEXTS["story"].format(**changed)),
+    ]
 
 
-def roleplay(rng: random.Random) -> SampleConversation:
+def roleplay(rng: random.Random) -> Conversation:
     """Return a role play: a craftsperson describes the day's work, then tool, town or language."""
     fields = scene(rng)
     first, second = (rng.choice(TEXTS["role prompts"]), TEXTS["role"]), rng.choice(TEXTS["role second"])
-    return SampleConversation("roleplay", tuple(Exchange(*_filled(pair, fields)) for pair in (first, second)))
+    return [Exchange(*_filled(pair, fields)) for pair in (first, second)]
 
 
-def extraction(rng: random.Random) -> SampleConversation:
+def extraction(rng: random.Random) -> Conversation:
     """Return orders in running text to convert to JSON, then a question about them."""
     orders = [scene(rng) for _ in range(rng.choice((2, 3, 3)))]
     lines = " ".join(rng.choice(TEXTS["orders"]).format(**order) for order in orders)
@@ -123,7 +113,7 @@ def extraction(rng: random.Random) -> SampleConversation:
         )
     )
     first = Exchange(f"Extract the orders as JSON, one a line: {lines}", table, table)
-    return SampleConversation("extraction", (first, Exchange(prompt, answer, answer)))
+    return [first, Exchange(prompt, answer, answer)]
 
 
 # The numbers that the steps of each of TEXTS["sums"] compute.
@@ -135,35 +125,24 @@ _COMPUTE: tuple[Callable[[int, int, int], tuple[int, int]], ...] = (
 )
 
 
-def arithmetic(rng: random.Random) -> SampleConversation:
+def arithmetic(rng: random.Random) -> Conversation:
     """Return a two-step problem; the answer shows both steps and ends with ``#### result``, as in GSM8K."""
     (text, steps), compute = rng.choice(list(zip(TEXTS["sums"], _COMPUTE, strict=True)))
     first, second = scene(rng, 1.5)["first"], scene(rng, 1.5)["first"]
     second = second if second != first else "Xaver"
     a, b, c = rng.randrange(5, 20), rng.randrange(2, 10), rng.randrange(1, 7)
     e, f = compute(a, b, c)
-    fields = {
-        "n": first,
-        "m": second,
-        "t": pick(rng, TEXTS["objects"], 1.4),
-        "a": a,
-        "b": b,
-        "c": c,
-        "e": e,
-        "f": f,
-    }
+    thing = pick(rng, TEXTS["objects"], 1.4)
+    fields = {"n": first, "m": second, "t": thing, "a": a, "b": b, "c": c, "e": e, "f": f}
     answer = f"{steps.format(**fields)}\n#### {f}"
-    return SampleConversation("math_reasoning", (Exchange(text.format(**fields), answer, answer),))
+    return [Exchange(text.format(**fields), answer, answer)]
 
 
-def coding(rng: random.Random) -> SampleConversation:
+def coding(rng: random.Random) -> Conversation:
     """Return a request for a Python function over a list, then for a change to it."""
     items, number = pick(rng, TEXTS["code items"], 1.5), rng.randrange(2, 12)
-    test, change, result = (
-        rng.choice(TEXTS["code tests"]),
-        pick(rng, TEXTS["code changes"], 1.8),
-        pick(rng, TEXTS["code results"], 1.3),
-    )
+    test, change = rng.choice(TEXTS["code tests"]), pick(rng, TEXTS["code changes"], 1.8)
+    result = pick(rng, TEXTS["code results"], 1.3)
     fields = {"i": items, "x": items[:-1], "n": number, "start": result[2]}
     fields["name"] = f"{result[0]}_of_{test[0].format(n=number)}_{items}{change[0]}"
     fields["phrase"] = f"{result[1]} {test[1].format(**fields)}{change[1]}"
@@ -176,7 +155,7 @@ def coding(rng: random.Random) -> SampleConversation:
     first = Exchange(
         f"Write a Python function that returns {fields['phrase']}.", f"```python\n{code}\n```", code
     )
-    return SampleConversation("coding", (first, Exchange(asked, changed, changed)))
+    return [first, Exchange(asked, changed, changed)]
 
 
 _ARTICLES = {"m": "der", "f": "die", "n": "das"}
@@ -203,16 +182,14 @@ def _sentence(rng: random.Random) -> tuple[str, str]:
     return f"{german[0].upper()}{german[1:]}.", f"{english[0].upper()}{english[1:]}."
 
 
-def translation(rng: random.Random) -> SampleConversation:
+def translation(rng: random.Random) -> Conversation:
     """Return one to three German sentences to translate into English."""
     german, english = zip(*(_sentence(rng) for _ in range(rng.choice((1, 2, 2, 3)))))
     answer = " ".join(english)
-    return SampleConversation(
-        "translation", (Exchange(f"Translate German to English: {' '.join(german)}", answer, answer),)
-    )
+    return [Exchange(f"Translate German to English: {' '.join(german)}", answer, answer)]
 
 
-# In Spec-Bench's order of categories; the number is the share of the sample.
+# By Spec-Bench's names of categories, in its order; the number is the share of the sample.
 FAMILIES: dict[str, tuple[Family, int]] = {
     "writing": (writing, 3),
     "roleplay": (roleplay, 3),

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from families import FAMILIES, SampleConversation
+from families import FAMILIES, Conversation, messages
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 from torch.nn import functional as F
@@ -52,43 +52,39 @@ CONVERSATIONS, HELDOUT, PROMPTS, QUESTIONS = 60_000, 400, 1600, 5  # QUESTIONS: 
 LEARNING_RATE, WARMUP = 3e-3, 0.03
 
 
-def stream(split: str, family: str) -> Iterator[SampleConversation]:
+def stream(split: str, family: str) -> Iterator[Conversation]:
     """Yield an infinite, reproducible stream of a family's conversations."""
     rng = random.Random(f"0/{split}/{family}")
     while True:
         yield FAMILIES[family][0](rng)
 
 
-def questions() -> list[SampleConversation]:
-    """Return the questions of ``eval --benchmark sample``: five per category."""
-    return [one for name in FAMILIES for one in distinct(stream("questions", name), QUESTIONS)]
-
-
-def distinct(conversations: Iterator[SampleConversation], count: int) -> list[SampleConversation]:
-    """Return the next ``count`` conversations with different first prompts."""
-    found: dict[str, SampleConversation] = {}
-    while len(found) < count:
-        one = next(conversations)
-        found.setdefault(one.exchanges[0].prompt, one)
+def questions() -> list[tuple[str, Conversation]]:
+    """Return the questions of ``eval --benchmark sample`` with their categories: five each, no first prompt twice."""
+    found: dict[str, tuple[str, Conversation]] = {}
+    for number, name in enumerate(FAMILIES, 1):
+        conversations = stream("questions", name)
+        while len(found) < number * QUESTIONS:
+            one = next(conversations)
+            found.setdefault(one[0].prompt, (name, one))
     return list(found.values())
 
 
-def mixed(split: str, count: int, blocked: set[str]) -> list[SampleConversation]:
+def mixed(split: str, count: int, blocked: set[str]) -> list[Conversation]:
     """Return conversations of all families by their shares, without those whose first prompt is blocked."""
     rng = random.Random(f"0/{split}/order")
     names, shares = list(FAMILIES), [share for _, share in FAMILIES.values()]
     streams = {name: stream(split, name) for name in names}
     order = itertools.cycle(rng.choices(names, shares, k=count))
-    found: list[SampleConversation] = []
+    found: list[Conversation] = []
     while len(found) < count:
         one = next(streams[next(order)])
-        if one.exchanges[0].prompt not in blocked:
+        if one[0].prompt not in blocked:
             found.append(one)
     return found
 
 
 def make_tokenizer(texts: Iterator[str], size: int = VOCAB_SIZE) -> Tokenizer:
-    """Train a byte-level BPE."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -108,11 +104,11 @@ def make_tokenizer(texts: Iterator[str], size: int = VOCAB_SIZE) -> Tokenizer:
     return tokenizer
 
 
-def packed(conversations: list[SampleConversation], tokenizer: Tokenizer) -> tuple[Tensor, Tensor]:
+def packed(conversations: list[Conversation], tokenizer: Tokenizer) -> tuple[Tensor, Tensor]:
     """Return rows (N, LENGTH) of token ids, one conversation after the other, and which tokens are answers."""
     parts: list[tuple[str, bool]] = []
     for conversation in conversations:
-        for message in conversation.messages():
+        for message in messages(conversation):
             answer = message["role"] == "assistant"
             parts += [(f"{START}{message['role']}\n", False), (f"{message['content']}{END}", answer)]
             parts += [("\n", False)]
@@ -185,15 +181,15 @@ def train(model: Any, rows: tuple[Tensor, Tensor], steps: int, stop: int | None 
     return losses
 
 
-def texts(
-    count: int = CONVERSATIONS,
-) -> tuple[list[SampleConversation], list[SampleConversation], list[SampleConversation]]:
-    """Return ``count`` training and the held-out conversations, and the questions, without shared first prompts."""
-    asked = questions()
-    blocked = {one.exchanges[0].prompt for one in asked}
+def texts(count: int = CONVERSATIONS) -> tuple[list[Conversation], list[Conversation], set[str]]:
+    """Return ``count`` training conversations, the held-out ones, and the first prompts of these and the questions.
+
+    No first prompt is shared.
+    """
+    blocked = {one[0].prompt for _, one in questions()}
     heldout = mixed("heldout", HELDOUT, blocked)
-    blocked |= {one.exchanges[0].prompt for one in heldout}
-    return mixed("train", count, blocked), heldout, asked
+    blocked |= {one[0].prompt for one in heldout}
+    return mixed("train", count, blocked), heldout, blocked
 
 
 def write(folder: Path, model: Any, tokenizer: Tokenizer) -> None:
@@ -212,30 +208,29 @@ def write(folder: Path, model: Any, tokenizer: Tokenizer) -> None:
     model.to(torch.bfloat16).save_pretrained(folder)
 
 
-def write_prompts(output: Path, asked: list[SampleConversation], taken: set[str]) -> None:
+def write_prompts(output: Path, blocked: set[str]) -> None:
     """Write the prompts that a drafter learns from, and the questions of the sample benchmark."""
-    prompts = [
-        {"turns": [exchange.prompt for exchange in one.exchanges]} for one in mixed("prompts", PROMPTS, taken)
-    ]
-    body = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in prompts)
-    (output / "prompts.jsonl.xz").write_bytes(lzma.compress(body.encode(), preset=9))
+    prompts = [{"turns": [exchange.prompt for exchange in one]} for one in mixed("prompts", PROMPTS, blocked)]
+    (output / "prompts.jsonl.xz").write_bytes(lzma.compress(_lines(prompts), preset=9))
     rows = []
-    for number, one in enumerate(asked, 81):
-        row = {"question_id": number, "category": one.category, "turns": [e.prompt for e in one.exchanges]}
-        references = [exchange.reference for exchange in one.exchanges]
+    for number, (category, one) in enumerate(questions(), 81):
+        row = {"question_id": number, "category": category, "turns": [exchange.prompt for exchange in one]}
+        references = [exchange.reference for exchange in one]
         rows.append(row if None in references else row | {"reference": references})
-    body = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-    (output / "question.jsonl").write_text(body, "utf-8")
+    (output / "question.jsonl").write_bytes(_lines(rows))
+
+
+def _lines(rows: list[dict[str, Any]]) -> bytes:
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
 
 
 def main() -> None:
-    """Train the target and write it with its prompts."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--output", type=Path, required=True, help="folder for target/ and the prompts")
     parser.add_argument("--steps", type=int, default=4000, help=f"steps of {BATCH * LENGTH:,} tokens")
     asked = parser.parse_args()
-    conversations, heldout, benchmark = texts()
-    tokenizer = make_tokenizer(m["content"] for one in conversations[:4000] for m in one.messages())
+    conversations, heldout, blocked = texts()
+    tokenizer = make_tokenizer(m["content"] for one in conversations[:4000] for m in messages(one))
     rows, model = packed(conversations, tokenizer), build_model()
     size = sum(p.numel() for p in model.parameters())
     print(
@@ -248,7 +243,7 @@ def main() -> None:
         parts = [loss_of(model, *pair) for pair in zip(ids.split(8), learnt.split(8), strict=True)]
     print(f"held-out loss {sum(map(float, parts)) / len(parts):.3f} nats a token")
     write(asked.output / "target", model, tokenizer)
-    write_prompts(asked.output, benchmark, {one.exchanges[0].prompt for one in (*benchmark, *heldout)})
+    write_prompts(asked.output, blocked)
 
 
 if __name__ == "__main__":

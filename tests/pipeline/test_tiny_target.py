@@ -22,7 +22,7 @@ LOSSES = [8.8872, 8.926, 8.9576, 8.6413, 8.778, 8.7855, 8.8103, 8.4303]
 @pytest.mark.long
 def test_the_recipe_repeats_its_losses() -> None:
     conversations = recipe.texts(4200)[0][:4000]
-    messages = [one.messages() for one in conversations]
+    messages = [recipe.messages(one) for one in conversations]
     assert hashlib.sha256(json.dumps(messages).encode()).hexdigest() == CONVERSATIONS
     tokenizer = recipe.make_tokenizer(message["content"] for one in messages for message in one)
     shipped = load_tokenizer(TARGET).backend

@@ -204,7 +204,7 @@ def _make_small(_replace: bool) -> None:
 
     conversations = recipe.mixed("train", 4000, set())
     tokenizer = recipe.make_tokenizer(
-        (m["content"] for one in conversations for m in one.messages()), _SMALL_VOCAB
+        (m["content"] for one in conversations for m in recipe.messages(one)), _SMALL_VOCAB
     )
     model = recipe.build_model(_SMALL_VOCAB, **_SMALL)
     recipe.train(model.train(), recipe.packed(conversations, tokenizer), _SMALL_STEPS)
