@@ -82,35 +82,23 @@ def main() -> None:
         f"chain of {asked.levels}": chain(asked.levels),
         f"tree of {asked.nodes}": default_shape(asked.levels, asked.width, asked.nodes + 1),
     }
-    buckets = None if asked.counts is None else token_buckets(load_counts(asked.counts).counts)
+    counts = None if asked.counts is None else load_counts(asked.counts).counts
+    first = next(iter(recipe.methods))
     found: dict[str, Any] = {name: {"temperatures": {}} for name in recipe.methods}
     for temperature in TEMPERATURES:
         answers = answer(models, questions, asked, temperature)
-        ranks = replay(
-            model,
-            methods,
-            answers,
-            levels=asked.levels,
-            width=asked.width,
-            label=f"Replay, temperature {temperature:g}",
-        )
-        for name in recipe.methods:
-            row = found[name]["temperatures"][f"{temperature:g}"] = {
-                shape: figures(
-                    ranks[name],
-                    ranks[next(iter(recipe.methods))],
-                    answers,
-                    questions,
-                    form,
-                    models.tokenizer.eos_ids,
-                )
+        label = f"Replay, temperature {temperature:g}"
+        ranks = replay(model, methods, answers, levels=asked.levels, width=asked.width, label=label)
+        for name, row in found.items():
+            own, ends = ranks[name], models.tokenizer.eos_ids
+            row["temperatures"][f"{temperature:g}"] = {
+                shape: figures(own, ranks[first], answers, questions, form, ends)
                 for shape, form in shapes.items()
             }
             if temperature == 0:
-                scored = [count for count in ranks[name].scored if not np.isnan(count)]
-                found[name]["exact_logits"] = float(np.mean(scored)) if scored else None
-                if buckets is not None:
-                    row["first draft correct"] = by_bucket(ranks[name], answers, buckets)
+                scored = [count for count in own.scored if not np.isnan(count)]
+                row["exact_logits"] = float(np.mean(scored)) if scored else None
+                row["first_draft_correct"] = {} if counts is None else by_frequency(own, answers, counts)
     results = {
         "recipe": json.loads(recipe.model_dump_json(exclude_defaults=True)),
         "settings": {key: str(value) for key, value in vars(asked).items() if key != "output"},
@@ -216,38 +204,32 @@ def figures(
     }
 
 
-def token_buckets(counts: np.ndarray) -> dict[str, np.ndarray]:
-    """Return masks (V,) of the target's tokens by their place in the counts, the most frequent first."""
+def by_frequency(
+    own: Replayed, answers: Sequence[Continuation], counts: np.ndarray
+) -> dict[str, dict[str, float | None]]:
+    """Return how often the best first draft is the target's token, by that token's place in the counts (V,)."""
     place = np.empty(len(counts), np.int64)
     place[np.argsort(-counts, kind="stable")] = np.arange(len(counts))
-    edges = [0, *(edge for edge in (1024, 4096, 8192, 16384) if edge < len(counts)), len(counts)]
-    return {
-        f"{low + 1:,} to {high:,}": (place >= low) & (place < high) for low, high in itertools.pairwise(edges)
-    }
-
-
-def by_bucket(
-    own: Replayed, answers: Sequence[Continuation], buckets: dict[str, np.ndarray]
-) -> dict[str, dict[str, float | None]]:
-    """Return how often the best first draft is the target's token, by the frequency of that token."""
     wanted = np.concatenate([np.asarray(one.tokens[1:], np.int64) for one in answers])
-    correct = own.ranks[:, 0] == 0
+    counted = wanted < len(counts)  # an LM head may have more rows
+    places, correct = place[wanted[counted]], own.ranks[counted, 0] == 0
+    edges = [0, *(edge for edge in (1024, 4096, 8192, 16384) if edge < len(counts)), len(counts)]
     found = {}
-    for name, mask in buckets.items():
-        inside = mask[np.minimum(wanted, len(mask) - 1)] & (wanted < len(mask))
-        count = int(inside.sum())
-        found[name] = {"tokens": count, "share": float(correct[inside].mean()) if count else None}
+    for low, high in itertools.pairwise(edges):
+        inside = correct[(places >= low) & (places < high)]
+        share = float(inside.mean()) if len(inside) else None
+        found[f"{low + 1:,} to {high:,}"] = {"tokens": len(inside), "share": share}
     return found
 
 
 def markdown(results: dict[str, Any]) -> str:
-    """Return the tables: accepted lengths, categories, and the frequency of tokens."""
     methods = results["methods"]
-    shapes = list(next(iter(methods.values()))["temperatures"]["0"])
-    rare = [shapes.pop()] if shapes[-1] == "first draft correct" else []
+    first, *others = methods
+    greedy = {name: found["temperatures"]["0"] for name, found in methods.items()}
+    shapes = list(greedy[first])
+    chains = {name: found[shapes[0]] for name, found in greedy.items()}
     head = ["draft vocabulary", "exact logits a step"]
-    head += [f"{shape}, T = {t}" for shape in shapes for t in methods[next(iter(methods))]["temperatures"]]
-    head += [f"share, {shapes[0]}"]
+    head += [f"{shape}, T = {t}" for shape in shapes for t in methods[first]["temperatures"]]
     rows = []
     for name, found in methods.items():
         logits = found["exact_logits"]
@@ -255,48 +237,35 @@ def markdown(results: dict[str, Any]) -> str:
         cells += [
             cell(one[shape]["all"]["accepted"]) for shape in shapes for one in found["temperatures"].values()
         ]
-        rows.append([*cells, cell(found["temperatures"]["0"][shapes[0]]["all"]["share"], percent=True)])
-    text = markdown_text(head, rows)
-    groups = [name for name in methods[next(iter(methods))]["temperatures"]["0"][shapes[0]] if name != "all"]
-    text += f"\nShare of the first method by category, {shapes[0]}, greedy:\n\n"
+        rows.append([*cells, cell(chains[name]["all"]["share"], "{:.1%}")])
+    lines = markdown_table([*head, f"share, {shapes[0]}"], rows)
+    lines += ["", f"Share of the first method by category, {shapes[0]}, greedy:", ""]
     rows = []
-    for group in groups:
-        cells = [one["temperatures"]["0"][shapes[0]][group] for one in methods.values()]
-        first = next(iter(cells))
-        shares = [cell(one["share"], percent=True, interval=False) for one in cells]
-        rows.append([group, str(first["questions"]), cell(first["accepted"]), *shares[1:]])
-    text += markdown_text(
-        ["category", "questions", f"accepted by {next(iter(methods))}", *list(methods)[1:]], rows
-    )
-    if rare:
-        text += "\nBest first draft is the target's token, by the token's place in the counts, greedy:\n\n"
-        first = methods[next(iter(methods))]["temperatures"]["0"][rare[0]]
-        rows = [
-            [name, f"{first[name]['tokens']:,}"]
-            + [percent(one["temperatures"]["0"][rare[0]][name]["share"]) for one in methods.values()]
-            for name in first
-        ]
-        text += markdown_text(["tokens", "number", *methods], rows)
-    return text
+    for group, base in chains[first].items():
+        shares = [cell(chains[name][group]["share"], "{:.1%}", interval=False) for name in others]
+        rows.append([group, str(base["questions"]), cell(base["accepted"]), *shares])
+    lines += markdown_table(
+        ["category", "questions", f"accepted by {first}", *others], rows[1:]
+    )  # all: above
+    if correct := methods[first]["first_draft_correct"]:
+        title = "Best first draft is the target's token, by the token's place in the counts, greedy:"
+        lines += ["", title, ""]
+        rows = []
+        for place, base in correct.items():
+            shares = [found["first_draft_correct"][place]["share"] for found in methods.values()]
+            texts = ["–" if share is None else f"{share:.1%}" for share in shares]
+            rows.append([place, f"{base['tokens']:,}", *texts])
+        lines += markdown_table(["tokens", "number", *methods], rows)
+    return "\n".join(lines) + "\n"
 
 
-def markdown_text(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a Markdown table as text."""
-    return "\n".join(markdown_table(head, rows)) + "\n"
-
-
-def cell(figure: dict[str, Any], *, percent: bool = False, interval: bool = True) -> str:
-    """Return a figure of `estimate` as text."""
-    form = (lambda value: f"{value:.1%}") if percent else (lambda value: f"{value:.2f}")
+def cell(figure: dict[str, Any], form: str = "{:.2f}", *, interval: bool = True) -> str:
     if figure["value"] is None:
         return "–"
-    known = interval and figure["low"] is not None
-    return form(figure["value"]) + (f" [{form(figure['low'])}–{form(figure['high'])}]" if known else "")
-
-
-def percent(share: float | None) -> str:
-    """Return a share as text."""
-    return "–" if share is None else f"{share:.1%}"
+    text = form.format(figure["value"])
+    if not interval or figure["low"] is None:
+        return text
+    return f"{text} [{form.format(figure['low'])}–{form.format(figure['high'])}]"
 
 
 if __name__ == "__main__":
