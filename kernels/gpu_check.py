@@ -30,6 +30,7 @@ import gpu_process
 import gpu_tests
 from bench.figures import CEILINGS, figures
 from bench.table import markdown
+from build import find_nvcc, nvcc_version
 from gpu_process import NO_TIME, ROOT
 
 from vocabforge.core.console import markdown_table
@@ -52,18 +53,14 @@ def machine_facts(device: str) -> dict[str, Any]:
     """Return machine, GPU, driver, torch, compiler, revision, source hash and date, as plain JSON values."""
     import torch
 
-    home = os.environ.get("CUDA_HOME", "/usr/local/cuda")
-    nvcc = re.search(
-        r"release ([\d.]+)",
-        program_output([shutil.which("nvcc") or f"{home}/bin/nvcc", "--version"]) or "",
-    )
+    nvcc = find_nvcc()
     facts = {
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "revision": git_revision(),
         "sources": sources_hash(ROOT),
         **describe_environment(device=device, dtype="bfloat16"),
         "torch_cuda": torch.version.cuda,
-        "nvcc": nvcc and nvcc[1],
+        "nvcc": nvcc and nvcc_version(nvcc),
         "dependent_launches": os.environ.get("VOCABFORGE_PDL") == "1",
     }
     if device != "cpu":

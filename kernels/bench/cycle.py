@@ -54,7 +54,6 @@ class Pair:
         return ModelProposer(EagleBackend(self.drafter, "eagle3", "EAGLE-3"), head, DynamicPolicy(tree))
 
     def prompt(self) -> list[int]:
-        """Return random tokens of the shape's prefix length."""
         random = torch.Generator().manual_seed(3)
         return torch.randint(self.shape.vocab, (self.shape.prefix,), generator=random).tolist()
 
@@ -134,7 +133,6 @@ def random_pair(shape: ModelShape, device: torch.device, dtype: torch.dtype) -> 
 
 
 def _fill(module: nn.Module, random: torch.Generator) -> None:
-    """Fill matrices with small Gaussian values and norms with 1."""
     with torch.no_grad():
         for parameter in module.parameters():
             if parameter.dim() > 1:
@@ -149,25 +147,10 @@ def head_settings(shape: ModelShape) -> list[BenchHead]:
 
     def usual(one: BenchHead) -> bool:
         same = one.shortlist == shortlist and one.rank == shape.ranks[-1] and one.alike
-        return one.ops and (same or one.kind != "ranker")
+        return same or one.kind != "ranker"
 
     found = {one.kind: one for one in settings(shape) if usual(one)}
     return [found[kind] for kind in ("ranker", "full", "static", "router")]
-
-
-class _CallAgain:
-    """A recorder for machines without CUDA graphs; a replay runs the pass again."""
-
-    def warm_up(self, run: Callable[[], Any]) -> None:
-        run()
-
-    def record(self, function: Callable[..., Any], inputs: Sequence[Tensor | None]) -> Callable[[], Any]:
-        return lambda: function(*inputs)
-
-
-def new_capture(device: torch.device) -> GraphCapture:
-    """Return a recorder of full passes as graphs; on a CPU the passes are called again."""
-    return capture_passes(device) if device.type == "cuda" else GraphCapture(_CallAgain)
 
 
 def cycles(models: Sequence[ModelShape], protocol: Protocol) -> dict[str, Callable[[], dict[str, Any]]]:
@@ -191,11 +174,10 @@ def cycles(models: Sequence[ModelShape], protocol: Protocol) -> dict[str, Callab
 
 
 def _measured(pair: Pair, setting: BenchHead | None, protocol: Protocol) -> dict[str, Any]:
-    """Time a decoding method with and without graphs."""
     count = max(8, int(protocol.seconds * 1000)) if protocol.cuda else 3
+    capture = capture_passes(protocol.device) if protocol.cuda else None
     return {
-        "us": median(cycle_times(pair, setting, count, new_capture(protocol.device))) * 1e6,
-        "without_us": median(cycle_times(pair, setting, -(-count // 2), None)) * 1e6,
+        "us": median(cycle_times(pair, setting, count, capture)) * 1e6,
         "bytes": pair.plain_bytes() if setting is None else pair.cycle_bytes(setting),
         "flops": 0.0,
     }

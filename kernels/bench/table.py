@@ -10,7 +10,7 @@ from vocabforge.core.console import DataTable
 Row = Mapping[str, Any]
 _COLUMNS = {
     "heads": ("head<", "us", "10-90%", "floor, us", "share", "of static"),
-    "cycle": ("cycle (shapes are real, weights random)<", "ms", "without graphs, ms", "floor, ms", "share"),
+    "cycle": ("cycle (shapes are real, weights random)<", "ms", "floor, ms", "share"),
     "ops": ("case<", "us", "10-90%", "floor, us", "share", "GB/s", "PyTorch"),
 }
 
@@ -46,10 +46,10 @@ def _cells(
         floor = max(by_bytes, by_operations) * 1e6
         share = f"{floor / row['us']:.0%}"
     if part == "cycle":
-        values = (row["us"], row["without_us"], floor)
+        values = (row["us"], floor)
         return [*(None if us is None else f"{us / 1e3:.3f}" for us in values), share]
     timed = [
-        f"{row['us']:.2f}" + (" (no graph)" if row["method"] == "events" else ""),
+        f"{row['us']:.2f}",
         f"{row['low_us']:.2f}-{row['high_us']:.2f}",
         None if floor is None else f"{floor:.2f}",
         share and share + ("" if row["cold"] else " (in cache)"),
@@ -66,6 +66,6 @@ def _static(name: str, rows: Mapping[str, Row]) -> float | None:
     """Return the microseconds of the static head at the same V and N."""
     sizes = name.partition(" V=")[2]
     for other, row in rows.items():
-        if other.startswith("head static") and "torch's" not in other and other.endswith(f" V={sizes}"):
+        if other.startswith("head static") and other.endswith(f" V={sizes}"):
             return row.get("us")
     return None

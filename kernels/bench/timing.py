@@ -43,11 +43,9 @@ class Protocol:
 
     @property
     def cuda(self) -> bool:
-        """Whether the device is a GPU."""
         return self.device.type == "cuda"
 
     def cache_bytes(self) -> int:
-        """Return the size of the cache that inputs must exceed."""
         if not self.cuda:
             return _CPU_CACHE
         return int(torch.cuda.get_device_properties(self.device).L2_cache_size)
@@ -114,11 +112,14 @@ def _tensors(result: Any) -> list[Tensor]:
 def time_calls(calls: Sequence[Call], protocol: Protocol) -> dict[str, Any]:
     """Time one call by alternating between calls that differ only in their inputs.
 
-    A graph of all calls is replayed; if they cannot be captured, plain calls are timed.
+    On a GPU a graph of all calls is replayed.
 
     Returns:
-        Plain JSON of one call: median ``us`` with 10th and 90th percentile ``low_us`` and ``high_us``, number of
-        ``calls`` in each measurement, and its ``method``: ``graph``, ``events``, or a host ``clock``.
+        Plain JSON of one call: median ``us`` with 10th and 90th percentile ``low_us`` and ``high_us``, and the
+        number of ``calls`` in each measurement.
+
+    Raises:
+        RuntimeError: the calls cannot be captured.
     """
     device = protocol.device
     measure = _events if protocol.cuda else _clock
@@ -128,21 +129,16 @@ def time_calls(calls: Sequence[Call], protocol: Protocol) -> dict[str, Any]:
         torch.cuda.synchronize(device)
     # Slow calls must not use up the time.
     calls = calls[: max(1, int(protocol.seconds / 4 / max(measure(calls[0], device), 1e-9)))]
-    action, turns, method = _all(calls), 1, "clock"
+    action, turns = _all(calls), 1
     if protocol.cuda:
-        started, method = _events(action, device), "graph"
-        turns = _turns(_queued(action, device, 1.5 * started))
-        try:
-            action, measure = Replay(_all(calls, turns), device).replay, _queued
-        except RuntimeError:  # torch's error if capture forbids a call
-            turns, method = _turns(started), "events"
-            action = _all(calls, turns)
+        seconds, measure = _queued(action, device, 1.5 * _events(action, device)), _queued
+        turns = min(_MOST_TURNS, int(_LEAST_SECONDS / max(seconds, 1e-9)) + 1)
+        action = Replay(_all(calls, turns), device).replay
     wanted = int(protocol.seconds / max(measure(action, device), 1e-9))
     count = max(protocol.least, min(wanted, protocol.most))
     each = sorted(measure(action, device) * 1e6 / (turns * len(calls)) for _ in range(count))
     low, high = each[len(each) // 10], each[-1 - len(each) // 10]
-    found = {"us": statistics.median(each), "low_us": low, "high_us": high}
-    return {**found, "calls": turns * len(calls), "method": method}
+    return {"us": statistics.median(each), "low_us": low, "high_us": high, "calls": turns * len(calls)}
 
 
 def _all(calls: Sequence[Call], turns: int = 1) -> Call:
@@ -152,11 +148,6 @@ def _all(calls: Sequence[Call], turns: int = 1) -> Call:
                 call()
 
     return run
-
-
-def _turns(seconds: float) -> int:
-    """Return how often to run all calls in one repeat, given their total seconds."""
-    return min(_MOST_TURNS, int(_LEAST_SECONDS / max(seconds, 1e-9)) + 1)
 
 
 def _clock(action: Call, device: torch.device) -> float:

@@ -53,7 +53,7 @@ class TestTiming:
         assert order[:3] == [0, 1, 0]  # two to warm up, one to know how long it takes
         order = order[3:]
         assert order == [0, 1, 2] * (len(order) // 3)
-        assert (found["calls"], found["method"]) == (3, "clock")
+        assert found["calls"] == 3
         assert found["low_us"] <= found["us"] <= found["high_us"]
 
     @pytest.mark.parametrize(("replay_us", "turns"), [(50.0, 5), (900.0, 1), (1e-3, 64)])
@@ -63,20 +63,8 @@ class TestTiming:
         """Not the time of calls made one by one, most of which is spent in starting them."""
         self.gpu(monkeypatch, replay_us)
         found = time_calls([lambda: self.made.append(1)] * 2, self.PROTOCOL)
-        assert (found["method"], found["calls"]) == ("graph", 2 * turns)
+        assert found["calls"] == 2 * turns
         assert found["us"] == pytest.approx(replay_us / 2)
-
-    def test_calls_that_cannot_be_captured_are_timed_one_by_one(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        self.gpu(monkeypatch, 50.0)
-
-        def refuse(call: Any, device: torch.device) -> None:
-            raise RuntimeError("not in a capture")
-
-        monkeypatch.setattr(timing, "Replay", refuse)
-        found = time_calls([lambda: self.made.append(1)] * 2, self.PROTOCOL)
-        assert (found["method"], found["calls"], found["us"]) == ("events", 2, pytest.approx(500.0))
 
     PROTOCOL = Protocol(torch.device("cuda"), least=1, most=1)
     made: list[int]
@@ -179,10 +167,9 @@ class TestMeasuring:
         assert "| out of memory |" in shown(row)
 
     def test_a_head_is_compared_with_the_static_one_of_its_sizes(self) -> None:
-        row = {"low_us": 1.0, "high_us": 1.0, "method": "graph", "bytes": 1.0, "flops": 1.0, "cold": True}
+        row = {"low_us": 1.0, "high_us": 1.0, "bytes": 1.0, "flops": 1.0, "cold": True}
         sizes = {"V=9 N=1": 4.0, "V=9 N=10": 8.0}
         rows = {f"head static 5 {each}": row | {"us": us} for each, us in sizes.items()}
-        rows |= {f"head static 5, torch's top-k {each}": row | {"us": 100.0} for each in sizes}
         rows |= {f"head full {each}": row | {"us": 16.0} for each in sizes}
         last = {
             line.split("|")[1].strip(): line.split("|")[-2].strip()

@@ -94,7 +94,7 @@ class TestFigures:
     def measured(self, folder: Path, monkeypatch: pytest.MonkeyPatch, seconds: float) -> Entries:
         monkeypatch.setenv(JOURNAL, str(folder / "j.jsonl"))
         monkeypatch.setenv(DEADLINE, str(time.time() + seconds))
-        figures.main("cpu", "small", "^silu_mul")
+        figures.main("cpu", "small", "^(silu_mul|tree_expand)")
         return read_journal(folder / "j.jsonl")[0]
 
     def test_they_are_measured_once_while_there_is_time(
@@ -103,7 +103,7 @@ class TestFigures:
         assert self.measured(tmp_path, monkeypatch, -1.0) == {}
         found = self.measured(tmp_path, monkeypatch, 60.0)
         assert {name: one["outcome"] for name, one in found.items()} == dict.fromkeys(
-            ("ceilings", "silu_mul R=5 i=96", "silu_mul R=12 i=96"), "passed"
+            ("ceilings", "silu_mul R=5 i=96", "tree_expand W=4 k=4"), "passed"
         )
         assert all(one["row"]["us"] > 0 for name, one in found.items() if name != "ceilings")
         written = (tmp_path / "j.jsonl").read_text()

@@ -135,10 +135,12 @@ class TestParts:
             entries = {name: {"outcome": "passed", **one} for name, one in found.items()}
             answer = (entries, check.NO_TIME)
             monkeypatch.setattr(check.gpu_process, "supervise", lambda *_, answer=answer, **more: answer)
-            ended, parts, text = self.run(check, tmp_path, "--parts", "bench", "--only", "^silu_mul")
+            ended, parts, text = self.run(
+                check, tmp_path, "--parts", "bench", "--only", "^(silu_mul|tree_expand)"
+            )
             assert ended == code
             assert ("wrong: bfloat16: NaN" in text) is bool(code)
-            assert "- silu_mul R=12 i=96" in text
+            assert "- tree_expand W=4 k=4" in text
             assert parts["bench"]["failed"].keys() == found.keys()
 
     def test_a_figure_that_nobody_has_is_a_mistake(

@@ -39,7 +39,6 @@ class BenchHead:
         label: label in the table.
         rank, shortlist: settings of a scorer.
         alike: whether the rows of a step are siblings.
-        ops: whether to use our ops instead of plain torch.
     """
 
     kind: str
@@ -47,7 +46,6 @@ class BenchHead:
     rank: int = 0
     shortlist: int = 0
     alike: bool = True
-    ops: bool = True
 
 
 Built = tuple[DraftHead, "nn.Module | None"]  # head, trained part
@@ -92,7 +90,7 @@ def build_setting(shape: ModelShape, setting: BenchHead, base: HeadBase, random:
     """Build a head over a base of V rows; return it with its trained part."""
     kind = setting.kind
     module: nn.Module | None = None
-    options: dict[str, Any] = {"ops": setting.ops}
+    options: dict[str, Any] = {"ops": True}
     if setting.rank:  # ranker, low-rank
         module = _scorer(shape, setting, base, random)
     if kind == "static":
@@ -115,13 +113,10 @@ def build_setting(shape: ModelShape, setting: BenchHead, base: HeadBase, random:
 
 
 def settings(shape: ModelShape) -> list[BenchHead]:
-    """Return the table's heads for a shape."""
     several = shape.rows > 1
     found = [
         BenchHead("full", "full"),
-        BenchHead("full", "full, torch's top-k", ops=False),
         BenchHead("static", f"static {shape.static:,}"),
-        BenchHead("static", f"static {shape.static:,}, torch's top-k", ops=False),
         BenchHead("low-rank", f"low rank d/{shape.hidden // shape.ranks[0]}", rank=shape.ranks[0]),
     ]
     for rank in shape.ranks:
@@ -138,12 +133,10 @@ def settings(shape: ModelShape) -> list[BenchHead]:
 
 
 def cases(shape: ModelShape) -> list[OpCase]:
-    """Return one case per head."""
     return [case_of(shape, setting) for setting in settings(shape)]
 
 
 def case_of(shape: ModelShape, setting: BenchHead) -> OpCase:
-    """Return the case of a head."""
     moved, work = head_cost(shape, setting)
     return OpCase(
         name=f"head {setting.label} V={shape.vocab} N={shape.rows}",

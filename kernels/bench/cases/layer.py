@@ -10,47 +10,39 @@ from vocabforge.ops.add_rms_norm import add_rms_norm, add_rms_norm_reference, jo
 from vocabforge.ops.rope_store import rope_store, rope_store_reference
 from vocabforge.ops.silu_mul import silu_mul, silu_mul_reference
 
-from .types import Inputs, ModelShape, OpCase, case_of_op, integers, normal, uniform
+from .types import ModelShape, OpCase, case_of_op, integers, normal, uniform
 
 
 def norm_cases(shape: ModelShape) -> list[OpCase]:
-    """Return cases with a residual, without (first norm of a layer's input), and for EAGLE-3's two inputs."""
+    """Return the cases of a norm with a residual, and of EAGLE-3's two inputs."""
     rows, width = shape.rows, shape.hidden
-
-    def two_inputs(random: torch.Generator, dtype: torch.dtype) -> Inputs:
-        return {
-            "table": normal((shape.vocab, width), random, dtype),
-            "ids": integers(shape.vocab, (rows,), random),
+    norm = case_of_op(
+        add_rms_norm,
+        add_rms_norm_reference,
+        {"eps": shape.eps},
+        name=f"R={rows} d={width}",
+        make=lambda random, dtype: {
             "x": normal((rows, width), random, dtype),
-            "first": normal((width,), random, dtype),
-            "second": normal((width,), random, dtype),
-        }
-
+            "residual": normal((rows, width), random, dtype),
+            "weight": normal((width,), random, dtype),
+        },
+        floor_bytes=2.0 * width * (4 * rows + 1),
+    )
     joined = case_of_op(
         join_norms,
         join_norms_reference,
         {"eps": shape.eps},
         name=f"R={rows} d={width}",
-        make=two_inputs,
+        make=lambda random, dtype: {
+            "table": normal((shape.vocab, width), random, dtype),
+            "ids": integers(shape.vocab, (rows,), random),
+            "x": normal((rows, width), random, dtype),
+            "first": normal((width,), random, dtype),
+            "second": normal((width,), random, dtype),
+        },
         floor_bytes=2.0 * width * (4 * rows + 2) + 8.0 * rows,
     )
-    return [_norm(shape, True), _norm(shape, False), joined]
-
-
-def _norm(shape: ModelShape, residual: bool) -> OpCase:
-    rows, width = shape.rows, shape.hidden
-    return case_of_op(
-        add_rms_norm,
-        add_rms_norm_reference,
-        {"eps": shape.eps},
-        name=f"R={rows} d={width}" + ("" if residual else " no residual"),
-        make=lambda random, dtype: {
-            "x": normal((rows, width), random, dtype),
-            "residual": normal((rows, width), random, dtype) if residual else None,
-            "weight": normal((width,), random, dtype),
-        },
-        floor_bytes=2.0 * width * (rows * (4 if residual else 2) + 1),
-    )
+    return [norm, joined]
 
 
 def rope_cases(shape: ModelShape) -> list[OpCase]:
@@ -91,15 +83,12 @@ def _rotation(shape: ModelShape, random: torch.Generator, dtype: torch.dtype) ->
 
 
 def silu_cases(shape: ModelShape) -> list[OpCase]:
-    """Return cases for the rows of a draft step and the nodes of a verified tree."""
-    return [_silu(rows, shape.intermediate) for rows in sorted({shape.rows, shape.nodes})]
-
-
-def _silu(rows: int, inner: int) -> OpCase:
-    return case_of_op(
+    rows, inner = shape.rows, shape.intermediate
+    case = case_of_op(
         silu_mul,
         silu_mul_reference,
         name=f"R={rows} i={inner}",
         make=lambda random, dtype: {"gate_up": normal((rows, 2 * inner), random, dtype)},
         floor_bytes=2.0 * rows * 3 * inner,
     )
+    return [case]

@@ -27,7 +27,6 @@ from .types import (
 
 
 def _states(shape: ModelShape, random: torch.Generator, dtype: torch.dtype) -> dict[str, Tensor]:
-    """Return the hidden states of a draft step, and an LM head."""
     return {
         "hidden": normal((shape.rows, shape.hidden), random, dtype),
         "weight": normal((shape.vocab, shape.hidden), random, dtype, shape.hidden**-0.5),
@@ -35,8 +34,8 @@ def _states(shape: ModelShape, random: torch.Generator, dtype: torch.dtype) -> d
 
 
 def indexed_cases(shape: ModelShape) -> list[OpCase]:
-    """Return cases with shared, half-shared and separate shortlists per hidden state, as in SpecVocab."""
-    kinds = ("own",) if shape.rows == 1 else ("shared", "half shared", "own")
+    """Return cases with shared and separate shortlists per hidden state, as in SpecVocab."""
+    kinds = ("own",) if shape.rows == 1 else ("shared", "own")
     return [_indexed(shape, k, kind) for k in shape.shortlists for kind in kinds]
 
 
@@ -45,8 +44,6 @@ def _indexed(shape: ModelShape, k: int, kind: str) -> OpCase:
 
     def make(random: torch.Generator, dtype: torch.dtype) -> Inputs:
         ids = (shared_ids if kind == "shared" else distinct_ids)(vocab, (rows, k), random)
-        if kind == "half shared":
-            ids[:, : k // 2] = ids[:1, : k // 2].clone()
         return {**_states(shape, random, dtype), "ids": ids.int()}
 
     def floor(inputs: Inputs) -> float:
@@ -97,35 +94,21 @@ def _union(shape: ModelShape, columns: int, used: int) -> OpCase:
 
 
 def cluster_cases(shape: ModelShape) -> list[OpCase]:
-    """Return cases with shared clusters (one union per draft step) and with separate clusters per row."""
-    return [_clusters(shape, "shared"), _clusters(shape, "own")]
-
-
-def _clusters(shape: ModelShape, kind: str) -> OpCase:
-    """Sizes of the clusters are uneven and fixed: from 0.5 to 1.5 times the mean."""
+    """Return the case of clusters that all rows open. Sizes are uneven and fixed: 0.5 to 1.5 times the mean."""
     rows, hidden, clusters = shape.rows, shape.hidden, shape.clusters
     shares = torch.rand(clusters, generator=generator(torch.device("cpu"), 7)) + 0.5
     ends = (shares.cumsum(0) / shares.sum() * shape.vocab).round().long()
     ends[-1] = shape.vocab
     sizes = ends.diff(prepend=torch.zeros(1, dtype=torch.int64))
-    budget = max(1, shape.router_tokens * clusters // shape.vocab)  # about the size of the union of all rows
-    each = budget if kind == "shared" else max(1, budget // 2)
-    union = budget if kind == "shared" else min(clusters, 2 * budget)
-    most_tiles = tiles_bound(sizes.tolist(), union)
+    budget = max(1, shape.router_tokens * clusters // shape.vocab)
+    most_tiles = tiles_bound(sizes.tolist(), budget)
     columns = min(shape.vocab, most_tiles * 64)
-
-    def opened(random: torch.Generator) -> Tensor:
-        noise = uniform((rows, clusters), random)
-        pool = uniform((1, clusters), random)
-        if kind == "shared":
-            noise = pool.expand(rows, clusters)
-        else:  # rows choose from one pool of clusters, like siblings of a draft step
-            noise = noise.masked_fill(pool.argsort(1).argsort(1) >= union, 2.0)
-        return torch.zeros_like(noise, dtype=torch.bool).scatter_(1, noise.argsort(1)[:, :each], True)
 
     def make(random: torch.Generator, dtype: torch.dtype) -> Inputs:
         offsets = F.pad(ends, (1, 0)).to(torch.int32).to(random.device)
-        return {**_states(shape, random, dtype), "offsets": offsets, "opened": opened(random)}
+        opened = torch.zeros((rows, clusters), dtype=torch.bool, device=random.device)
+        opened[:, uniform((clusters,), random).argsort()[:budget]] = True
+        return {**_states(shape, random, dtype), "offsets": offsets, "opened": opened}
 
     def floor(inputs: Inputs) -> float:
         listed = int(inputs["offsets"].diff()[inputs["opened"].any(0)].sum())
@@ -136,32 +119,32 @@ def _clusters(shape: ModelShape, kind: str) -> OpCase:
         listed = torch.arange(columns, device=inputs["weight"].device)
         return F.linear(inputs["hidden"], inputs["weight"][listed]).float()
 
-    return case_of_op(
+    case = case_of_op(
         cluster_logits,
         cluster_logits_reference,
         {"most_tiles": most_tiles},
-        name=f"N={rows} V={shape.vocab} M={clusters} {kind}",
+        name=f"N={rows} V={shape.vocab} M={clusters}",
         make=make,
         floor_bytes=floor,
         floor_flops=2.0 * rows * shape.router_tokens * hidden,
         plain=gathered,
     )
+    return [case]
 
 
 def distinct_cases(shape: ModelShape) -> list[OpCase]:
-    """Return cases of the distinct ids of shortlists that all hidden states share, and of separate ones."""
-    return [_distinct(shape, k, kind) for k in shape.shortlists for kind in ("shared", "own")]
+    """Return cases of the distinct ids of separate shortlists."""
+    return [_distinct(shape, k) for k in shape.shortlists]
 
 
-def _distinct(shape: ModelShape, k: int, kind: str) -> OpCase:
+def _distinct(shape: ModelShape, k: int) -> OpCase:
     rows, vocab = shape.rows, shape.vocab
-    draw = shared_ids if kind == "shared" else distinct_ids
     return case_of_op(
         distinct_rows,
         distinct_rows_reference,
         {"size": vocab},
-        name=f"N={rows} V={vocab} k={k} {kind}",
-        make=lambda random, dtype: {"ids": draw(vocab, (rows, k), random).int()},
+        name=f"N={rows} V={vocab} k={k}",
+        make=lambda random, dtype: {"ids": distinct_ids(vocab, (rows, k), random).int()},
         dtypes=(torch.bfloat16,),
         floor_bytes=4.0 * (2 * rows * k + min(rows * k, vocab)),
     )

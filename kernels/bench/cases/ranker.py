@@ -11,7 +11,6 @@ from .types import Inputs, ModelShape, OpCase, case_of_op, normal
 
 
 def select_cases(shape: ModelShape) -> list[OpCase]:
-    """Return cases for each rank and shortlist size."""
     return [_select(shape, rank, k) for rank in shape.ranks for k in shape.shortlists]
 
 

@@ -26,12 +26,8 @@ SETTINGS: Mapping[str, tuple[float, int, float, float]] = {  # temperature, top-
 
 
 def choice_cases(shape: ModelShape) -> list[OpCase]:
-    """Return cases for one row (plain decoding) and the nodes of a verified tree."""
-    return [_choice(rows, shape.vocab) for rows in sorted({1, shape.nodes})]
-
-
-def _choice(rows: int, vocab: int) -> OpCase:
-    return case_of_op(
+    rows, vocab = shape.rows, shape.vocab
+    case = case_of_op(
         target_choice,
         target_choice_reference,
         name=f"R={rows} V={vocab}",
@@ -41,11 +37,12 @@ def _choice(rows: int, vocab: int) -> OpCase:
         tolerance=0.0,
         dtypes=_DTYPES,
     )
+    return [case]
 
 
 def sample_cases(shape: ModelShape) -> list[OpCase]:
-    """Return cases for one row and a verified tree under each transform, and for distributions alone."""
-    rows, vocab = shape.nodes, shape.vocab
+    """Return cases of the rows of a step under each transform, and for distributions alone."""
+    rows, vocab = shape.rows, shape.vocab
     distributions = case_of_op(
         target_weights_of,
         target_weights_reference,
@@ -56,8 +53,7 @@ def sample_cases(shape: ModelShape) -> list[OpCase]:
         tolerance=1e-7,
         dtypes=_DTYPES,
     )
-    samples = [_sample(count, vocab, kind) for kind in SETTINGS for count in sorted({1, shape.nodes})]
-    return [*samples, distributions]
+    return [*(_sample(rows, vocab, kind) for kind in SETTINGS), distributions]
 
 
 def _inputs(

@@ -64,29 +64,24 @@ def _attention(shape: ModelShape, prefix: int) -> OpCase:
 
 
 def expand_cases(shape: ModelShape) -> list[OpCase]:
-    """Return cases for the children of the root and the children of ``topk`` nodes."""
-    return [_expand(shape, width) for width in sorted({1, shape.topk})]
-
-
-def _expand(shape: ModelShape, width: int) -> OpCase:
+    """Return the case of a round: the children of ``topk`` nodes."""
     k = shape.topk
-
-    def make(random: torch.Generator, dtype: torch.dtype) -> Inputs:
-        scores = uniform((1, width), random).log()
-        logprobs = uniform((1, width, k), random).log()
-        ids, above = (integers(shape.vocab, size, random) for size in ((1, width, k), (1, width, 1)))
-        return {"scores": scores, "logprobs": logprobs, "ids": ids, "above": above}
-
-    return case_of_op(
+    case = case_of_op(
         tree_expand,
         tree_expand_reference,
         {"keep": k, "first": k, "slot": k},
-        name=f"W={width} k={k}",
-        make=make,
-        floor_bytes=12.0 * width + 16.0 * width * k + 36.0 * k,
+        name=f"W={k} k={k}",
+        make=lambda random, dtype: {
+            "scores": uniform((1, k), random).log(),
+            "logprobs": uniform((1, k, k), random).log(),
+            "ids": integers(shape.vocab, (1, k, k), random),
+            "above": integers(shape.vocab, (1, k, 1), random),
+        },
+        floor_bytes=12.0 * k + 16.0 * k * k + 36.0 * k,
         tolerance=0.0,
         dtypes=(torch.float32,),
     )
+    return [case]
 
 
 def select_cases(shape: ModelShape) -> list[OpCase]:

@@ -62,7 +62,6 @@ class ModelShape:
 
     @property
     def levels(self) -> int:
-        """Return the levels of a tree below the root."""
         return self.depth + 1
 
 
@@ -128,11 +127,9 @@ class OpCase:
         return self.check(inputs, got, expected) if self.check else close(got, expected, self.tolerance)
 
     def inputs(self, device: torch.device, dtype: torch.dtype, seed: int) -> Inputs:
-        """Create inputs on a device, deterministic for a seed."""
         return self.make(generator(device, seed), dtype)
 
     def bytes_of(self, inputs: Inputs) -> float:
-        """Return the floor in bytes for these inputs."""
         return float(self.floor_bytes(inputs) if callable(self.floor_bytes) else self.floor_bytes)
 
 
@@ -174,7 +171,6 @@ def case_of_op(
 
 
 def generator(device: torch.device, seed: int) -> torch.Generator:
-    """Return a seeded generator on a device."""
     return torch.Generator(device=device).manual_seed(seed)
 
 
@@ -215,7 +211,6 @@ def shared_ids(high: int, shape: tuple[int, int], random: torch.Generator) -> Te
 
 
 def outputs_of(result: Outputs) -> tuple[Tensor, ...]:
-    """Return a result as a tuple."""
     return (result,) if isinstance(result, Tensor) else tuple(result)
 
 
