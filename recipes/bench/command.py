@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import time
@@ -11,9 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rich.console import Console
-
-from vocabforge.core.console import DataTable
+from vocabforge.core.console import DataTable, open_console
 from vocabforge.core.errors import VocabForgeError
 from vocabforge.core.files import atomic_write_json, check_output_file
 from vocabforge.core.progress import ProgressBar
@@ -39,17 +36,14 @@ def present(
     try:
         if output is not None:
             check_output_file(output)
-        result = json.loads(json.dumps(measure()))
+        result = measure()
         if output is not None:
             atomic_write_json(output, result)
     except VocabForgeError as error:
         sys.exit(error.render())
-    console = Console()
+    console = open_console()
     for part in shown(result):
-        if isinstance(part, str):
-            console.print(part, style="dim", markup=False, highlight=False)
-        else:
-            console.print(part)
+        console.print(part, style="dim" if isinstance(part, str) else None)
 
 
 def run(

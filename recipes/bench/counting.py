@@ -11,7 +11,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
@@ -30,12 +30,11 @@ from vocabforge.vocab.counts.tally import CountOptions
 
 BASELINE = "encode_batch"
 METHODS = (BASELINE, "encode_batch_fast", "vocabforge")
+_SOURCES = SourceOptions(text_unit="file")
 _BATCH_CHARACTERS = 8 << 20
 
 
-def bench_counting(
-    tokenizer: Path, inputs: Sequence[str], *, repeats: int = 3, workers: int = 1, text_unit: str = "file"
-) -> dict[str, Any]:
+def bench_counting(tokenizer: Path, inputs: Sequence[str], repeats: int) -> dict[str, Any]:
     """Time all methods on the same files.
 
     Returns:
@@ -48,12 +47,11 @@ def bench_counting(
         VocabForgeError: a method failed, or two methods counted differently.
     """
     os.environ["TOKENIZERS_PARALLELISM"] = "true"
-    job = {"tokenizer": str(tokenizer), "inputs": list(inputs), "workers": workers, "text_unit": text_unit}
     rows: dict[str, list[dict[str, Any]]] = {method: [] for method in METHODS}
 
     def measure(method: str) -> float:
         with ProcessPoolExecutor(1, get_context("spawn")) as fresh:
-            rows[method].append(fresh.submit(_measure, job | {"method": method}).result())
+            rows[method].append(fresh.submit(_measure, method, tokenizer, inputs).result())
         return float(rows[method][-1]["seconds"])
 
     seconds = take_turns("benchmark", {method: partial(measure, method) for method in METHODS}, repeats)
@@ -63,69 +61,57 @@ def bench_counting(
             got={method: some[0]["table"][:12] for method, some in rows.items()},
             remedy="this is a fault of VocabForge: please report it with the input",
         )
-    size = rows[BASELINE][0]["bytes"]
+    first = rows[BASELINE][0]
     methods = {
         method: {
             "seconds": statistics.median(seconds[method]),
-            "mb_per_s": size / statistics.median(seconds[method]) / 1e6,
+            "mb_per_s": first["bytes"] / statistics.median(seconds[method]) / 1e6,
             "ratio": speed_up(seconds[method], seconds[BASELINE]),
-            "engine": some[0].get("engine", ""),
+            "engine": some[0]["engine"],
             "start_s": statistics.median(row["start_s"] for row in some),
         }
         for method, some in rows.items()
     }
-    return {"bytes": size, "tokens": rows[BASELINE][0]["tokens"], "methods": methods}
+    return {"bytes": first["bytes"], "tokens": first["tokens"], "methods": methods}
 
 
-def _measure(job: Mapping[str, Any]) -> dict[str, Any]:
+def _measure(method: str, folder: Path, inputs: Sequence[str]) -> dict[str, Any]:
     start = time.perf_counter()
-    tokenizer = load_tokenizer(Path(job["tokenizer"]))
-    start_s = time.perf_counter() - start
-    start = time.perf_counter()
-    counted = (_ours if job["method"] == "vocabforge" else _theirs)(tokenizer, job)
-    seconds = counted.pop("seconds", time.perf_counter() - start)
-    counts = counted.pop("counts")
-    return counted | {
+    tokenizer = load_tokenizer(folder)
+    loaded = time.perf_counter()
+    if method == "vocabforge":
+        with tempfile.TemporaryDirectory() as place:
+            run = count_corpus(tokenizer, inputs, CountOptions(sources=_SOURCES), Path(place) / "partial")
+        counts, size = run.table.counts, run.table.bytes
+        engine, seconds, start_s = run.engine, run.seconds, run.start_s
+    else:
+        counts, size, encode = np.zeros(tokenizer.vocab_size, np.int64), 0, getattr(tokenizer.backend, method)
+        for texts in _batches(inputs):
+            size += sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
+            for row in encode(texts, add_special_tokens=False):
+                counts += np.bincount(np.asarray(row.ids, np.int64), minlength=len(counts))
+        engine, seconds, start_s = "", time.perf_counter() - loaded, 0.0
+    return {
         "seconds": seconds,
-        "start_s": start_s + counted.get("start_s", 0.0),
+        "start_s": loaded - start + start_s,
+        "engine": engine,
+        "bytes": size,
         "tokens": int(counts.sum()),
         "table": hashlib.sha256(counts.tobytes()).hexdigest(),
     }
 
 
-def _theirs(tokenizer: Any, job: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the baseline: read, ``encode_batch``, ``bincount``."""
-    encode = getattr(tokenizer.backend, job["method"])
-    counts = np.zeros(tokenizer.vocab_size, dtype=np.int64)
-    waiting: list[str] = []
-    size = total = 0
-
-    def flush() -> None:
-        nonlocal size
-        for row in encode(waiting, add_special_tokens=False):
-            counts[:] += np.bincount(np.asarray(row.ids, dtype=np.int64), minlength=len(counts))
-        waiting.clear()
-        size = 0
-
-    for document in iter_documents(
-        [Path(name) for name in job["inputs"]], SourceOptions(text_unit=job["text_unit"])
-    ):
-        text = document.plain_text()
-        total += len(text.encode("utf-8", "surrogatepass"))
-        waiting.append(text)
-        size += len(text)
+def _batches(inputs: Sequence[str]) -> Iterator[list[str]]:
+    """Yield the documents' texts, about as many characters at a time."""
+    batch: list[str] = []
+    size = 0
+    for document in iter_documents([Path(name) for name in inputs], _SOURCES):
+        batch.append(document.plain_text())
+        size += len(batch[-1])
         if size >= _BATCH_CHARACTERS:
-            flush()
-    flush()
-    return {"counts": counts, "bytes": total}
-
-
-def _ours(tokenizer: Any, job: Mapping[str, Any]) -> dict[str, Any]:
-    options = CountOptions(sources=SourceOptions(text_unit=job["text_unit"]), workers=job["workers"])
-    with tempfile.TemporaryDirectory() as folder:
-        run = count_corpus(tokenizer, job["inputs"], options, Path(folder) / "partial")
-    own = {"engine": run.engine, "seconds": run.seconds, "start_s": run.start_s}
-    return {"counts": run.table.counts, "bytes": run.table.bytes, **own}
+            yield batch
+            batch, size = [], 0
+    yield batch
 
 
 def shown(result: dict[str, Any]) -> list[DataTable | str]:
@@ -148,11 +134,8 @@ def main() -> None:
     words.add_argument(
         "--input", action="append", required=True, help="text or JSON file; repeat for several"
     )
-    words.add_argument("--workers", type=int, default=1, help="counting processes of VocabForge")
-    words.add_argument("--text-unit", default="file", help="unit that forms one document of a text file")
-    asked = vars(words.parse_args())
-    output, tokenizer, inputs = asked.pop("output"), asked.pop("tokenizer"), asked.pop("input")
-    present(lambda: bench_counting(tokenizer, inputs, **asked), shown, output)
+    asked = words.parse_args()
+    present(lambda: bench_counting(asked.tokenizer, asked.input, asked.repeats), shown, asked.output)
 
 
 if __name__ == "__main__":

@@ -40,7 +40,6 @@ from vocabforge.evaluate.benchmarks import load_benchmark
 from vocabforge.evaluate.identity import first_difference, rounding
 from vocabforge.evaluate.run.environment import describe_environment
 from vocabforge.evaluate.run.prompts import PromptBuilder, system_of
-from vocabforge.models.device import threads_set
 from vocabforge.models.target.interface import next_logits
 from vocabforge.models.target.load import DTYPES
 
@@ -67,7 +66,6 @@ class DecodingBenchConfig(DecodingRecipe):
         rows: numbers of requests side by side.
         rival: whether to measure transformers, too (on a CPU).
         device: device for decoding.
-        threads: CPU threads of all sides; None: torch's default.
     """
 
     methods: dict[str, MethodSpec] = Field(default_factory=dict)
@@ -78,7 +76,6 @@ class DecodingBenchConfig(DecodingRecipe):
     rows: tuple[Positive, ...] = (1,)
     rival: bool = True
     device: str = "cpu"
-    threads: Positive | None = None
 
 
 @dataclass(frozen=True)
@@ -133,12 +130,9 @@ class OurSide:
         setattr(control, "observe", counted)  # noqa: B010 (a method is replaced)
 
     def round(self, prompts: Prompts) -> None:
-        """Continue all prompts."""
         self.plans.clear()
-        load = self._load
-        self.results = self._decoder.generate_batch(
-            [Request(list(prompt), load.new, load.ends) for prompt in prompts]
-        )
+        requests = [Request(list(prompt), self._load.new, self._load.ends) for prompt in prompts]
+        self.results = self._decoder.generate_batch(requests)
 
     @property
     def outputs(self) -> list[list[int]]:
@@ -153,34 +147,27 @@ class TheirSide:
     """transformers' ``generate`` with one set of options; of a batch, prompts are padded on the left.
 
     Args:
-        model: the target.
-        assistant: a draft model, or None.
-        tokenizers: the options that name both tokenizers, if the draft model's is another.
+        assistant: a draft model or None, and the options that name both tokenizers if its own is another.
     """
 
     def __init__(
-        self,
-        model: Any,
-        assistant: Any,
-        tokenizers: Mapping[str, Any],
-        settings: Mapping[str, Any],
-        load: Load,
+        self, model: Any, assistant: tuple[Any, Mapping[str, Any]], settings: Mapping[str, Any], load: Load
     ) -> None:
         from transformers import GenerationConfig
 
-        self.settings, self._model, self._assistant, self._load = settings, model, assistant, load
+        self.settings, self._model, self._load = settings, model, load
+        self._assistant, tokenizers = assistant
         # What concerns the assistant is read from its own configuration.
         drafting = {key: value for key, value in settings.items() if key.startswith("num_assistant")}
         self._options = {key: value for key, value in settings.items() if key not in drafting}
         self._options |= {"max_new_tokens": load.new, "do_sample": False, "pad_token_id": 0}
         self._options |= {"eos_token_id": list(load.ends)} if load.ends else {}
-        self._options |= {} if assistant is None else {"assistant_model": assistant, **tokenizers}
+        self._options |= {} if self._assistant is None else {"assistant_model": self._assistant, **tokenizers}
         self._own, self._drafting = GenerationConfig(), GenerationConfig(**drafting)
         self.outputs: list[list[int]] = []
         self._forwards = 0
 
     def round(self, prompts: Prompts) -> None:
-        """Continue all prompts."""
         self._model.generation_config = self._own
         if self._assistant is not None:  # carries its schedule from call to call
             self._assistant.generation_config = self._drafting
@@ -208,23 +195,47 @@ class TheirSide:
         self._forwards += 1
 
 
-def their_sides(
-    load_model: Callable[[Path], Any], target: Path, kind: str, drafter: Path | None, load: Load
-) -> list[TheirSide]:
-    """Return a side for each setting to try against a kind of proposer; empty if transformers has none such."""
-    settings = _THEIR_SETTINGS.get(DRAFT_MODEL if kind in FOREIGN else kind, ())
+def fastest_rival(
+    load_model: Callable[[Path], Any],
+    target: Path,
+    load: Load,
+    prompts: Prompts,
+    kind: str,
+    drafter: Path | None,
+    foreign: bool,
+) -> TheirSide | str | None:
+    """Return transformers with the settings that are fastest on the first two prompts.
+
+    Args:
+        kind: of the proposer that it meets.
+        foreign: whether the drafter has another tokenizer.
+
+    Returns:
+        None if transformers has nothing of the kind; its error if it refuses all settings.
+    """
+    settings = _THEIR_SETTINGS.get(kind, ())
     if not settings or (load.rows > 1 and kind != PLAIN):
-        return []
+        return None
     tokenizers = {}
-    if kind in FOREIGN:
+    if foreign:
         from transformers import PreTrainedTokenizerFast
 
         folders = {"tokenizer": target, "assistant_tokenizer": drafter}
         tokenizers = {
             name: PreTrainedTokenizerFast.from_pretrained(folder) for name, folder in folders.items()
         }
-    assistant = None if drafter is None else load_model(drafter)
-    return [TheirSide(load_model(target), assistant, tokenizers, chosen, load) for chosen in settings]
+    assistant = None if drafter is None else load_model(drafter), tokenizers
+    rates, refused = dict[TheirSide, float](), None
+    for chosen in settings:
+        side = TheirSide(load_model(target), assistant, chosen, load)
+        try:
+            side.round(prompts[:1])
+            seconds = seconds_of(side.round, prompts[:2])
+        except (ValueError, TypeError, RuntimeError, LookupError, AttributeError) as error:
+            refused = f"{type(error).__name__}: {error}"
+        else:
+            rates[side] = sum(map(len, side.outputs)) / seconds
+    return max(rates, key=rates.__getitem__) if rates else refused
 
 
 def bench_decoding(settings: Sequence[str] = (), *, repeats: int = 3) -> dict[str, Any]:
@@ -243,22 +254,21 @@ def bench_decoding(settings: Sequence[str] = (), *, repeats: int = 3) -> dict[st
         VocabForgeError: the models cannot be loaded.
     """
     config = parse_config(DecodingBenchConfig, apply_overrides({}, settings), source="the command line")
-    with threads_set(config.threads or torch.get_num_threads()):
-        backend = config.target_backend
-        models = Models(
-            config.target, config.tokenizer, device=config.device, dtype=config.dtype, backend=backend
+    backend = config.target_backend
+    models = Models(
+        config.target, config.tokenizer, device=config.device, dtype=config.dtype, backend=backend
+    )
+    prompts = read_prompts(models, config)
+    load_model = cache(partial(_their_model, dtype=DTYPES[config.dtype]))
+    ends = tuple(models.tokenizer.eos_ids) if config.stop else ()
+    rows = [
+        row
+        for count in config.rows
+        for row in _measure(
+            config, models, prompts, load_model, Load(count, config.max_new_tokens, ends), repeats
         )
-        prompts = read_prompts(models, config)
-        load_model = cache(partial(_their_model, dtype=DTYPES[config.dtype]))
-        ends = tuple(models.tokenizer.eos_ids) if config.stop else ()
-        rows = [
-            row
-            for count in config.rows
-            for row in _measure(
-                config, models, prompts, load_model, Load(count, config.max_new_tokens, ends), repeats
-            )
-        ]
-        environment = describe_environment(device=config.device, dtype=config.dtype)
+    ]
+    environment = describe_environment(device=config.device, dtype=config.dtype)
     return {
         "environment": {**environment, **package_versions()},
         "settings": config.model_dump(mode="json") | {"repeats": repeats},
@@ -286,65 +296,50 @@ def _measure(
     """Yield a row per method under a load."""
     if load.rows > 1:
         prompts = list(islice(cycle(prompts), max(2 * load.rows, len(prompts))))
+    rival = cache(partial(fastest_rival, load_model, config.target, load, prompts))
     ours: dict[str, OurSide] = {}
-    theirs: dict[tuple[str, Path | None], TheirSide | str | None] = {}
-    keys: dict[str, tuple[str, Path | None]] = {}
+    theirs: dict[str, TheirSide | str | None] = {}
     for name, spec in {PLAIN: MethodSpec(), **config.methods}.items():
         say(f"{name}: loading, trying settings")
         ours[name] = own = OurSide(models, name, spec, load)
-        keys[name] = key = (DRAFT_MODEL if own.kind in FOREIGN else own.kind), spec.drafter
-        if config.rival and key not in theirs:
-            theirs[key] = _fastest(
-                their_sides(load_model, config.target, own.kind, spec.drafter, load), prompts
-            )
-    sides: dict[Any, OurSide | TheirSide] = {**ours}
-    sides |= {key: side for key, side in theirs.items() if isinstance(side, TheirSide)}
-    for side in sides.values():
-        side.round(prompts)  # warm-up
-    calls = {key: partial(seconds_of, side.round, prompts) for key, side in sides.items()}
-    seconds = take_turns(f"{load.rows} side by side", calls, repeats)
+        foreign = own.kind in FOREIGN
+        kind = DRAFT_MODEL if foreign else own.kind
+        theirs[name] = rival(kind, spec.drafter, foreign) if config.rival else None
+    sides = {
+        side: partial(seconds_of, side.round, prompts)
+        for side in (*ours.values(), *theirs.values())
+        if isinstance(side, (OurSide, TheirSide))
+    }
+    for warm_up in sides.values():
+        warm_up()
+    seconds = take_turns(f"{load.rows} side by side", sides, repeats)
 
-    def figures(key: Any) -> dict[str, Any]:
-        side = sides[key]
+    def figures(side: OurSide | TheirSide) -> dict[str, Any]:
         tokens = sum(map(len, side.outputs))
         return {
-            "tokens_per_s": spread([tokens / taken for taken in seconds[key]]),
+            "tokens_per_s": spread([tokens / taken for taken in seconds[side]]),
             "accepted_length": side.accepted_length(),
             "settings": dict(side.settings),
             **_compare(models, prompts, side.outputs, ours[PLAIN].outputs),
         }
 
-    for name, key in keys.items():
-        other = theirs.get(key)
-        measured = isinstance(other, TheirSide)
+    for name, own in ours.items():
+        found = theirs[name]
+        other = found if isinstance(found, TheirSide) else None
         yield {
             "method": name,
             "requests": load.rows,
-            "ours": figures(name),
-            "over_plain": speed_up(seconds[name], seconds[PLAIN]),
-            "theirs": figures(key) if measured else None,
-            "ratio": speed_up(seconds[name], seconds[key]) if measured else None,
-            "refused": other if isinstance(other, str) else None,
-            "cycles": {_named(plan): count for plan, count in ours[name].plans.most_common()},
+            "ours": figures(own),
+            "over_plain": speed_up(seconds[own], seconds[ours[PLAIN]]),
+            "theirs": other and figures(other),
+            "ratio": other and speed_up(seconds[own], seconds[other]),
+            "refused": found if isinstance(found, str) else None,
+            "cycles": {_named(plan): count for plan, count in own.plans.most_common()},
         }
 
 
 def _named(plan: Plan) -> str:
     return "plain" if plan == PLAIN_PLAN else f"{plan.by} {plan.nodes - 1} drafts".strip()
-
-
-def _fastest(sides: Sequence[TheirSide], prompts: Prompts) -> TheirSide | str | None:
-    """Return transformers' fastest settings on the first two prompts, or its error if it refuses all of them."""
-    rates, refused = list[tuple[float, TheirSide]](), None
-    for side in sides:
-        try:
-            side.round(prompts[:1])
-            seconds = seconds_of(side.round, prompts[:2])
-        except (ValueError, TypeError, RuntimeError, LookupError, AttributeError) as error:
-            refused = f"{type(error).__name__}: {error}"
-        else:
-            rates.append((sum(map(len, side.outputs)) / seconds, side))
-    return max(rates, key=lambda rate: rate[0])[1] if rates else refused
 
 
 @torch.inference_mode()
@@ -362,11 +357,8 @@ def _compare(models: Models, prompts: Prompts, outputs: Prompts, plain: Prompts)
     return {"equal": len(outputs) - len(differ), "outputs": len(outputs), "differ": differ}
 
 
-_COLUMNS = ("requests", "method<", "tokens/s", "transformers'", "ratio", "over plain", "accepted", "equal")
-
-
 def shown(result: dict[str, Any]) -> list[DataTable | str]:
-    """Return the table of methods and the remarks."""
+    columns = ("requests", "method<", "tokens/s", "transformers'", "ratio", "over plain", "accepted", "equal")
     settings, lines = result["settings"], []
     remarks = [
         "requests: side by side. tokens/s: of all requests together, median of the rounds. ratio: VocabForge to "
@@ -405,7 +397,7 @@ def shown(result: dict[str, Any]) -> list[DataTable | str]:
         if row["refused"]:
             remarks.append(f"{row['method']}: transformers refused every setting: {row['refused']}")
     title = f"{settings['questions']} prompts, {settings['max_new_tokens']} new tokens each, greedy"
-    return [DataTable(title, (*_COLUMNS, "cycles<"), lines), *dict.fromkeys(remarks)]
+    return [DataTable(title, (*columns, "cycles<"), lines), *dict.fromkeys(remarks)]
 
 
 if __name__ == "__main__":

@@ -96,7 +96,6 @@ class TrainingBenchConfig(StrictModel):
 
 
 def installed() -> bool:
-    """Return whether speculators can be imported."""
     return find_spec("speculators") is not None
 
 
@@ -110,8 +109,7 @@ def bench_training(settings: Sequence[str] = (), *, repeats: int = 3) -> dict[st
     Returns:
         Plain JSON: device, versions, and for every shape ``rows``: ``variant``, ``seconds`` (median of the
         rounds in ``all_seconds``), ``tokens_per_s`` and ``extra_mb`` (peak memory minus memory held before:
-        allocated memory on CUDA, live tensors on a CPU). Figures are None if a variant ran out of memory.
-        ``missing``: whether only our side was measured.
+        allocated memory on CUDA, live tensors on a CPU). ``missing``: whether only our side was measured.
 
     Raises:
         UsageError: unknown shape or device.
@@ -251,29 +249,23 @@ def _steps(shape: TrainingShape, device: torch.device) -> dict[str, Callable[[],
 def _measure(
     label: str, runs: Mapping[str, Callable[[], None]], tokens: int, device: torch.device, repeats: int
 ) -> list[dict[str, Any]]:
-    """Warm up, measure memory, then time the variants that fit into it."""
-    memory: dict[str, float | None] = {}
+    """Warm up, measure memory, then time the variants."""
+    memory = {}
     for name, call in runs.items():
-        try:
-            call()  # creates and compiles what later runs reuse
-            memory[name] = _memory_of(call, device)
-        except torch.OutOfMemoryError:
-            torch.cuda.empty_cache()
-            memory[name] = None
+        call()  # creates and compiles what later runs reuse
+        memory[name] = _memory_of(call, device)
     wait = synchroniser(str(device))
 
     def timed(call: Callable[[], None]) -> float:
         wait()
         return seconds_of(call) + seconds_of(wait)
 
-    fitting = {name: partial(timed, call) for name, call in runs.items() if memory[name] is not None}
-    seconds = take_turns(label, fitting, repeats) if fitting else {}
+    seconds = take_turns(label, {name: partial(timed, call) for name, call in runs.items()}, repeats)
     rows = []
-    for name, extra in memory.items():
-        median = statistics.median(seconds[name]) if name in seconds else None
-        rate = None if median is None else tokens / median
-        row = {"variant": name, "seconds": median, "all_seconds": seconds.get(name, [])}
-        rows.append(row | {"tokens_per_s": rate, "extra_mb": extra})
+    for name, each in seconds.items():
+        median = statistics.median(each)
+        row = {"variant": name, "seconds": median, "all_seconds": each, "tokens_per_s": tokens / median}
+        rows.append(row | {"extra_mb": memory[name]})
     return rows
 
 
@@ -293,14 +285,8 @@ def shown(result: dict[str, Any]) -> list[DataTable | str]:
     """Return a table for each shape, and what the figures mean."""
     found: list[DataTable | str] = [f"{result['device']}, torch {result['torch']}"]
     for shape in result["shapes"]:
-        rows = [
-            [row["variant"]]
-            + [
-                None if row[key] is None else f"{row[key]:,.{digits}f}"
-                for key, digits in (("tokens_per_s", 0), ("seconds", 4), ("extra_mb", 1))
-            ]
-            for row in shape["rows"]
-        ]
+        formats = {"variant": "", "tokens_per_s": ",.0f", "seconds": ".4f", "extra_mb": ",.1f"}
+        rows = [[format(row[key], form) for key, form in formats.items()] for row in shape["rows"]]
         title = (
             f"{shape['name']}: {shape['length']:,} tokens, K = {shape['steps']}, H = {shape['hidden']:,}, "
             f"V = {shape['vocab']:,}, R = {shape['draft_vocab']:,}"
@@ -309,8 +295,7 @@ def shown(result: dict[str, Any]) -> list[DataTable | str]:
     found += [INSTALL] if result["missing"] else []
     return [
         *found,
-        "extra MB: highest memory above what was held before, results included. –: out of memory. Seconds are "
-        "medians of the rounds.",
+        "extra MB: highest memory above what was held before, results included. Seconds are medians of the rounds.",
     ]
 
 
