@@ -19,15 +19,16 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from multiprocessing import get_context
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
 os.environ |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
 
 from tests.faults.jobs import FORMS, JOBS, WRITERS, Job, check_whole, make_world, serving
-from tests.faults.process import Child, Conditions, Ended, run
+from tests.faults.process import FORK, Child, Conditions, Ended, run
 from vocabforge.core.console import markdown_table, say
 from vocabforge.core.errors import VocabForgeError
 from vocabforge.core.progress import ProgressBar
@@ -95,10 +96,9 @@ class Bench:
 
     def draw(self, chance: random.Random) -> int:
         """Draw an operation; each stretch of equal operations is as likely."""
-        starts = [at for at, name in enumerate(self.operations) if not at or self.operations[at - 1] != name]
-        pick = chance.randrange(len(starts))
-        end = starts[pick + 1] if pick + 1 < len(starts) else len(self.operations)
-        return chance.randrange(starts[pick], end) + 1
+        numbers = range(1, len(self.operations) + 1)
+        stretches = [list(stretch) for _, stretch in groupby(numbers, lambda at: self.operations[at - 1])]
+        return chance.choice(chance.choice(stretches))
 
     def same(self, work: Path) -> bool:
         """Whether the finished result is that of the undisturbed run."""
@@ -264,22 +264,16 @@ def load_modules(names: Sequence[str]) -> None:
 
 def perform(tasks: Sequence[Task], jobs: int) -> Counter[tuple[str, str, str]]:
     """Try all, ``jobs`` at once, in forked processes without threads; count verdicts by fault and command."""
-    global _tasks
-    _tasks, counts = tasks, Counter[tuple[str, str, str]]()
-    with get_context("fork").Pool(jobs) as pool, ProgressBar("faults", len(tasks), "trials") as bar:
-        for task, (verdict, note) in zip(tasks, pool.imap(_attempt, range(len(tasks)))):
-            counts.update((task.fault, command, verdict) for command in (task.bench.name, "**all**"))
-            if note:
-                say(note)
-            bar.update(1, note=f"{task.bench.name}, {task.fault}")
+    counts = Counter[tuple[str, str, str]]()
+    with ProcessPoolExecutor(jobs, FORK) as pool:
+        tried = pool.map(Task.attempt, tasks)  # forks before the progress bar starts its thread
+        with ProgressBar("faults", len(tasks), "trials") as bar:
+            for task, (verdict, note) in zip(tasks, tried):
+                counts.update((task.fault, command, verdict) for command in (task.bench.name, "**all**"))
+                if note:
+                    say(note)
+                bar.update(1, note=f"{task.bench.name}, {task.fault}")
     return counts
-
-
-_tasks: Sequence[Task] = ()
-
-
-def _attempt(number: int) -> tuple[str, str]:
-    return _tasks[number].attempt()
 
 
 def main() -> int:
@@ -297,9 +291,7 @@ def main() -> int:
         load_modules(SLOW)
         (base / "world").mkdir()
         # In a child, so that this process stays without threads and models.
-        maker = get_context("fork").Process(
-            target=make_world, args=(base / "world",), kwargs={"short": options.short}
-        )
+        maker = FORK.Process(target=make_world, args=(base / "world",), kwargs={"short": options.short})
         maker.start()
         maker.join()
         if maker.exitcode:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import random
 import shlex
 import signal
@@ -21,7 +20,7 @@ from tests.capture.hidden_server import HiddenServer
 from tests.corpus.chat_server import FakeServer
 from tests.evaluate.served_fakes import FakeInference, Served
 from tests.export.readers_support import write_tokenizer
-from tests.faults.process import run
+from tests.faults.process import FORK, run
 from tests.models.mtp_targets import make_target as make_mtp_target
 from tests.train.run_support import WORDS
 from tests.train.run_support import settings as train_settings
@@ -283,21 +282,23 @@ def serving(job: Job, world: Path, work: Path) -> Iterator[None]:
     if not job.servers:
         yield
         return
-    pid = os.fork()
-    if not pid:
-        with contextlib.suppress(BaseException), contextlib.ExitStack() as running:
-            urls = {kind: running.enter_context(_server(kind, world, work)).url for kind in job.servers}
-            (work.parent / "new").write_text(json.dumps(urls))
-            (work.parent / "new").rename(work.parent / URLS)
-            signal.pause()
-        os._exit(1)
+    process = FORK.Process(target=_serve, args=(job, world, work))
+    process.start()
     try:
         while not (work.parent / URLS).is_file():
             time.sleep(0.01)
         yield
     finally:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+        process.kill()
+        process.join()
+
+
+def _serve(job: Job, world: Path, work: Path) -> None:
+    with contextlib.ExitStack() as running:
+        urls = {kind: running.enter_context(_server(kind, world, work)).url for kind in job.servers}
+        (work.parent / "new").write_text(json.dumps(urls))
+        (work.parent / "new").rename(work.parent / URLS)
+        signal.pause()
 
 
 def _server(kind: str, world: Path, work: Path) -> Any:

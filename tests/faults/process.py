@@ -19,14 +19,15 @@ import signal
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 HANG_S = 240.0
+FORK = get_context("fork")
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 # Events of ``sys.addaudithook`` -> the argument that is the path; behind it may be the descriptor of its folder.
 EVENTS = {
@@ -175,21 +176,13 @@ class Child:
         self.argv, self.root, self.conditions = list(argv), root, conditions or Conditions()
         number = f"{os.getpid()}-{next(_numbers)}"
         self._output, self._record = root.parent / f"output-{number}", root.parent / f"record-{number}"
-        self._status: int | None = None
-        sys.stdout.flush()
-        sys.stderr.flush()
-        self.pid = os.fork()
-        if not self.pid:
-            code = 1
-            try:
-                code = self._work()
-            finally:
-                os._exit(code)
+        self._process = FORK.Process(target=self._work)
+        self._process.start()
+        self.pid = self._process.pid
 
-    def _work(self) -> int:
+    def _work(self) -> None:
         os.setsid()
         output = os.open(self._output, os.O_WRONLY | os.O_CREAT, 0o644)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(output, 1)
         os.dup2(output, 2)
         sys.argv = ["vocabforge", *self.argv]
@@ -203,17 +196,9 @@ class Child:
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
             layer.install()
             cli.main()
-            return 0
-        except SystemExit as end:
-            return end.code if isinstance(end.code, int) else int(end.code is not None)
-        except BaseException:  # noqa: BLE001 (what the interpreter would print)
-            traceback.print_exc()
-            return 1
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
             self._record.write_text(json.dumps({"operations": layer.names, "modules": list(sys.modules)}))
-            sys.stdout.flush()
-            sys.stderr.flush()
 
     def ended(self) -> Ended:
         """Wait for the end.
@@ -222,35 +207,26 @@ class Child:
             TimeoutError: it hangs.
         """
         if not self.over(HANG_S):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.pid, signal.SIGKILL)
-            os.waitpid(self.pid, 0)
+            os.killpg(self.pid, signal.SIGKILL)
+            self._process.join()
             raise TimeoutError(f"{' '.join(self.argv)} hangs:\n{self._text()}")
-        assert self._status is not None
         record: dict[str, list[str]] = {"operations": [], "modules": []}
         with contextlib.suppress(OSError, ValueError):
             record = json.loads(self._record.read_text())
-        code = os.waitstatus_to_exitcode(self._status)
-        return Ended(code, self._text(), tuple(record["operations"]), tuple(record["modules"]))
+        operations, modules = (tuple(record[name]) for name in ("operations", "modules"))
+        return Ended(self._process.exitcode, self._text(), operations, modules)
 
     def over(self, seconds: float) -> bool:
-        """Whether it ends within some seconds."""
+        """Whether it ends within some seconds; what it has started may run on."""
         deadline = time.monotonic() + seconds
-        while self._status is None and time.monotonic() < deadline:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                self._status = status
-            else:
-                time.sleep(0.005)
-        return self._status is not None
+        while self._process.exitcode is None and time.monotonic() < deadline:
+            time.sleep(0.005)
+        return self._process.exitcode is not None
 
     def stopped(self) -> bool:
         """Wait until a ``stop`` has struck; False if it ended before."""
-        _, status = os.waitpid(self.pid, os.WUNTRACED)
-        if os.WIFSTOPPED(status):
-            return True
-        self._status = status
-        return False
+        found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WSTOPPED | os.WNOWAIT)
+        return found is not None and found.si_code == os.CLD_STOPPED
 
     def _text(self) -> str:
         return self._output.read_text("utf-8", "replace") if self._output.is_file() else ""

@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
@@ -18,7 +19,7 @@ from typing import NamedTuple
 from tests.fuzz.goods import copy_good, make_goods, replace, reseal
 from tests.fuzz.readers import READERS, files_of
 from tests.fuzz.spoil import spoil
-from tests.fuzz.watch import Outcome, Task, watched
+from tests.fuzz.watch import Outcome, watched
 from vocabforge.core.artifact import open_artifact
 from vocabforge.core.console import say
 from vocabforge.core.progress import ProgressBar
@@ -69,15 +70,12 @@ def campaign(
             make_input(names[at], number, seed, goods, work / f"{start + place}")
             for place, (at, number) in enumerate(wanted[start : start + BATCH])
         ]
-        for spoilt, outcome in zip(made, watched([_task(spoilt, goods) for spoilt in made]), strict=True):
+        tasks = [(one.path.parent, partial(READERS[one.reader].read, one.path, goods)) for one in made]
+        for spoilt, outcome in zip(made, watched(tasks), strict=True):
             if spoilt.damaged and outcome.verdict == "accepted":
                 outcome = Outcome("wrong", "accepted, though the manifest lists other hashes")
             yield spoilt, outcome
             shutil.rmtree(spoilt.path.parent)
-
-
-def _task(spoilt: Input, goods: Path) -> Task:
-    return spoilt.path.parent, lambda: READERS[spoilt.reader].read(spoilt.path, goods)
 
 
 def main() -> int:
@@ -98,7 +96,7 @@ def main() -> int:
                     text = f"{spoilt.reader}, number {spoilt.number}: {spoilt.change}\n{outcome.said}"
                     say(
                         text.encode("utf-8", "backslashreplace").decode()
-                    )  # half a character cannot be printed
+                    )  # half a character stops a terminal
                 bar.update(1)
     print(f"{len(names)} readers: " + ", ".join(f"{counts[name]:,} {name}" for name in VERDICTS))
     return int(counts["wrong"] > 0)

@@ -194,22 +194,15 @@ def document_rows() -> PackedRows:
 def _answers(folder: Path, served: Served, *, chat: bool) -> None:
     """What a server answers to each path that an evaluation asks for."""
     folder.mkdir()
-    vllm, asked = served.kind == "vllm", {"messages": [{"role": "user", "content": "Who?"}]}
+    vllm = served.kind == "vllm"
     entry = {"id": "tiny", "object": "model", "owned_by": served.kind, "max_model_len": 512}
     _json(folder / "models.json", {"object": "list", "data": [entry]})
-    _json(
-        folder / ("version.json" if vllm else "server_info.json"), {"version": "0.32.0" if vllm else "0.5.23"}
-    )
+    file, version = ("version.json", "0.32.0") if vllm else ("server_info.json", "0.5.23")
+    _json(folder / file, {"version": version})
     before = served.metrics()
-    wished = dict.fromkeys(
-        ("return_token_ids", "return_spec_tokens_details", "return_output_ids_in_sglext"), True
-    )
-    body = {
-        **(asked if chat else {"prompt": "Who?"}),
-        "max_tokens": ANSWER_TOKENS,
-        "temperature": 0,
-        **wished,
-    }
+    body = {"messages": [{"role": "user", "content": "Who?"}]} if chat else {"prompt": "Who?"}
+    wished = ("return_token_ids", "return_spec_tokens_details", "return_output_ids_in_sglext")
+    body |= dict.fromkeys(wished, True) | {"max_tokens": ANSWER_TOKENS, "temperature": 0}
     text = "".join(f"data: {json.dumps(event)}\n\n" for event in served.events(body))
     (folder / "answer.events").write_text(text + "data: [DONE]\n\n")
     if vllm:

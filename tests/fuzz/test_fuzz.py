@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ def test_good_examples_are_read(goods: Path, tmp_path: Path) -> None:
     tasks = []
     for name, reader in READERS.items():
         path = copy_good(goods / reader.good, tmp_path / name)
-        tasks.append((path.parent, lambda read=reader.read, path=path: read(path, goods)))
+        tasks.append((path.parent, partial(reader.read, path, goods)))
     found = dict(zip(READERS, watched(tasks), strict=True))
     assert {name: outcome.said for name, outcome in found.items() if outcome.verdict != "accepted"} == {}
 
@@ -50,7 +51,7 @@ def test_every_named_input_is_one_clear_error(goods: Path, tmp_path: Path) -> No
         replace(spoilt, content(spoilt.read_bytes(), spoilt.suffix) if callable(content) else content)
         if reader.sealed:
             reseal(path)
-        tasks.append((path.parent, lambda read=reader.read, path=path: read(path, goods)))
+        tasks.append((path.parent, partial(reader.read, path, goods)))
     wrong = []
     for number, ((name, file, _, words), outcome) in enumerate(zip(CASES, watched(tasks), strict=True)):
         expected = "accepted" if words.startswith(HARMLESS) else "rejected"

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pickle
 import resource
 import signal
-import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 from vocabforge.core.errors import VocabForgeError
 
+FORK = get_context("fork")
 CPU_S = 30.0
 """Processor seconds of one input; good ones take a hundredth of it."""
 MEMORY_BYTES = 1536 << 20
@@ -39,36 +40,23 @@ def watched(tasks: Sequence[Task]) -> Iterator[Outcome]:
     """Yield the outcome of each task, in order."""
     done = 0
     while done < len(tasks):
-        for outcome in _in_one_child(tasks[done:]):
-            yield outcome
+        reading, writing = FORK.Pipe(duplex=False)
+        child = FORK.Process(target=_work, args=(tasks[done:], reading, writing))
+        child.start()
+        writing.close()
+        with reading, contextlib.suppress(EOFError, OSError):
+            while done < len(tasks):
+                yield reading.recv()
+                done += 1
+        child.join()
+        if done < len(tasks):
+            late = child.exitcode == -signal.SIGPROF
+            yield Outcome("wrong", f"killed: {'processor time' if late else f'exit code {child.exitcode}'}")
             done += 1
 
 
-def _in_one_child(tasks: Sequence[Task]) -> Iterator[Outcome]:
-    """Yield outcomes up to the end or to the task that kills the child."""
-    reading, writing = os.pipe()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    child = os.fork()
-    if not child:
-        os.close(reading)
-        with contextlib.suppress(BaseException), os.fdopen(writing, "wb") as pipe:
-            _work(tasks, pipe)
-        os._exit(0)
-    os.close(writing)
-    received = 0
-    with os.fdopen(reading, "rb") as pipe, contextlib.suppress(EOFError):
-        while received < len(tasks):
-            outcome = pickle.load(pipe)
-            received += 1
-            yield outcome
-    _, status = os.waitpid(child, 0)
-    if received < len(tasks):
-        name = signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else f"status {status}"
-        yield Outcome("wrong", f"killed: {'processor time' if name == 'SIGPROF' else name}")
-
-
-def _work(tasks: Sequence[Task], pipe: BinaryIO) -> None:
+def _work(tasks: Sequence[Task], reading: Connection, writing: Connection) -> None:
+    reading.close()
     silent = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silent, 1)
     os.dup2(silent, 2)
@@ -78,10 +66,12 @@ def _work(tasks: Sequence[Task], pipe: BinaryIO) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
-    for folder, task in tasks:
-        signal.setitimer(signal.ITIMER_PROF, CPU_S)
-        pickle.dump(_outcome(folder, task), pipe)
-        pipe.flush()
+    try:
+        for folder, task in tasks:
+            signal.setitimer(signal.ITIMER_PROF, CPU_S)
+            writing.send(_outcome(folder, task))
+    finally:
+        os._exit(0)  # at once: a thread of the parent may have held a lock of its streams
 
 
 def _outcome(folder: Path, task: Callable[[], Any]) -> Outcome:
