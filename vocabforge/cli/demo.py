@@ -92,7 +92,6 @@ def perform(step: Step, record: Path, *, stale: bool = False, quiet: bool = Fals
 
 
 def _read_record(record: Path) -> dict[str, dict[str, Any]]:
-    """Return the steps by name; empty if the record is missing or damaged."""
     from ..core.files import read_json
 
     try:
@@ -230,15 +229,12 @@ def demo_steps(output: Path, size: str) -> list[Step]:
 
 
 def _command(name: str, output: Path, *words: object, again: str = "--overwrite", facts: Any = None) -> Step:
-    """Return a step that runs a ``vocabforge`` command with one output folder."""
     given = [str(word) for word in words]
     shown = shlex.join(["vocabforge", *given])
     return Step(name, (output,), shown, (sys.executable, "-m", "vocabforge", *given), again, facts=facts)
 
 
 def _copy_step(target: Path, prompts: Path, questions: Path) -> Step:
-    """Return the step that copies the target and its texts from the package."""
-
     def copy(replace: bool) -> None:
         from ..core.files import atomic_write
 
@@ -262,7 +258,6 @@ def _copy_step(target: Path, prompts: Path, questions: Path) -> Step:
 
 
 def _steps_until(steps: list[Step], last: str | None) -> list[Step]:
-    """Return the steps up to ``last``, or all steps without a name."""
     names = [step.name for step in steps]
     if last is None:
         return steps

@@ -150,7 +150,6 @@ def _counts(artifact: Artifact, asked: InspectRequest) -> Content:
 
 
 def _subset(artifact: Artifact, asked: InspectRequest) -> Content:
-    """Return size, coverage, forced ids, and the first and the last tokens by rank."""
     from ..vocab.subset.subset import load_subset
 
     text = _texts(artifact, asked.tokenizer)

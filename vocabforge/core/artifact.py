@@ -112,7 +112,6 @@ def write_artifact(
     Args:
         meta: JSON-serialisable facts that define the content (sizes, fingerprints, options).
         parents: content hashes of the source artefacts, by role.
-        config: the resolved configuration, for the record.
         overwrite: replace an existing artefact at ``path``; other folders are never replaced.
 
     Raises:

@@ -132,7 +132,6 @@ class Cluster:
             yield self.get(begun.popleft())
 
     def _room(self) -> int:
-        """Return the number of workers that the cluster holds."""
         has = self._ray.cluster_resources()
         fit = int(has.get("CPU", 0) // self._cpus)
         return min(fit, int(has.get("GPU", 0) // self._gpus)) if self._gpus else fit

@@ -234,7 +234,6 @@ def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, tex
     """Return the lines of a Markdown table; bars in cells are escaped, newlines become spaces.
 
     Args:
-        columns: headings.
         text: number of leading text columns; the others are right-aligned.
     """
     rule = ["---" if at < text else "---:" for at in range(len(columns))]

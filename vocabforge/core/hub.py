@@ -106,7 +106,6 @@ def _converted(path: Path, name: str, digest: str, weights: bool) -> Path:
 
 
 def _hub_file(path: Path, name: str, file: str) -> Path:
-    """Return a file of a repository from the cache of huggingface_hub, downloading it if needed."""
     import huggingface_hub
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 

@@ -64,8 +64,6 @@ class ProgressBar:
     """Context manager that shows the progress of one piece of long work.
 
     Args:
-        description: name of the work.
-        total: amount of work, or None if unknown.
         unit: name of the unit (``B`` for bytes); without a unit only the elapsed time is shown.
         initial: work done by an earlier run; included in the percentage but not in the rate.
         kinds: remaining work by kind, for kinds that differ in speed; sums to ``total - initial``.

@@ -59,7 +59,6 @@ class ThreadChoice:
 
     Args:
         counts: candidates in ascending order; the last one is used first.
-        apply: sets the number of threads (``torch.set_num_threads``).
     """
 
     def __init__(self, counts: Sequence[int], apply: Callable[[int], object]) -> None:

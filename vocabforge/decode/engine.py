@@ -231,7 +231,6 @@ class Decoder:
     def _start(
         self, row: int, asked: Waiting, work: Sequence[Work | None], clock: Clock
     ) -> tuple[Work, list[int]]:
-        """Prefill a row and choose the first new token."""
         request, result = asked.request, asked.result
         clock.results = [one.result for one in work if one is not None]
         clock.lap("other")

@@ -138,7 +138,6 @@ def _local_side(
 def _load(
     path: Path, options: RegenerateRequest, generation: GenerationSettings, device: str, dtype: str
 ) -> tuple[Continue, int]:
-    """Load the target and return how it continues prompts, and its context."""
     return continue_batches(
         Models(path, options.tokenizer, device=device, dtype=dtype, device_map=options.device_map),
         MethodSpec(drafter=options.drafter, proposer=options.proposer),
@@ -170,7 +169,6 @@ def _answer(
 def _continue_on(
     cluster: Cluster, prompts: int, asked: Sequence[tuple[list[int], int]]
 ) -> Iterator[tuple[int, list[int]]]:
-    """Continue prompts on the workers of a cluster, ``prompts`` at a time."""
     starts = range(0, len(asked), prompts)
     pieces = {cluster.submit(_answer, asked[start : start + prompts]): start for start in starts}
     for piece in cluster.as_completed(pieces):

@@ -165,7 +165,6 @@ class MethodSpec(StrictModel):
     @model_validator(mode="before")
     @classmethod
     def _former_keys(cls, values: Any) -> Any:
-        """Rename or refuse keys of older recipes."""
         if not isinstance(values, Mapping):
             return values
         for key in ("fp8", "ranker_fp8"):

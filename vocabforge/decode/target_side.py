@@ -210,7 +210,6 @@ class TargetSide:
         return mask, mask & near_mask(tree.depths, self.committed, view, self._near)
 
     def _reaches(self, used: int) -> bool:
-        """Return whether this many slots exceed the window or chunk."""
         return self._near is not None and used > self._near_size
 
     def keep(self, tree: DraftTree, path: Tensor, counts: Tensor) -> None:

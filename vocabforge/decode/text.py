@@ -140,7 +140,6 @@ class TextDecoder:
         return answer
 
     def _read(self, prompt: Prompt, prompt_format: str, answer: Answer) -> tuple[list[int], tuple[int, ...]]:
-        """Return the prompt's ids, and the last of them if the output continues its text."""
         if not isinstance(prompt, str):
             return encode_prompt(self.tokenizer, prompt), ()
         if resolve_format(self.tokenizer, prompt_format) == "chat":

@@ -20,8 +20,6 @@ class Work:
     Attributes:
         number: index among the requests submitted together.
         room: maximum new tokens, also limited by the rest of the context.
-        judge: its state for verification.
-        finish: why it has ended.
     """
 
     number: int

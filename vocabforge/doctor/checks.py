@@ -18,11 +18,8 @@ class Finding(Generic[ValueT]):
     """Result of one check.
 
     Attributes:
-        found: description of the result.
-        state: outcome.
         remedy: suggested action if there is a problem.
         value: value passed to later checks, or None.
-        details: additional lines, shown on request.
     """
 
     found: str

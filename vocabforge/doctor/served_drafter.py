@@ -265,7 +265,6 @@ def check_head_rows(served: Served, folder: Folder, target: ServedTarget) -> Fin
 
 
 def _cosines(rows: Tensor, head: Tensor) -> Tensor:
-    """Compute cosine similarities: (n, H), (V, H) -> (n, V)."""
     tiny = torch.finfo(torch.float32).tiny
     norms = rows.norm(dim=-1, keepdim=True) * head.norm(dim=-1)
     return rows @ head.T / norms.clamp(min=tiny)

@@ -92,7 +92,6 @@ def _methods(
     files: Mapping[str, Mapping[str, list[str]]],
     rows: Mapping[str, Sequence[MethodRows]],
 ) -> list[MethodResults]:
-    """Return every method's files and figures, plain decoding first."""
     baseline = rows[evaluation.names[0]]
     tokenizer = evaluation.tokenizer
 
@@ -131,7 +130,6 @@ def _methods(
 
 
 def _run_facts(evaluation: Evaluation) -> dict[str, str]:
-    """Return settings and hashes as strings for the report."""
     benchmark, settings, provenance = evaluation.benchmark, evaluation.settings, evaluation.provenance
     facts = {
         "benchmark": f"{benchmark.name} ({benchmark.file})",

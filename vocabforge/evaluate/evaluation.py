@@ -64,7 +64,6 @@ class Evaluation:
     Attributes:
         tokenizer: None if servers are evaluated and no tokenizer is known.
         baseline: whether the first method is plain decoding.
-        asking: how questions are asked.
     """
 
     benchmark: Benchmark

@@ -78,7 +78,6 @@ def compare_outputs(
 
 
 def _by_question(rows: MethodRows) -> dict[int, Choice]:
-    """Return the details of each answer with its texts (``turns``)."""
     texts = {row["question_id"]: row["choices"][0]["turns"] for row in rows.answers}
     return {
         row["question_id"]: {**row["choices"][0], "turns": texts[row["question_id"]]} for row in rows.details

@@ -29,8 +29,6 @@ def model_card(name: str, layout: str, export: Export, sections: Sequence[str] =
     """Build the model card of an exported drafter.
 
     Args:
-        name: name of the folder.
-        layout: name of the export format.
         export: input of the layout's writer; ``meta`` and ``config`` describe the drafter's training.
         sections: additional Markdown sections.
     """

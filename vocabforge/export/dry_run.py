@@ -82,7 +82,6 @@ def dry_run(config: TrainConfig, command: str) -> dict[str, Any]:
 
 
 def _format_of(command: str, kind: str) -> str:
-    """Return the export format that the command names."""
     check_known(kind, SERVED, "kind of drafter for a dry run", source="drafter.kind")
     named = [name for name in FORMATS if f"{{{name}}}" in command]
     if len(named) != 1 or named[0] not in SERVED[kind]:

@@ -53,7 +53,6 @@ def served_forms(drafter: Mapping[str, Any], vocab: Path | None, target: Path) -
     Args:
         drafter: ``kind`` and sizes, as in the plan of a training run.
         vocab: draft vocabulary (subset artefact); None: all tokens.
-        target: the target's folder.
     """
     kind, sizes_type = drafter["kind"], drafter_class(drafter["kind"]).sizes_type
     names = {one.name for one in dataclasses.fields(sizes_type)}

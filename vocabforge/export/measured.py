@@ -32,7 +32,6 @@ def measured_sections(folders: Sequence[Path], digests: set[str], fingerprint: s
 
     Args:
         digests: see :func:`digests_of`.
-        fingerprint: fingerprint of the target.
     """
     sections = []
     for folder in folders:

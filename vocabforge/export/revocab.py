@@ -110,7 +110,6 @@ def _check(request: RevocabRequest, *, overwrite: bool) -> None:
 def _facts(
     artifact: Artifact | None, target: Path, tokenizer: TextTokenizer | None, eos: tuple[int, ...]
 ) -> dict[str, Any]:
-    """Return metadata of target and tokenizer, without figures of the previous vocabulary."""
     if artifact is not None:
         return {name: artifact.meta[name] for name in _KEPT_FACTS if name in artifact.meta}
     facts: dict[str, Any] = dict(target_facts(target))

@@ -43,7 +43,6 @@ def run_export(
 
     Args:
         drafting: settings of a draft head that is exported with the drafter.
-        quiet: print no messages.
 
     Returns:
         Output of ``--json``.
@@ -143,7 +142,6 @@ def _restricted(vocab: Path, target: Path, export: Export, artifact: Artifact | 
 def _with_head(
     request: ExportRequest, drafting: MethodSpec, target: Path, export: Export, artifact: Artifact | None
 ) -> Export:
-    """Add the trained draft head, or a draft vocabulary with the text's tokens."""
     loaded, trained, parents = export.drafter, None, dict(export.parents)
     tokenizer = trained_for(artifact) or load_tokenizer(target).fingerprint
     spec = drafting.model_copy(update={"head": request.head, "vocab": request.vocab})

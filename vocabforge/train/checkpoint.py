@@ -37,7 +37,6 @@ class RunState:
     """State that a run resumes from, in addition to the step.
 
     Attributes:
-        weights: trained tensors by name.
         optimizer: ``name/key`` tensors of the optimiser.
         facts: other values, such as the best evaluation so far.
     """

@@ -82,7 +82,6 @@ class MasterAdamW(torch.optim.Optimizer):
     first step on ``exp_avg``, ``exp_avg_sq`` (fp32) and ``step``.
 
     Args:
-        groups: parameter groups.
         lower: dtype that the parameters are cast to; their original values become the masters.
         fp32_gradients: accumulate gradients in fp32 (single process only: DDP's buckets have the parameters'
             dtype).

@@ -117,12 +117,7 @@ def _costs(
     heads: dict[str, int],
     muon: int,
 ) -> dict[str, Any]:
-    """Return tokens, bytes and operations.
-
-    Args:
-        target: result of :func:`count_target`.
-        heads, muon: numbers of parameters.
-    """
+    """Return tokens, bytes and operations."""
     parameters, freeze = _parameters(drafter), config.drafter.freeze
     steps, passes = _draft_rows(config, drafter)
     frozen = parameters if freeze else 0

@@ -60,7 +60,6 @@ class Basis:
     Attributes:
         config: configuration, completed by prepared data.
         target: content of the target's ``config.json``.
-        sizes: sizes of the drafter.
     """
 
     config: TrainConfig

@@ -148,7 +148,6 @@ class TrainStep(nn.Module):
         taken: TakenRows,
         per_row: Tensor,
     ) -> dict[str, RowLoss | RouterLoss]:
-        """Compute the losses of the draft heads by name, on the drafter's states (M, .)."""
         row = h[:, : self.drafter.config.hidden_size]  # without DSpark's part of the previous token
         losses: dict[str, RowLoss | RouterLoss] = {
             name: vocab_loss(
@@ -162,7 +161,6 @@ class TrainStep(nn.Module):
         return losses
 
     def _drafter_terms(self, h: Tensor, taken: TakenRows, own: RowLoss, per_row: Tensor) -> list[Tensor]:
-        """Return the weighted terms of a trained drafter: vocabulary, features, confidence."""
         settings = self.settings
         terms = [settings.token_weight * own.total]
         if settings.feature_weight:

@@ -24,7 +24,6 @@ class Recommendation(StrictModel):
     """The method to use.
 
     Attributes:
-        method: name of a candidate, or ``plain``.
         speedup: ratio to plain decoding.
         why: reasons, one sentence each.
         others: the best method of each other draft head and this head's next tree, best first.
@@ -40,7 +39,6 @@ class TuneResults(StrictModel):
     """Content of ``tune.json``.
 
     Attributes:
-        inputs: role -> hash.
         prompts: maximum number ``measured``, and number ``left_out`` as too long.
         plain: tokens/s of plain decoding over all turns.
         remarks: warnings, such as a time limit reached or outputs that differ.

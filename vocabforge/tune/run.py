@@ -48,8 +48,6 @@ def tune(
 
     Args:
         output: folder of the run, created or resumed.
-        wrap: accelerates passes, as in ``eval``.
-        fresh: discard earlier measurements.
 
     Raises:
         VocabForgeError: an input is missing or damaged, inputs do not match, or the folder has measurements
@@ -76,9 +74,6 @@ def tune(
 
 class TuneSession:
     """All models and data of a run.
-
-    Args:
-        wrap: accelerates passes, as in ``eval``.
 
     Raises:
         VocabForgeError: an input is missing or damaged, or inputs do not match.
@@ -122,7 +117,6 @@ class TuneSession:
         self.environment = describe_environment(device=str(model.device), dtype=settings.dtype)
 
     def _head(self, name: str, head: MethodSpec, chain: MethodSpec) -> DraftHead:
-        """Build a draft head for the deepest tree."""
         spec = head.model_copy(update={**chain.given(), "drafter": self.settings.drafter, "control": "fixed"})
         _, built, _ = build_proposer(self.models, spec, name)
         return exact_head(self.drafter) if built is None else built.head

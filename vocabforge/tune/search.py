@@ -21,8 +21,6 @@ class Candidate(BaseModel):
 
     Attributes:
         name: unique in a space and valid in file names: ``full+chain4``, ``r128+tree6x10x60``.
-        head: name of the draft head.
-        method: the method as ``eval --recipe`` runs it.
         state: ``measured`` on all prompts; ``stopped`` after a round; ``not reached`` within the time limit.
         measured: None if nothing was decoded.
     """
@@ -56,11 +54,9 @@ def search(
     """Search the candidates and set their figures and states.
 
     Args:
-        groups: total number of groups of prompts.
         least: minimum number of candidates after a round.
         left: returns the remaining seconds of a round; at 0 no further candidate is decoded in that round.
             The first candidate is always measured on the first groups.
-        tell: called with a message before candidates are decoded.
     """
     # Shuffle, so that a time limit does not cut off one corner of the space.
     alive = random.Random(0).sample(list(found), len(found))

@@ -11,7 +11,6 @@ from ..core.values import Backend, parse_size, words_in
 
 
 def _listed(value: Any, parse: Any = str) -> Any:
-    """Parse comma-separated values; repeated ones count once."""
     return tuple(dict.fromkeys(map(parse, words_in(value)))) if isinstance(value, str) else value
 
 

@@ -42,7 +42,6 @@ _LOCAL_ONLY = ("recipe", "method", "rows", *MethodSpec.model_fields, *PassOption
 
 
 def _given(context: typer.Context, names: Sequence[str]) -> str:
-    """Return those of the options that were given on the command line."""
     sources = {name: context.get_parameter_source(name) for name in names}
     found = [name for name, one in sources.items() if one is not None and one.name == "COMMANDLINE"]
     return " and ".join("--" + name.replace("_", "-") for name in found)
@@ -274,7 +273,6 @@ def evaluate(
 def _recipe_of(
     grid: MethodGrid, target: Path, tokenizer: Path | None, passes: PassOptions, *, device: str, sampled: bool
 ) -> tuple[DecodingRecipe, Models]:
-    """Return the recipe that the command line describes, and the models loaded for it."""
     import torch
 
     from ...decode.build.grid import check_grid

@@ -130,7 +130,6 @@ def drafted_part(piece: str, ids: Sequence[int], tokenizer: TextTokenizer) -> st
 
 
 def _facts(method: Method, answer: Answer) -> dict[str, Any]:
-    """Return the output of ``--json``."""
     from ...decode.proposers.counts import figures_of
 
     return {

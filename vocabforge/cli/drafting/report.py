@@ -71,7 +71,6 @@ def report(asked: ReportRequest, as_json: JsonOption = False) -> None:
 
 
 def _check_page(output: Path) -> None:
-    """Raise early if the page could not be written or would replace another kind of file."""
     from ...core.files import check_output_file
 
     if output.suffix.lower() not in (".html", ".htm"):

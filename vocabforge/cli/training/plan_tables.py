@@ -28,7 +28,6 @@ def print_plan(command: str, facts: Mapping[str, Any], *, as_json: bool) -> None
 
 
 def _text(name: str, value: Any) -> str:
-    """Format a value and its parts: bytes in MB or GB, FLOP with three digits; unset options are omitted."""
     from ...core.console import value_text
     from ...train.capture.writer import gigabytes
 

@@ -81,7 +81,6 @@ def _list(as_json: bool) -> None:
 
 
 def _about(path: Path) -> str:
-    """Return the first sentence of a recipe's header comment."""
     lines = []
     for line in path.read_text("utf-8").splitlines():
         if not line.startswith("#") or not line[1:].strip():
@@ -159,6 +158,5 @@ def _annotated(path: Path) -> Iterator[str]:
 
 
 def _reader(values: Mapping[str, Any]) -> type[StrictModel] | None:
-    """Return the configuration that has all of a recipe's keys."""
     models = [load_attribute(at) for at in READERS.values()]
     return next((one for one in models if values.keys() <= one.model_fields.keys()), None)

@@ -23,9 +23,7 @@ class Setting:
 
     Attributes:
         path: full key, such as ``optim.lr``.
-        kind: description of its type.
         default: default in YAML notation; None if the key is required.
-        text: description.
     """
 
     path: str
@@ -70,7 +68,6 @@ def _plain(text: str) -> str:
 
 
 def _section(annotation: Any) -> type[BaseModel] | None:
-    """Return the model of a section, which may be optional; None for other keys."""
     parts = (
         typing.get_args(annotation)
         if typing.get_origin(annotation) in (Union, types.UnionType)

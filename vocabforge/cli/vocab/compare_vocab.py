@@ -129,7 +129,6 @@ def overlap_tables(
 
 
 def _named(token: int, vocabulary: ComparedVocabulary | None) -> str:
-    """Return an id, with its text if known."""
     from ...corpus.tokenizer.token_bytes import readable
 
     text = None if vocabulary is None else vocabulary.tokenizer.backend.id_to_token(token)

@@ -74,7 +74,6 @@ def merge_freq(asked: MergeRequest, ending: ResultOptions) -> None:
 
 
 def _given(asked: MergeRequest) -> list[tuple[str, Path, float]]:
-    """Return name, folder and weight of each table."""
     if bool(asked.tables) == bool(asked.weight):
         raise UsageError(
             "give the tables once: alone to add them, with weights to mix them",

@@ -56,7 +56,6 @@ def _print(facts: dict[str, Any]) -> None:
 
 
 def _print_sizes(found: dict[str, Any]) -> None:
-    """Print the table from which ``--size auto`` chose."""
     columns = {
         "size": ("size", ","),
         "coverage": ("coverage", ".2%"),

@@ -199,7 +199,6 @@ def _inductor(graph: fx.GraphModule, inputs: Sequence[Any], **_: Any) -> Callabl
 
 
 def _digest(graph: fx.GraphModule) -> str:
-    """Return the SHA-256 of a graph's constants: names, shapes, types and values."""
     digest = hashlib.sha256()
     for name, tensor in [*graph.named_parameters(), *graph.named_buffers()]:
         digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())

@@ -31,7 +31,6 @@ class Way:
     """How one draft model drafts.
 
     Attributes:
-        names: names of its proposers.
         bridge: bridge between the vocabularies; None if they are the same.
         reason: why the proposer was chosen, if it was.
         overlap: saved comparison from which the bridge was made.

@@ -21,8 +21,6 @@ class DrafterFacts:
 
     Attributes:
         proposers: proposers that can draft with it.
-        kind: its kind.
-        heads: labels of the heads trained on it.
         hot_only: labels of the vocabularies that are only a hot core (with tokens that its head lacks).
         overlap: saved comparison of its bridge.
         tokenizer: whether it needs ``drafter_tokenizer``.
@@ -130,7 +128,6 @@ def _vocab_ways(grid: MethodGrid, trained: Mapping[str, str], hot_only: Sequence
 
 
 def _head_options(spec: MethodSpec, kind: str) -> MethodSpec:
-    """Drop the options of other kinds of head."""
     return spec.without(*(name for name in spec.given() if kind not in (option_needs(name).heads or [kind])))
 
 
@@ -147,9 +144,6 @@ def _check_heads(grid: MethodGrid, heads: Mapping[str, str]) -> None:
 
 def check_grid(grid: MethodGrid, kinds: Sequence[str], *, sampled: bool) -> None:
     """Reject a command line with missing parts or with settings that have no effect in the run.
-
-    Args:
-        kinds: kinds of the run's drafters.
 
     Raises:
         UsageError: it has either.
@@ -192,7 +186,6 @@ def check_spec(spec: MethodSpec, kind: str | None, *, sampled: bool) -> None:
 def _check_settings(
     spec: MethodSpec, proposers: Sequence[str], kinds: Sequence[str], *, sampled: bool
 ) -> None:
-    """Check the settings of all methods: the proposers, then what each option needs (``option_needs``)."""
     parts = [part for name in proposers for part in part_names(name)]
     if unknown := [name for name in parts if name not in PROPOSERS]:
         raise UsageError(
@@ -233,7 +226,6 @@ _INPUTS = ("drafter", "proposer", "vocab", "head", "dynamic", "overlap", "drafte
 
 
 def _check_proposer(name: str, kinds: Sequence[str], control: str | None) -> None:
-    """Reject joined names that cannot form a hybrid, and proposers for another kind of drafter."""
     parts = part_names(name)
     drafting = [part for part in parts if with_drafter(part)]
     if len(parts) > 1 and (set(parts) & set(FOREIGN) or len(drafting) > 1 or len(set(parts)) < len(parts)):

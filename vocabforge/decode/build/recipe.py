@@ -33,7 +33,6 @@ class DecodingRecipe(StrictModel):
     @field_validator("methods")
     @classmethod
     def _names(cls, methods: dict[str, MethodSpec]) -> dict[str, MethodSpec]:
-        """Check the names, which are used in files, rows and columns."""
         if not methods:
             raise ValueError("there is no method to compare with plain decoding")
         for name in methods:

@@ -36,8 +36,6 @@ AHEAD = 32  # and plain cycles that it may lose before that time has passed
 
 
 class _Arms:
-    """Evidence about one proposer's arms: plain decoding, then its plans."""
-
     def __init__(self, plans: Sequence[Plan], costs: Mapping[Plan, float] | None) -> None:
         self.plans = [PLAIN_PLAN, *plans]
         self.tokens = TokenEstimates(self.plans)

@@ -49,7 +49,6 @@ class DraftText:
         self.add(prompt_ids[len(begun) :])
 
     def _form(self, token: int) -> bytes | None:
-        """Return the bytes of a target token."""
         forms = self._bridge.target.forms
         return forms[token] if token < len(forms) else None
 
@@ -75,7 +74,6 @@ class DraftText:
         self._first -= lost
 
     def _pieces(self, tokens: Sequence[int]) -> list[bytes | int]:
-        """Join the bytes of target tokens, with special tokens between them."""
         pieces, run = list[bytes | int](), list[bytes]()
         for token in tokens:
             form = self._form(token)
@@ -154,7 +152,6 @@ class DraftText:
         return (self._forms[token] or b"")[-2:] in self._closings
 
     def _append(self, pairs: Pairs, covered: bytes) -> None:
-        """Append tokens, and the bytes that they and omitted parts cover."""
         self.ids += [token for token, _ in pairs]
         self._ends += [self._size + end for _, end in pairs]
         self._size += len(covered)

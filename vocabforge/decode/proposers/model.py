@@ -226,8 +226,6 @@ class _Mode(Protocol):
 
 
 class _LevelByLevel:
-    """Drafting driven by the host, for any backend, head and policy."""
-
     commits = False
 
     def __init__(self, proposer: ModelProposer) -> None:
@@ -242,8 +240,6 @@ class _LevelByLevel:
 
 
 class _OnePass:
-    """Drafting as one compiled or captured pass for each plan."""
-
     commits = False
 
     def __init__(self, proposer: ModelProposer, wrap: Wrap) -> None:

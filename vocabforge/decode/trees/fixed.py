@@ -25,8 +25,6 @@ MISSING = 0  # token of a missing node: a valid id that is never accepted
 
 @dataclass(frozen=True)
 class _Level:
-    """One expansion: the W nodes of the frontier and their children."""
-
     nodes: tuple[int, ...]  # indices of the W nodes in the tree
     children: tuple[tuple[int, ...], ...]  # their children, (W, at most k)
     k: int  # children requested from the head: the highest rank + 1

@@ -74,7 +74,6 @@ def _without(q: Weights, place: int) -> Weights:
 
 
 def _place(distribution: DraftDistribution, q: Weights, token: int) -> int:
-    """Return the index of a drawn token in its distribution."""
     place = int(np.searchsorted(distribution.ids, token))
     if place == len(distribution.ids) or distribution.ids[place] != token or not q[place] > 0:
         raise not_drawn(f"token {token}", "one of the distribution's tokens, each at most once")

@@ -88,7 +88,6 @@ def _from_path(name: str) -> Benchmark:
 
 
 def _stem(path: Path) -> str:
-    """Return the file's name without the suffixes of format and compression."""
     kind, packed = split_suffix(path)
     name = path.name[: len(path.name) - len(packed)]
     return (name[: len(name) - len(kind)] if kind else Path(name).stem) or path.name

@@ -51,7 +51,6 @@ def read_questions(path: Path) -> list[Question]:
 
 
 def _questions(path: Path, read: Callable[[Row, str, int], Question]) -> list[Question]:
-    """Read a question from each row; ``read`` receives the row, its place, and its number from 0."""
     questions: list[Question] = []
     seen: dict[int, str] = {}
     for number, (source, row) in enumerate(iter_rows(path)):

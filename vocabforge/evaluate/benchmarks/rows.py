@@ -88,7 +88,6 @@ def _object(value: Any, source: str) -> Row:
 
 
 def _table_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a Parquet file in small batches."""
     with opened_parquet(path) as file:
         try:
             for batch in file.iter_batches(_BATCH_ROWS, use_threads=False):

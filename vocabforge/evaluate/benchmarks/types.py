@@ -51,7 +51,6 @@ class Question:
     """A benchmark question.
 
     Attributes:
-        turns: the user's messages in order.
         task_id: the benchmark's name of the question if it is a string (``HumanEval/0``).
         system: system message of the conversation.
     """

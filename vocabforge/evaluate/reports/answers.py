@@ -34,8 +34,6 @@ def answer_blocks(
 
     Args:
         folder: folder of the evaluation.
-        tokenizer: None if unknown.
-        questions: the questions that were asked.
 
     Returns:
         Blocks of the page; empty if single cycles are unknown (as with servers) or nothing was compared with

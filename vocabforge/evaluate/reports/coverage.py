@@ -48,7 +48,6 @@ def render_coverage(results: CoverageResults) -> bytes:
 
 
 def _heads(results: CoverageResults) -> list[str]:
-    """Return the column headings of the texts; the first is for all counted tokens."""
     names = [text["name"] + ("\n(held out)" if text["role"] == HELD_OUT else "") for text in results["texts"]]
     return ["all", *names[1:]]
 

@@ -45,7 +45,6 @@ def render_report(results: Results, answers: Sequence[Block] = (), ratios: Seque
     """Render the results as a self-contained HTML page without scripts.
 
     Args:
-        answers: blocks from ``answers.answer_blocks``.
         ratios: comparison of the methods with one of them.
     """
     described = {
@@ -83,7 +82,6 @@ def render_report(results: Results, answers: Sequence[Block] = (), ratios: Seque
 
 
 def _meanings(results: Results) -> dict[str, str]:
-    """Return the explanations of the terms on this page."""
     outputs = [one.summary.outputs for one in results.methods if one.summary.outputs]
     figures = [one.summary.overall for one in results.methods]
     shown = {
@@ -210,7 +208,6 @@ def _time_chart(results: Results) -> list[PageChart]:
 
 
 def _load(results: Results) -> list[Block]:
-    """Return charts of speed by the number of concurrent questions."""
     if not results.load:
         return []
     chart: list[PageChart] = []
@@ -230,7 +227,6 @@ def _load(results: Results) -> list[Block]:
 
 
 def _acceptance(results: Results) -> list[PageChart]:
-    """Return charts of acceptance by position of the draft token."""
     traces = []
     for index, method in list(enumerate(results.methods))[int(results.baseline) :]:
         depths = method.summary.depths

@@ -129,7 +129,6 @@ def render_report_page(page: ReportPage) -> str:
 
 @functools.cache
 def _environment() -> Environment:
-    """Return a shared environment, which caches the compiled template."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
@@ -150,7 +149,6 @@ def _heading(text: str) -> str:
 
 
 def _groups(blocks: Sequence[Block]) -> list[tuple[str, list[Block]]]:
-    """Group adjacent blocks of the same kind: charts and panels are laid out side by side."""
     kinds = {
         PageChart: "charts",
         FactList: "panels",

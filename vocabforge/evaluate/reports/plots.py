@@ -73,7 +73,6 @@ class Trace:
     Attributes:
         index: number of the colour, marker and line style.
         y: values; None if missing.
-        label: name in the legend.
     """
 
     index: int
@@ -93,7 +92,6 @@ class Panel:
     """A chart of curves.
 
     Attributes:
-        labels: labels of the x and y axis.
         log_x: use a logarithmic x axis with powers of two.
         bottom, top: ends of the y axis; None fits the curves.
         level: value of a horizontal line.
@@ -219,14 +217,12 @@ def bar_rows(name: str, label: str, bars: Sequence[Bar]) -> str:
 
 
 def _names(axes: Axes, place: float, name: str, text: str) -> None:
-    """Write the name at the left and the value at the right above a row."""
     across = axes.get_yaxis_transform()
     axes.text(0.0, place, shortened(name), transform=across, va="bottom", color=INK)
     axes.text(1.0, place, text, transform=across, va="bottom", ha="right", color=INK, fontweight="bold")
 
 
 def _without_rows(axes: Axes, label: str) -> None:
-    """Remove the vertical axis; rows are labelled individually."""
     axes.set_yticks([])
     axes.spines["bottom"].set_visible(False)
     axes.set_xlim(left=0)

@@ -102,7 +102,6 @@ class PositionFigures(Strict):
     Attributes:
         stop: None for the last range.
         verifications: verifications that began there.
-        accepted_length: tokens per verification.
     """
 
     start: int

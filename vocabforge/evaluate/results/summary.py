@@ -308,13 +308,11 @@ def _sum(values: Sequence[float | None]) -> float:
 
 
 def _steps(choice: Choice) -> float:
-    """Return the number of verifications in a choice of details."""
     told = choice.get("verifications")
     return float(sum(map(len, choice["accept_lengths"]))) if told is None else _sum(told)
 
 
 def _lengths(choice: Choice) -> float:
-    """Return the number of tokens that the verifications committed."""
     if (told := choice.get("verifications")) is None:
         return float(sum(map(sum, choice["accept_lengths"])))
     return _sum(told) + _sum(choice["accepted"])

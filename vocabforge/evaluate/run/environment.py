@@ -30,7 +30,6 @@ def describe_environment(*, device: str, dtype: str) -> dict[str, Any]:
 
 
 def _processor() -> str:
-    """Return the CPU's model name if the system provides it."""
     try:
         for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines():
             if line.startswith("model name"):

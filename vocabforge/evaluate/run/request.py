@@ -39,11 +39,7 @@ class TurnFailed(Exception):
 
 @dataclass(frozen=True)
 class Asking:
-    """How questions are asked.
-
-    Attributes:
-        synchronise: wait for the device; called before and after each timed call.
-    """
+    """How questions are asked."""
 
     tokenizer: TextTokenizer
     settings: RunSettings

@@ -134,8 +134,6 @@ def run_identity(
 
 
 class _Loop:
-    """Loop over all questions, runs and methods, except rows that are already in the journal."""
-
     def __init__(
         self,
         questions: Sequence[Question],
@@ -305,7 +303,6 @@ class _Loop:
         run: EvaluationRun,
         bar: ProgressBar,
     ) -> None:
-        """Record the answers or the failure."""
         if isinstance(outcome, FailureRow):
             for kind, turns in turns_of(self.left([question])).items():
                 bar.skip(turns, kind)

@@ -88,7 +88,6 @@ class ServerGenerator:
     """Generates answers with a server.
 
     Args:
-        name: name of the method, for messages.
         running: context manager that yields the server's address; it also starts and stops our own servers.
         chat: request chat completions instead of plain completions.
         model: name of the model; None: the only model that the server has.
@@ -380,7 +379,6 @@ def _whole_numbers(ids: Any) -> list[int]:
 
 
 def _text_of(choice: Mapping[str, Any]) -> str:
-    """Return the text of a piece of the stream, including thinking."""
     delta = choice.get("delta") or {}
     parts = (delta.get("content"), delta.get("reasoning_content"), delta.get("reasoning"), choice.get("text"))
     return "".join(part for part in parts if isinstance(part, str))

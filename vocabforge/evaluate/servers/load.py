@@ -134,7 +134,6 @@ def _counted(total: Speculation) -> dict[str, Any]:
 
 
 def _acceptance(rows: Sequence[MethodRows]) -> dict[str, Any]:
-    """Return the acceptance of single verifications; None where a server does not report them."""
     turns = [turn for run in rows for row in run.details for turn in row["choices"][0]["accept_lengths"]]
     steps = sum(map(len, turns))
     return {"verifications": steps or None, "accepted_length": _ratio(sum(map(sum, turns)), steps)}

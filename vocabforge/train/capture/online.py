@@ -85,7 +85,6 @@ class OnlineCapture:
     so all processes must make the same number of calls.
 
     Args:
-        target: model to run.
         budget_bytes: memory for kept states.
         together: None chooses by the target's device.
         facts: for states that may be kept, also compute the logit facts of positions used in training.
@@ -106,7 +105,6 @@ class OnlineCapture:
         return not self._together
 
     def __call__(self, rows: RowBatch, keys: Sequence[Key]) -> CapturedBatch:
-        """Capture rows; ``keys`` identify them in memory."""
         if self.target.tensor_parallel:
             states = [self._for_all_ranks(rows)]
         elif self._together:

@@ -207,7 +207,6 @@ def _source_name(settings: TrainConfig) -> str:
 def _load(
     settings: TrainConfig, job: CaptureJob, tokenizer: TextTokenizer, *, served: bool
 ) -> HFTarget | TargetHead:
-    """Load the target, or only its embedding and LM head if a server runs it."""
     capture = settings.capture.model_copy(update={"cache": None, "dtype": job.key.target_dtype})
     target = load_capture_target(
         settings.target, capture, aux_layers=job.key.aux_layers, device=device_of(settings), layers=not served

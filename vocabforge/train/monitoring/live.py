@@ -188,7 +188,6 @@ class LiveAcceptance:
         }
 
     def _decode(self, runs: Mapping[str, _Run], where: str, budget_s: float | None) -> None:
-        """Decode the prompts one after the other with all runs, as many as the budget allows."""
         count, began = len(self.prompts.prompts), time.monotonic()
         limit = count if budget_s is None or self._count is None else self._count
         for number in range(limit):
@@ -242,7 +241,6 @@ class LiveAcceptance:
             )
 
     def _tell(self, what: str, message: str) -> None:
-        """Print each kind of message once."""
         if what not in self._told:
             self._told.add(what)
             say(message)

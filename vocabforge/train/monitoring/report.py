@@ -97,7 +97,6 @@ def read_run(folder: Path) -> dict[str, Any]:
 
 
 def _config(folder: Path) -> dict[str, Any]:
-    """Read the run's resolved configuration; empty if it was not saved."""
     config = read_json(folder / CONFIG, "run configuration") if (folder / CONFIG).is_file() else {}
     if not isinstance(config, dict) or not isinstance(config.get("optim", {}), dict):
         raise DataError(

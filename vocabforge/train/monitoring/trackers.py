@@ -53,7 +53,6 @@ class Trackers:
     """Open trackers of a run.
 
     Args:
-        names: names of accelerate's trackers.
         folder: folder of the run; TensorBoard's files go to ``folder/tensorboard``.
         config: resolved configuration, saved flattened as hyperparameters, once per run.
         resume_step: step that the run continues from.

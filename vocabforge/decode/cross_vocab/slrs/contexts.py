@@ -135,7 +135,6 @@ class RowContexts:
         self._run_nodes(list(wanted))
 
     def _read_text(self) -> None:
-        """Compute the missing keys of the text's tokens, and the distribution after the last one."""
         end = len(self._ids)
         if self._read == end and () not in self._distributions:
             self._read = end - 1

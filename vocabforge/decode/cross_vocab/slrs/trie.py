@@ -76,7 +76,6 @@ class TargetTrie:
         return Segments(tokens, settled, at)
 
     def _goes_on(self, rest: bytes) -> bool:
-        """Return whether a longer token begins with all of ``rest``."""
         if len(rest) >= self._longest:
             return False
         place = bisect_left(self._sorted, rest)
