@@ -236,7 +236,7 @@ def run_benchmark(
     from .corpus.tokenizer.prompt_format import resolve_format
     from .decode.build.recipe import DecodingRecipe
     from .evaluate.benchmarks import load_benchmark
-    from .evaluate.evaluation import OutputOptions, evaluate_methods
+    from .evaluate.evaluation import evaluate_methods
     from .evaluate.results.settings import RunSettings
     from .evaluate.run.recipe import evaluation_of
     from .models.target.load import dtype_name
@@ -255,7 +255,7 @@ def run_benchmark(
         prompt_format=resolve_format(target.tokenizer, "auto"),
     )
     evaluation = evaluation_of(recipe, target, questions, settings)
-    return evaluate_methods(Path(output), evaluation, OutputOptions(overwrite=overwrite))
+    return evaluate_methods(Path(output), evaluation, overwrite=overwrite)
 
 
 def export_drafter(

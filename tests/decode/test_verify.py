@@ -37,8 +37,8 @@ from vocabforge.decode.tree import DraftDistribution, DraftTree, RowTree, build_
 from vocabforge.decode.trees.fixed import draw_children
 from vocabforge.decode.verify import lazy as verify_lazy
 from vocabforge.decode.verify import residual as verify_residual
-from vocabforge.decode.verify.greedy import verify_greedy
-from vocabforge.decode.verify.registry import VERIFIERS, RowVerification, verify
+from vocabforge.decode.verify.greedy import decide_greedy
+from vocabforge.decode.verify.registry import VERIFIERS, RowVerification, greedy_verdicts, verify
 from vocabforge.decode.verify.residual import RESIDUAL
 
 PLAIN = SamplingParams(1.0)
@@ -244,7 +244,7 @@ def test_greedy_rows_wait_for_the_device_once(monkeypatch: pytest.MonkeyPatch) -
         tree = batch_of([random_tree(seed, 4, nodes, 3) for seed in range(3)], 3)
         logits = torch.zeros(3, tree.tokens.shape[1], 4)
         asked.clear()
-        verify_greedy(tree, logits, 3)
+        greedy_verdicts(*decide_greedy(tree, logits, 3), [None] * 3)
         assert asked == ["tolist"]
 
 

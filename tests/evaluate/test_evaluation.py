@@ -12,7 +12,7 @@ from tests.evaluate.eval_fakes import ROWS, FakeGenerator, FakeMethod, make_benc
 from vocabforge.core.artifact import open_artifact
 from vocabforge.core.errors import UsageError
 from vocabforge.evaluate.benchmarks import Benchmark
-from vocabforge.evaluate.evaluation import Evaluation, OutputOptions, Provenance, evaluate_methods
+from vocabforge.evaluate.evaluation import Evaluation, Provenance, evaluate_methods
 from vocabforge.evaluate.results.schema import Results, read_results
 from vocabforge.evaluate.results.settings import RunSettings
 from vocabforge.evaluate.run.environment import describe_environment
@@ -40,10 +40,8 @@ def make(
     )
 
 
-def evaluate(
-    folder: Path, *extra: FakeMethod, handling: OutputOptions | None = None, **options: Any
-) -> Results:
-    return evaluate_methods(folder / "out", make(folder, *extra, **options), handling)
+def evaluate(folder: Path, *extra: FakeMethod, overwrite: bool = False, **options: Any) -> Results:
+    return evaluate_methods(folder / "out", make(folder, *extra, **options), overwrite=overwrite)
 
 
 def test_the_folder_is_a_verified_artefact(tmp_path: Path) -> None:
@@ -61,7 +59,7 @@ def test_the_folder_is_a_verified_artefact(tmp_path: Path) -> None:
     assert (results.resumed, results.failures) == (0, [])
     with pytest.raises(UsageError, match="exists already"):
         evaluate(tmp_path)
-    evaluate(tmp_path, handling=OutputOptions(overwrite=True))
+    evaluate(tmp_path, overwrite=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "tokenizer"]
 
 

@@ -42,22 +42,6 @@ class Provenance:
 
 
 @dataclass(frozen=True)
-class OutputOptions:
-    """Options of an evaluation that do not affect its figures.
-
-    Attributes:
-        fresh: start over instead of resuming an interrupted run.
-        synchronise: wait for the device; called before and after each timed call.
-        logs: method -> log file of a server that was started; copied to ``servers/METHOD.log``.
-    """
-
-    overwrite: bool = False
-    fresh: bool = False
-    synchronise: Callable[[], None] = lambda: None
-    logs: Mapping[str, Path] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class Evaluation:
     """Specification of an evaluation: questions, methods (plain decoding first), settings and model.
 
@@ -98,17 +82,29 @@ class Evaluation:
         return {name: f"{self.provenance.target}-{name}-{tail}" for name in self.names}
 
 
-def evaluate_methods(output: Path, evaluation: Evaluation, handling: OutputOptions | None = None) -> Results:
+def evaluate_methods(
+    output: Path,
+    evaluation: Evaluation,
+    *,
+    overwrite: bool = False,
+    fresh: bool = False,
+    synchronise: Callable[[], None] = lambda: None,
+    logs: Mapping[str, Path] | None = None,
+) -> Results:
     """Run every method over the benchmark and write the evaluation artefact (files: docs/formats.md).
 
     An interrupted run leaves ``OUTPUT.partial``, and the same call resumes it.
+
+    Args:
+        fresh: start over instead of resuming an interrupted run.
+        synchronise: wait for the device; called before and after each timed call.
+        logs: method -> log file of a server that was started; copied to ``servers/METHOD.log``.
 
     Raises:
         UsageError: ``output`` exists, two methods share a name, or files of another run are in the way.
         DataError: no question could be answered.
     """
-    handling = handling or OutputOptions()
-    check_output(output, overwrite=handling.overwrite)
+    check_output(output, overwrite=overwrite)
     provenance, settings = evaluation.provenance, evaluation.settings
     meta = {
         "benchmark": evaluation.benchmark.name,
@@ -116,18 +112,18 @@ def evaluate_methods(output: Path, evaluation: Evaluation, handling: OutputOptio
         "methods": evaluation.names,
         "settings": settings.to_dict(),
     }
-    asking = evaluation.asking(evaluation.tokenizer, settings, handling.synchronise)  # type: ignore[arg-type]
+    asking = evaluation.asking(evaluation.tokenizer, settings, synchronise)  # type: ignore[arg-type]
     questions, methods, model_ids = evaluation.benchmark.questions, evaluation.methods, evaluation.model_ids()
     identity = run_identity(questions, methods, asking, model_ids) | evaluation.identity()
     partial = output.with_name(f"{output.name}.partial")
-    with EvaluationJournal(partial, identity, fresh=handling.fresh) as journal:
+    with EvaluationJournal(partial, identity, fresh=fresh) as journal:
         with write_artifact(
             output,
             ARTIFACT_KIND,
             meta,
             parents=provenance.parents,
             config=provenance.facts,
-            overwrite=handling.overwrite,
+            overwrite=overwrite,
         ) as folder:
             failures = run_methods(questions, methods, asking, folder, journal, model_ids)
             write_rows(folder / "failures.jsonl", [failure.model_dump() for failure in failures])
@@ -142,10 +138,10 @@ def evaluate_methods(output: Path, evaluation: Evaluation, handling: OutputOptio
             atomic_write_json(folder / RESULTS, results.model_dump(mode="json"))
             answers = answer_blocks(results, folder, evaluation.tokenizer, evaluation.benchmark.questions)
             atomic_write(folder / "report.html", render_report(results, answers))
-            logs = {name: log for name, log in handling.logs.items() if log.is_file()}
-            for name, log in logs.items():
+            written = {name: log for name, log in (logs or {}).items() if log.is_file()}
+            for name, log in written.items():
                 atomic_write(folder / "servers" / f"{name}.log", log.read_bytes())
         journal.remove()
-        for log in logs.values():
+        for log in written.values():
             log.unlink()
     return results

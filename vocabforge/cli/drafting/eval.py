@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from ...decode.build.models import Models
     from ...decode.build.recipe import DecodingRecipe
     from ...evaluate.benchmarks import Benchmark
-    from ...evaluate.evaluation import OutputOptions
     from ...evaluate.results.settings import RunSettings
 
 
@@ -196,12 +195,6 @@ class OutcomeOptions(StrictModel):
     output: Path = option(..., "Output folder for answers, figures and report.")
     fresh: bool = option(False, "Start over instead of resuming an interrupted run.")
 
-    def options(self, ending: ResultOptions, **more: Any) -> OutputOptions:
-        """Return the output options of the evaluation."""
-        from ...evaluate.evaluation import OutputOptions
-
-        return OutputOptions(overwrite=ending.overwrite, fresh=self.fresh, **more)
-
 
 def evaluate(
     context: typer.Context,
@@ -265,7 +258,11 @@ def evaluate(
     models = models or recipe_models(recipe, device=device, device_map=passes.device_map)
     evaluation = evaluation_of(recipe, models, benchmark, settings, only=methods.method, wrap=wrap)
     results = evaluate_methods(
-        outcome.output, evaluation, outcome.options(ending, synchronise=synchroniser(device))
+        outcome.output,
+        evaluation,
+        overwrite=ending.overwrite,
+        fresh=outcome.fresh,
+        synchronise=synchroniser(device),
     )
     print_results(results, outcome.output, as_json=ending.as_json)
 

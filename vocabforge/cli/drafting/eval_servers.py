@@ -78,7 +78,9 @@ def evaluate_servers(
     evaluation = Evaluation(
         benchmark, methods, tokenizer, settings, provenance, baseline=PLAIN in sources, asking=ServerAsking
     )
-    results = evaluate_methods(outcome.output, evaluation, outcome.options(ending, logs=logs))
+    results = evaluate_methods(
+        outcome.output, evaluation, overwrite=ending.overwrite, fresh=outcome.fresh, logs=logs
+    )
     print_results(results, outcome.output, as_json=ending.as_json)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
@@ -13,36 +11,20 @@ from ..tree import DraftTree, Verifier
 from .match import MATCH
 
 
-class GreedyVerdicts(NamedTuple):
-    """Result of greedy verification of B trees.
-
-    Attributes:
-        path: (B, levels + 1) int64 on the device; the last accepted node is repeated as padding.
-        tokens: accepted tokens of each row, then the target's own, on the host.
-        invalid: number of accepted nodes above the first whose logits have no maximum, -1 if all have one.
-    """
-
-    path: Tensor
-    tokens: list[list[int]]
-    invalid: list[int]
-
-
-def verify_greedy(tree: DraftTree, logits: Tensor, levels: int) -> GreedyVerdicts:
+def decide_greedy(tree: DraftTree, logits: Tensor, levels: int) -> tuple[Tensor, Tensor]:
     """Accept the longest root path of tokens that are the target's argmax at their parents.
 
-    The target's next argmax follows it. All rows are verified, including idle ones, on the device with fixed
-    shapes; one copy to the host gives the result. The first of equal maxima and the first of equally long
-    paths are taken. ``logits`` (B, N, V) are the target's at each node; ``levels`` below the root set the
-    path's length.
-    """
-    return read_greedy(*decide_greedy(tree, logits, levels))
+    All rows are verified, including idle ones, on the device with fixed shapes. The first of equal maxima and
+    the first of equally long paths are taken.
 
+    Args:
+        logits: (B, N, V) of the target at each node.
+        levels: number of levels below the root, which sets the path's length.
 
-def decide_greedy(tree: DraftTree, logits: Tensor, levels: int) -> tuple[Tensor, Tensor]:
-    """Return the device's half: path (B, levels + 1) and numbers (B, levels + 3) for :func:`read_greedy`.
-
-    The numbers are the accepted depth, the number of path nodes above the first whose logits have no maximum,
-    and the target's own choice at each node of the path.
+    Returns:
+        Path (B, levels + 1), whose last accepted node is repeated as padding, and numbers (B, levels + 3): the
+        accepted depth, the number of path nodes above the first whose logits have no maximum, and the
+        target's own choice at each node of the path.
     """
     choices, valid = target_choice(logits.flatten(0, 1))
     shape = tree.tokens.shape
@@ -56,17 +38,6 @@ def decide_greedy(tree: DraftTree, logits: Tensor, levels: int) -> tuple[Tensor,
         tree.tokens, tree.parents, tree.depths, tree.ancestors, *given, levels=levels, alive=tree.alive
     )
     return path, numbers
-
-
-def read_greedy(path: Tensor, numbers: Tensor) -> GreedyVerdicts:
-    """Run the host's half, with a single copy."""
-    rows = numbers.tolist()
-    levels = path.shape[1] - 1
-    return GreedyVerdicts(
-        path,
-        [tokens[: count + 1] for count, _, *tokens in rows],
-        [-1 if good > levels else good for _, good, *_ in rows],
-    )
 
 
 # For rows with penalties, whose distributions depend on the path; temperature 0 puts all weight on the best

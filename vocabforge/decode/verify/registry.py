@@ -13,7 +13,7 @@ from ...core.registry import ExtensionTable, check_known, resolve
 from ..request import SamplingParams
 from ..sampling import Chance, TokenHistory, no_distribution
 from ..tree import Distribution, DraftTree, RowTree, Verifier, children_of
-from .greedy import GreedyVerdicts, read_greedy, verify_greedy
+from .greedy import decide_greedy
 
 # name -> "module:attr" of a tree.Verifier; a new verifier is a file and a row.
 VERIFIERS = ExtensionTable(
@@ -99,41 +99,37 @@ def verify(
     tokens: list[list[int]] = [[] for _ in rows]
     path: Tensor | None = None
     if any(together) or not any(rows):
-        greedy = verify_greedy(tree, logits, levels)
-        path = greedy.path
-        for number, row in enumerate(rows):
-            if row is not None and together[number]:
-                tokens[number] = _checked(greedy, number, row.history)
+        greedy = [row if taken else None for row, taken in zip(rows, together)]
+        found = greedy_verdicts(*decide_greedy(tree, logits, levels), greedy)
+        path, tokens = found.path, found.tokens
     alone = [number for number, row in enumerate(rows) if row is not None and not together[number]]
     if alone:
         walked = _walk_rows(tree, logits, rows, alone, verifier)
         paths = [[0] * (levels + 1) for _ in rows]
-        for number, (nodes, found) in zip(alone, walked):
+        for number, (nodes, own) in zip(alone, walked):
             paths[number] = nodes + nodes[-1:] * (levels + 1 - len(nodes))
-            tokens[number] = found
+            tokens[number] = own
         moved = torch.tensor(paths, device=logits.device)
         picked = torch.tensor(together, device=logits.device)
         path = moved if path is None else torch.where(picked[:, None], path, moved)
     assert path is not None
-    return Verdicts(path, [len(found) - 1 for found in tokens], tokens)
+    return Verdicts(path, [len(own) - 1 for own in tokens], tokens)
 
 
 def greedy_verdicts(path: Tensor, numbers: Tensor, rows: Sequence[RowVerification | None]) -> Verdicts:
     """Return the verdicts of rows that all take the argmax, from the results of ``decide_greedy``."""
-    greedy = read_greedy(path, numbers)
-    tokens = [[] if row is None else _checked(greedy, number, row.history) for number, row in enumerate(rows)]
+    tokens: list[list[int]] = [[] for _ in rows]
+    for number, (row, (count, good, *own)) in enumerate(zip(rows, numbers.tolist())):  # one copy to the host
+        if row is not None:
+            if good < path.shape[1]:
+                raise no_distribution("target", row.history.length + good)
+            tokens[number] = own[: count + 1]
     return Verdicts(path, [len(found) - 1 for found in tokens], tokens)
 
 
 def by_argmax(sampling: SamplingParams) -> bool:
     """Return whether a row's tokens are the argmax of the unchanged logits."""
     return sampling.greedy and not sampling.penalised
-
-
-def _checked(greedy: GreedyVerdicts, number: int, history: TokenHistory) -> list[int]:
-    if greedy.invalid[number] >= 0:
-        raise no_distribution("target", history.length + greedy.invalid[number])
-    return greedy.tokens[number]
 
 
 def _walk_rows(

@@ -14,24 +14,10 @@ from ...core.journal import read_jsonl_log
 if TYPE_CHECKING:
     from ...decode.request import Generation
     from ..benchmarks import Question
+    from ..servers.generator import ServedGeneration
 
 
 Row = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class ServedTurn:
-    """A turn as reported by a server, which gives less detail than a decoder.
-
-    Attributes:
-        new_tokens: number of tokens of the answer as counted by the server.
-        verifications: number of verifications; None if not known for this turn alone.
-        accepted: number of accepted draft tokens; None as above.
-    """
-
-    new_tokens: int
-    verifications: int | None
-    accepted: int | None
 
 
 @dataclass(frozen=True)
@@ -44,7 +30,7 @@ class AnsweredTurn:
         prompt_tokens: length of the prompt; None as above.
         wall_time: seconds of prefill and decode, with the device synchronised.
         generation: result of the generator.
-        served: totals of a server; steps, accepted lengths and passes are then unknown.
+        served: the generation if a server gave it; steps, accepted lengths and passes are then unknown.
     """
 
     text: str
@@ -52,7 +38,7 @@ class AnsweredTurn:
     prompt_tokens: int | None
     wall_time: float
     generation: Generation
-    served: ServedTurn | None = None
+    served: ServedGeneration | None = None
 
     @property
     def new_tokens(self) -> int:
@@ -107,7 +93,7 @@ def detail_row(question: Question, turns: Sequence[AnsweredTurn]) -> dict[str, A
             None if turn.served is not None else turn.generation.target_forwards for turn in turns
         ],
         "drafted": [
-            None if turn.served is not None and turn.served.verifications is None else turn.generation.drafted
+            None if turn.served is not None and turn.served.speculation is None else turn.generation.drafted
             for turn in turns
         ],
         "drafted_by_depth": [list(run.drafted_by_depth) for run in runs],
@@ -116,9 +102,9 @@ def detail_row(question: Question, turns: Sequence[AnsweredTurn]) -> dict[str, A
         "counts": [dict(run.counts) for run in runs],
     }
     if any(turn.served is not None for turn in turns):
-        served = [turn.served for turn in turns if turn.served is not None]
-        choice["verifications"] = [one.verifications for one in served]
-        choice["accepted"] = [one.accepted for one in served]
+        found = [turn.served.speculation for turn in turns if turn.served is not None]
+        choice["verifications"] = [None if one is None else one.verifications for one in found]
+        choice["accepted"] = [None if one is None else one.accepted for one in found]
     return {"question_id": question.question_id, "category": question.category, "choices": [choice]}
 
 

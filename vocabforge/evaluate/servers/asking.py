@@ -11,7 +11,7 @@ from ...corpus.tokenizer.prompt_format import PROMPT_FORMATS, PromptFormat
 from ...corpus.tokenizer.tokenizer import TextTokenizer
 from ...decode.request import Generation
 from ..benchmarks import Question
-from ..results.answers import AnsweredTurn, ServedTurn
+from ..results.answers import AnsweredTurn
 from ..results.settings import RunSettings
 from ..run.prompts import refuse_raw
 from ..run.request import Asking
@@ -80,16 +80,11 @@ class ServerAsking(Asking):
     def turn(self, prompt: Sequence[Any], generation: Generation, wall_time: float) -> AnsweredTurn:
         """Return the answer with the time of its request, excluding counter reads and retries."""
         assert isinstance(generation, ServedGeneration)
-        found = generation.speculation
         return AnsweredTurn(
             generation.text.strip(),
             tuple(generation.token_ids) if generation.ids_known else None,
             generation.prompt_tokens,
             generation.prefill_s + generation.decode_s,
             generation,
-            ServedTurn(
-                generation.new_tokens,
-                None if found is None else found.verifications,
-                None if found is None else found.accepted,
-            ),
+            generation,
         )

@@ -29,8 +29,8 @@ class Speculation:
     verifications: int
     drafted: int
     accepted: int
-    accepted_by_depth: tuple[int, ...]
-    offered: tuple[int, ...] = ()
+    accepted_by_depth: Sequence[int]
+    offered: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ def total_of(parts: Sequence[Speculation | None]) -> Speculation | None:
         return None
     depth = max(len(part.accepted_by_depth) for part in known)
 
-    def summed(rows: list[tuple[int, ...]]) -> tuple[int, ...]:
+    def summed(rows: list[Sequence[int]]) -> tuple[int, ...]:
         return tuple(sum(row[at] for row in rows if at < len(row)) for at in range(depth))
 
     return Speculation(

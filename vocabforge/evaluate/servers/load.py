@@ -59,7 +59,7 @@ def describe_load(
             if not reference and evaluation.baseline and evaluation.settings.temperature == 0:
                 reference = rows
             own = [one for one in windows if one["method"] == name and one["concurrency"] == level]
-            known = [_speculation(one["speculation"]) for one in own if one["speculation"] is not None]
+            known = [Speculation(**one["speculation"]) for one in own if one["speculation"] is not None]
             total = totals[name, level] = total_of(known)
             choices = [row["choices"][0] for run in rows for row in run.answers]
             turns = [turn for choice in choices for turn in zip(choice["new_tokens"], choice["wall_time"])]
@@ -137,15 +137,6 @@ def _acceptance(rows: Sequence[MethodRows]) -> dict[str, Any]:
     turns = [turn for run in rows for row in run.details for turn in row["choices"][0]["accept_lengths"]]
     steps = sum(map(len, turns))
     return {"verifications": steps or None, "accepted_length": _ratio(sum(map(sum, turns)), steps)}
-
-
-def _speculation(found: Mapping[str, Any]) -> Speculation:
-    values = {
-        **found,
-        "accepted_by_depth": tuple(found["accepted_by_depth"]),
-        "offered": tuple(found["offered"]),
-    }
-    return Speculation(**values)
 
 
 def _ratio(one: float | None, other: float | None) -> float | None:
