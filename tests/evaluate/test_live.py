@@ -70,8 +70,9 @@ def make_drafter(kind: str, place: Path, target: HFTarget, ids: list[int] | None
 
 def spoken(live: LiveAcceptance) -> list[int]:
     """The ids that the target says most on the prompts."""
-    live.meter.compare(live.meter.decoder(None), len(live.prompts.prompts) - 1)
-    counted = Counter(token for made in live.meter.plain for token in made.token_ids)
+    plain = live.decoder(None)
+    made = [live.decode(plain, number) for number in range(len(live.prompts.prompts))]
+    counted = Counter(token for one in made for token in one.token_ids)
     return sorted(token for token, _ in counted.most_common(6))
 
 
@@ -181,7 +182,7 @@ def test_a_divergence_is_reported(place: Path, target: HFTarget, capsys: pytest.
     assert live is not None
     drafter = make_drafter("eagle3", place, target)
     live(drafter)
-    second = live.meter.plain[1].token_ids
+    second = live.plain[1].token_ids
     second[4] = (second[4] + 1) % 200
     figures = live(drafter, step=70)
     live(drafter, step=80)

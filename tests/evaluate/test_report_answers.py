@@ -12,7 +12,7 @@ from tests.evaluate.results_sample import sample_results
 from tests.evaluate.test_report import Page
 from vocabforge.evaluate.benchmarks import Question
 from vocabforge.evaluate.reports.answers import SHOWN, answer_blocks
-from vocabforge.evaluate.reports.page import PageSection, ReportPage, render_report_page
+from vocabforge.evaluate.reports.page import PageSection, render_page
 from vocabforge.evaluate.results.answers import write_rows
 from vocabforge.evaluate.results.schema import Results
 
@@ -41,7 +41,7 @@ def page_of(results: Results, folder: Path, answers: dict[str, tuple[bytes, Sequ
         )
     questions = [Question(at, name, ("What?\n<i>",)) for at, name in enumerate(answers)]
     blocks = answer_blocks(results, folder, Bytes(), questions)  # type: ignore[arg-type]
-    return render_report_page(ReportPage("k", "t", [PageSection("Answers", blocks)]))
+    return render_page("t", [PageSection("Answers", blocks, "answers")])
 
 
 def _row(at: int, answer: tuple[str, tuple[bytes, Sequence[int] | None]], plain: bool) -> dict[str, object]:

@@ -51,8 +51,8 @@ def run(program: Path, *words: str, cwd: Path) -> str:
 
 PAGE = """
 import vocabforge
-from vocabforge.evaluate.reports.page import ReportPage, render_report_page
-assert "<html" in render_report_page(ReportPage("wheel", "its template", []))
+from vocabforge.evaluate.reports.page import render_page
+assert "<html" in render_page("its template", [])
 print(vocabforge.__file__)
 """
 

@@ -13,7 +13,7 @@ from vocabforge.decode.build.methods import build_method
 from vocabforge.decode.build.models import Models
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.spec import MethodSpec
-from vocabforge.evaluate.acceptance.meter import AcceptanceMeter, LivePrompts, pooled
+from vocabforge.evaluate.acceptance.meter import LivePrompts, pooled
 from vocabforge.tune.measure import SpeedMeter, measured
 
 PROMPTS = LivePrompts([list(range(70 + n, 90 + 2 * n)) for n in range(4)], (2,))
@@ -47,9 +47,10 @@ def test_rows_are_what_the_engine_does(models: Models, tmp_path: Path) -> None:
         meter.on_answers = answers.append
         meter.measure({"chain": chain_for(models)}, 4, always)
     rows = meter.rows("chain")
-    acceptance = AcceptanceMeter(models.model, PROMPTS, 24)
-    decoder = acceptance.decoder(build_method(models, chain_for(models), "one").generator.proposer)
-    made = [acceptance.decode(decoder, number) for number in range(len(PROMPTS.prompts))]
+    decoder = Decoder(models.model, build_method(models, chain_for(models), "one").generator.proposer)
+    made = [
+        decoder.generate(prompt, max_new_tokens=24, stop_ids=PROMPTS.stop_ids) for prompt in PROMPTS.prompts
+    ]
     assert [one.cycles for one in rows] == [len(one.accept_lengths) for one in made]
     assert [one.committed for one in rows] == [sum(one.accept_lengths) for one in made]
     assert [one.new_tokens for one in rows] == [len(one.token_ids) for one in made]

@@ -28,7 +28,7 @@ from .sampling import Chance, SeededChance, TokenHistory
 from .target_side import TargetSide
 from .tree import root_trees
 from .verify.registry import VERIFIERS, RowVerification, verify
-from .work import Waiting, Work, check_chain, check_layers, check_request
+from .work import Work, check_chain, check_layers, check_request
 
 PREFILL = "prefill"
 
@@ -203,14 +203,14 @@ class Decoder:
         for row in range(self.rows):  # earlier requests may have been abandoned
             self._vacate(row)
         self.control.begin()
-        waiting = deque(map(Waiting, range(len(requests)), requests, results, rooms))
+        waiting = deque(zip(range(len(requests)), requests, results, rooms))
         work: list[Work | None] = [None] * self.rows
         clock = Clock(self.target.device)
         try:
             while waiting or any(work):
                 if waiting and None in work:
                     row = work.index(None)
-                    work[row], first = self._start(row, waiting.popleft(), work, clock)
+                    work[row], first = self._start(row, work, clock, *waiting.popleft())
                     fresh = {row: first}
                 else:
                     fresh = self._cycle(work, clock)
@@ -229,9 +229,15 @@ class Decoder:
             raise
 
     def _start(
-        self, row: int, asked: Waiting, work: Sequence[Work | None], clock: Clock
+        self,
+        row: int,
+        work: Sequence[Work | None],
+        clock: Clock,
+        number: int,
+        request: Request,
+        result: Generation,
+        room: int,
     ) -> tuple[Work, list[int]]:
-        request, result = asked.request, asked.result
         clock.results = [one.result for one in work if one is not None]
         clock.lap("other")
         history = TokenHistory(request.prompt_ids, self.target.config.vocab_size)
@@ -253,7 +259,7 @@ class Decoder:
         self._cycles.begin(row, first, request.sampling)
         history.add([first])
         result.target_forwards = len(chunks)
-        one = Work(asked.number, request, result, asked.room, judge)
+        one = Work(number, request, result, room, judge)
         taken = one.take([first])
         result.timings[PREFILL] = clock.lap("other")  # counted as other for the rows that were already active
         return one, taken

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from ..core.errors import MismatchError, UsageError
 from .proposers.registry import Proposer
@@ -46,15 +45,6 @@ class Work:
             self.finish = "stop"
         self.result.drop(before + len(tokens) - len(ids))
         return ids[before:]
-
-
-class Waiting(NamedTuple):
-    """A request waiting for a row; its fields are those of :class:`Work`."""
-
-    number: int
-    request: Request
-    result: Generation
-    room: int
 
 
 def check_request(request: Request, context: int, vocab: int) -> None:

@@ -1,7 +1,4 @@
-"""Decode the same prompts with drafting methods and by plain decoding, and pool their accepted lengths.
-
-Decoding is greedy and uses the production engine.
-"""
+"""Held-out prompts, and accepted lengths pooled over them."""
 
 from __future__ import annotations
 
@@ -12,12 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...core.errors import UsageError
 from ...corpus.tokenizer.prompt_format import PromptFormat, resolve_format
-from ...decode.engine import Decoder
-from ...decode.proposers.registry import Proposer
 from ...decode.request import Generation
-from ...models.target.interface import Target
 from ..benchmarks import load_benchmark, spread
-from ..identity import first_difference
 from ..run.prompts import PromptBuilder
 
 if TYPE_CHECKING:
@@ -59,41 +52,6 @@ def read_prompts(
             remedy="give more questions, or lower the number of new tokens",
         )
     return LivePrompts(spread(fitting, limit), tokenizer.eos_ids), chosen, len(ids) - len(fitting)
-
-
-class AcceptanceMeter:
-    """Decodes the same prompts repeatedly, each to ``new`` tokens.
-
-    Attributes:
-        plain: plain decoding's generations of the first prompts, as far as they were needed.
-    """
-
-    def __init__(self, model: Target, prompts: LivePrompts, new: int) -> None:
-        self.model, self.prompts, self.new = model, prompts, new
-        longest = max(map(len, prompts.prompts)) + new
-        self._context = min(model.config.max_positions, longest + 1)
-        self._plain = self.decoder(None)
-        self.plain: list[Generation] = []
-
-    def decoder(self, proposer: Proposer | None) -> Decoder:
-        """Return a decoder for the prompts; None decodes plainly."""
-        return Decoder(self.model, proposer, context=self._context)
-
-    def compare(self, decoder: Decoder, number: int) -> tuple[Generation, int | None]:
-        """Decode a prompt; return its generation and the first token that differs from plain decoding's.
-
-        Prompts are taken in order, so that plain decoding runs once for each.
-        """
-        while len(self.plain) <= number:
-            self.plain.append(self.decode(self._plain, len(self.plain)))
-        made = self.decode(decoder, number)
-        return made, first_difference(made.token_ids, self.plain[number].token_ids)
-
-    def decode(self, decoder: Decoder, number: int) -> Generation:
-        """Return the generation of a prompt."""
-        return decoder.generate(
-            self.prompts.prompts[number], max_new_tokens=self.new, stop_ids=self.prompts.stop_ids, seed=number
-        )
 
 
 def pooled(made: Sequence[Generation]) -> dict[str, Any]:

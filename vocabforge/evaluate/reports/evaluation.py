@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ...core.console import DataCell, DataTable, FactList
 from ...decode.proposers.counts import phrase_of
 from ..results.schema import Results
-from .page import Block, CodeBlock, Folded, PageChart, PageSection, ReportPage, line_chart, render_report_page
+from .page import Block, CodeBlock, Folded, PageChart, PageSection, line_chart, render_page
 from .plots import Bar, Panel, Trace, bar_rows, stacked_rows
 from .tables import (
     PART_NAMES,
@@ -68,16 +68,13 @@ def render_report(results: Results, answers: Sequence[Block] = (), ratios: Seque
     ]
     if not results.baseline:
         sections = [one for one in sections if one.key not in ("tasks", "outputs")]
-    return render_report_page(
-        ReportPage(
-            "evaluation",
-            f"{results.target.name} on {results.benchmark.name}",
-            sections,
-            lead=headline(results),
-            about=_about(results),
-            alarms=alarms(results),
-            warnings=_warnings(results),
-        )
+    return render_page(
+        f"{results.target.name} on {results.benchmark.name}",
+        sections,
+        lead=headline(results),
+        about=_about(results),
+        alarms=alarms(results),
+        warnings=_warnings(results),
     )
 
 

@@ -83,27 +83,7 @@ class PageSection:
 
     title: str
     blocks: Sequence[Block]
-    key: str = ""
-
-
-@dataclass(frozen=True)
-class ReportPage:
-    """A report.
-
-    Attributes:
-        kind: kind of report, such as ``evaluation``.
-        lead: the result in one sentence.
-        about: what was measured, and how.
-        alarms: messages to read first; less urgent messages are ``warnings``.
-    """
-
-    kind: str
-    title: str
-    sections: Sequence[PageSection]
-    lead: str = ""
-    about: str = ""
-    alarms: Sequence[str] = ()
-    warnings: Sequence[str] = ()
+    key: str
 
 
 def line_chart(name: str, note: str, panel: Panel) -> list[PageChart]:
@@ -117,13 +97,33 @@ def line_chart(name: str, note: str, panel: Panel) -> list[PageChart]:
     return [PageChart(panel.title, note, line_svg(name, panel), legend)]
 
 
-def render_report_page(page: ReportPage) -> str:
-    """Render a report as HTML; sections without blocks are omitted."""
-    sections = [one for one in page.sections if one.blocks]
+def render_page(
+    title: str,
+    sections: Sequence[PageSection],
+    *,
+    lead: str = "",
+    about: str = "",
+    alarms: Sequence[str] = (),
+    warnings: Sequence[str] = (),
+) -> str:
+    """Render a report as HTML; sections without blocks are omitted.
+
+    Args:
+        lead: the result in one sentence.
+        about: what was measured, and how.
+        alarms: messages to read first; less urgent messages are ``warnings``.
+    """
     template = _environment().get_template("page.html.j2")
-    colours = {"ink": INK, "muted": MUTED, "rule": RULE, "paper": PAPER}
     return template.render(
-        page=page, sections=sections, colours=colours, method_colours=COLOURS, step_colours=STEP_COLOURS
+        title=title,
+        sections=[one for one in sections if one.blocks],
+        lead=lead,
+        about=about,
+        alarms=alarms,
+        warnings=warnings,
+        colours={"ink": INK, "muted": MUTED, "rule": RULE, "paper": PAPER},
+        method_colours=COLOURS,
+        step_colours=STEP_COLOURS,
     )
 
 

@@ -21,11 +21,11 @@ from ...core.distributed import rank
 from ...core.errors import UsageError, VocabForgeError
 from ...corpus.tokenizer.tokenizer import TextTokenizer
 from ...decode.engine import Decoder
-from ...decode.proposers.registry import tree_proposer
+from ...decode.proposers.registry import Proposer, tree_proposer
 from ...decode.request import Generation
 from ...decode.tree import TreeSettings
-from ...evaluate.acceptance.meter import AcceptanceMeter, LivePrompts, pooled, read_prompts, share_of
-from ...evaluate.identity import rounding
+from ...evaluate.acceptance.meter import LivePrompts, pooled, read_prompts, share_of
+from ...evaluate.identity import first_difference, rounding
 from ...models.backends import decoder_over, load_decoding_target
 from ...models.drafters.interface import Drafter
 from ...models.heads.registry import DraftHead, HeadOptions, base_of, build_head, exact_head
@@ -111,6 +111,9 @@ class LiveAcceptance:
 
     It does not change the drafter or its mode, and draws no random numbers. ``chain_steps`` is the length of
     the chain that is decoded in addition to the tree; 0 for none.
+
+    Attributes:
+        plain: plain decoding's generations of the first prompts, as far as they were needed.
     """
 
     def __init__(
@@ -125,7 +128,10 @@ class LiveAcceptance:
         self.model, self.prompts, self.config = model, prompts, config
         self._chain_steps = chain_steps
         self._shortlists = dict(shortlists or {})
-        self.meter = AcceptanceMeter(model, prompts, config.max_new_tokens)
+        longest = max(map(len, prompts.prompts)) + config.max_new_tokens
+        self._context = min(model.config.max_positions, longest + 1)
+        self._plain = self.decoder(None)
+        self.plain: list[Generation] = []
         self._count: int | None = None  # prompts of every call with a budget
         self._told: set[str] = set()
 
@@ -183,7 +189,7 @@ class LiveAcceptance:
             head = self._head(copied, name, module)
             settings[name] = (f"the head {name}", head, self._tree(copied, head))
         return {
-            name: _Run(what, self.meter.decoder(tree_proposer(self.model, copied, head, tree)))
+            name: _Run(what, self.decoder(tree_proposer(self.model, copied, head, tree)))
             for name, (what, head, tree) in settings.items()
         }
 
@@ -191,10 +197,12 @@ class LiveAcceptance:
         count, began = len(self.prompts.prompts), time.monotonic()
         limit = count if budget_s is None or self._count is None else self._count
         for number in range(limit):
+            if number == len(self.plain):
+                self.plain.append(self.decode(self._plain, number))
             for run in runs.values():
-                made, place = self.meter.compare(run.decoder, number)
+                made = self.decode(run.decoder, number)
                 run.made.append(made)
-                if place is not None:
+                if (place := first_difference(made.token_ids, self.plain[number].token_ids)) is not None:
                     run.differing += 1
                     text = f"{where}{run.what} gives another output than plain decoding, prompt {number + 1}"
                     self._report(f"Warning: {text}, token {place + 1}", number, place, made.token_ids)
@@ -208,6 +216,17 @@ class LiveAcceptance:
                     f"Live acceptance decodes {limit} of {count} prompts, the last evaluation all: "
                     "more would take over a tenth of the time between evaluations."
                 )
+
+    def decoder(self, proposer: Proposer | None) -> Decoder:
+        """Return a decoder for the prompts; None decodes plainly."""
+        return Decoder(self.model, proposer, context=self._context)
+
+    def decode(self, decoder: Decoder, number: int) -> Generation:
+        """Return the generation of a prompt."""
+        prompts, new = self.prompts, self.config.max_new_tokens
+        return decoder.generate(
+            prompts.prompts[number], max_new_tokens=new, stop_ids=prompts.stop_ids, seed=number
+        )
 
     def _head(self, drafter: Any, name: str, module: nn.Module) -> DraftHead:
         kind = KINDS.get(name, name)
@@ -223,7 +242,7 @@ class LiveAcceptance:
     @torch.inference_mode()
     def _report(self, text: str, index: int, place: int, got: Sequence[int]) -> None:
         """Print the first difference, and whether rounding decides between two of the target's logits."""
-        plain = self.meter.plain[index].token_ids
+        plain = self.plain[index].token_ids
         if place == min(len(plain), len(got)):
             self._tell(
                 "loss", text + ": its length differs. Decoding is NOT lossless here: please report it."
