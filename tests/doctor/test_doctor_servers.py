@@ -29,7 +29,7 @@ from vocabforge.core.errors import VocabForgeError
 from vocabforge.doctor import servers
 from vocabforge.doctor.checks import CheckRow, Report
 from vocabforge.doctor.served_drafter import clearly_better
-from vocabforge.doctor.servers import ServerCheckOptions, check_servers
+from vocabforge.doctor.servers import check_servers
 from vocabforge.layouts.registry import load_drafter
 
 SGLANG, VLLM, LLAMACPP = (f"served by {name}" for name in ("SGLang", "vLLM", "llama.cpp"))
@@ -74,7 +74,7 @@ class World:
             drafter = load_drafter(path, self.tiny.shared, self.tiny.path)[0]
         except VocabForgeError:
             drafter = None
-        check_servers(report, path, facts, drafter, ServerCheckOptions(prompts=[[1]], **options))
+        check_servers(report, path, facts, drafter, prompts=[[1]], **options)
         return {f"{row.group}: {row.check}": row for row in report.rows}
 
 
@@ -197,14 +197,13 @@ def test_every_key_is_told(world: World) -> None:
 def test_a_native_drafter_is_told_what_it_could_become(world: World, tmp_path: Path) -> None:
     report = Report()
     native = SimpleNamespace(kind="eagle3", label="EAGLE-3")
-    check_servers(report, tmp_path, world.tiny.facts, native, ServerCheckOptions())  # type: ignore[arg-type]
+    check_servers(report, tmp_path, world.tiny.facts, native)  # type: ignore[arg-type]
     assert "speculators-eagle3" in report.rows[0].found
     check_servers(
         report,
         tmp_path,
         world.tiny.facts,
         SimpleNamespace(kind="medusa", label="Medusa"),
-        ServerCheckOptions(),  # type: ignore[arg-type]
     )
     assert "vLLM 0.32: --format medusa" in report.rows[1].found
 

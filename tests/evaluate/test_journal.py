@@ -17,7 +17,7 @@ from tests.evaluate.eval_fakes import (
 )
 from vocabforge.core.errors import UsageError
 from vocabforge.decode.request import SamplingParams
-from vocabforge.evaluate.run.journal import EvaluationJournal, Kept, Key
+from vocabforge.evaluate.run.journal import EvaluationJournal, Key
 
 HEADER, ROWS_FILE = EvaluationJournal.header, EvaluationJournal.rows_file
 Told = dict[tuple[str, int], dict]
@@ -179,7 +179,7 @@ def test_a_journal_without_rows_serves_any_run(tmp_path: Path) -> None:
 def test_lines_that_are_json_and_no_rows_are_measured_again(tmp_path, line, capsys):
     row = {"question_id": 1, "choices": [{}]}
     with EvaluationJournal(tmp_path / "out.partial", {}) as journal:
-        journal.add(Key(1, 1, "plain"), Kept(row, row))
+        journal.add(Key(1, 1, "plain"), answer=row, detail=row)
     with open(tmp_path / "out.partial" / ROWS_FILE, "a") as rows:
         rows.write(line + "\n")
     with EvaluationJournal(tmp_path / "out.partial", {}) as journal:

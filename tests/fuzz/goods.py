@@ -26,7 +26,7 @@ from vocabforge.core.journal import MetricsLog
 from vocabforge.corpus.prepared.packing import PackedRows
 from vocabforge.corpus.regenerate.log import AnswerLog
 from vocabforge.corpus.regenerate.rows import ChatCompletion
-from vocabforge.evaluate.run.journal import EvaluationJournal, Kept, Key
+from vocabforge.evaluate.run.journal import EvaluationJournal, Key
 from vocabforge.layouts.gguf.target import write_target
 from vocabforge.layouts.interface import Export
 from vocabforge.layouts.registry import layout_of, load_drafter
@@ -175,7 +175,8 @@ def _runs(folder: Path) -> None:
     log.write(kind="live", step=3, accepted_length=2.0)
     _json(run / "config.json", {"optim": {"steps": 3}, "target": "t", "drafter": {}})
     journal = EvaluationJournal(folder / "journal", {"a": 1})
-    journal.add(Key(0, 1, "plain"), Kept({"choices": [{"turns": ["x"]}]}, {"choices": [{"index": 0}]}))
+    rows = {"answer": {"choices": [{"turns": ["x"]}]}, "detail": {"choices": [{"index": 0}]}}
+    journal.add(Key(0, 1, "plain"), **rows)
     journal.close()
     with AnswerLog(folder / "answers-log", {"a": 1}) as answers:
         answers.add(KEY, ChatCompletion({"role": "assistant", "content": "x"}, "stop", 3, 1, 2, (1, 2)))

@@ -174,7 +174,7 @@ def _map(path: Path, goods: Path) -> Any:
 
 def _journal(path: Path, goods: Path) -> Any:
     with EvaluationJournal(path, {"a": 1}) as journal:
-        return [journal.get(key) for key in list(journal.places)]
+        return [journal.row(key) for key in list(journal.places)]
 
 
 def _answers_log(path: Path, goods: Path) -> Any:

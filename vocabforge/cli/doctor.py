@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,6 @@ from .app import JsonOption, print_json, print_line, stdout_console
 
 if TYPE_CHECKING:
     from ..doctor.checks import Report
-    from ..doctor.servers import ServerCheckOptions
     from ..doctor.target import TargetFacts
     from ..models.drafters.interface import Drafter
 
@@ -119,21 +119,21 @@ def _check_drafter(report: Report, path: Path, facts: TargetFacts | None, asked:
     if report.failed(MADE_FOR):
         return None
     say("Reading it as servers do …")
-    check_servers(report, path, facts, loaded, _server_options(facts, asked))
+    check_servers(report, path, facts, loaded, asked.server, _prompts(facts, asked))
     return loaded
 
 
-def _server_options(facts: TargetFacts | None, asked: Subjects) -> ServerCheckOptions:
-    from ..doctor.servers import ServerCheckOptions
+def _prompts(facts: TargetFacts | None, asked: Subjects) -> Sequence[Sequence[int]]:
+    from ..doctor.servers import NEW_TOKENS
     from ..evaluate.acceptance.meter import read_prompts
 
     if asked.prompts is None or facts is None:
-        return ServerCheckOptions(asked.server)
+        return ()
     if facts.tokenizer is None:
         raise UsageError("--prompts needs the target's tokenizer", expected="--tokenizer PATH as well")
-    room = min(1024, facts.model.config.max_positions - ServerCheckOptions.new - 1)
+    room = min(1024, facts.model.config.max_positions - NEW_TOKENS - 1)
     read, *_ = read_prompts(asked.prompts, facts.tokenizer, form="auto", limit=8, room=room)
-    return ServerCheckOptions(asked.server, [list(prompt) for prompt in read.prompts])
+    return read.prompts
 
 
 def _print_table(report: Report, *, keys: bool) -> None:

@@ -70,9 +70,16 @@ class SteppedCycle:
             tree = self._proposer.propose(self._roots, plan, draws, lap)
             lap("draft")
         greedy = all(one is None or by_argmax(one.sampling) for one in judges)
-        if greedy and self._side.eager and is_line(tree):
+        whole = tree.alive is None and tree.distributions is None  # a full draft that was not sampled
+        if greedy and self._side.eager and whole and (tree.chain or tree.tokens.shape[1] == 1):
             return self._line(plan, tree, judges, lap)
-        output, verdicts = self._verify(plan, tree, judges)
+        if greedy:
+            output, decision = self._side.judged_pass(tree, plan.levels)
+            verdicts = greedy_verdicts(*decision, judges)
+        else:
+            output = self._side.verify_pass(tree)
+            assert output.logits is not None
+            verdicts = verify(tree, output.logits, judges, plan.levels, self._verifier)
         lap("verify")
         self._commit(plan, tree, output, verdicts)
         return CycleResult(verdicts, *offered(tree))
@@ -104,14 +111,6 @@ class SteppedCycle:
         verdicts = Verdicts(path, [length - 1 for length in lengths], tokens)
         return CycleResult(verdicts, [count] * len(lengths), [count] * len(lengths))
 
-    def _verify(self, plan: Plan, tree: DraftTree, judges: Judges) -> tuple[TargetPass, Verdicts]:
-        if all(one is None or by_argmax(one.sampling) for one in judges):
-            output, decision = self._side.judged_pass(tree, plan.levels)
-            return output, greedy_verdicts(*decision, judges)
-        output = self._side.verify_pass(tree)
-        assert output.logits is not None
-        return output, verify(tree, output.logits, judges, plan.levels, self._verifier)
-
     def _commit(self, plan: Plan, tree: DraftTree, output: TargetPass, verdicts: Verdicts) -> None:
         path = verdicts.path  # (B, L)
         lengths = [count + 1 for count in verdicts.accepted]
@@ -126,11 +125,6 @@ class SteppedCycle:
         states = states_on(tree, path, output.states(self._reads))
         drafted = None if plan.levels == 0 else path
         self._proposer.commit(Commit(following, states, counts, drafted, verdicts.tokens))
-
-
-def is_line(tree: DraftTree) -> bool:
-    """Return whether every row is a full chain of drafts that were not sampled."""
-    return (tree.chain or tree.tokens.shape[1] == 1) and tree.alive is None and tree.distributions is None
 
 
 def accepted_line(

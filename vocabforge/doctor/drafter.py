@@ -218,7 +218,7 @@ def check_draft_model(report: Report, path: Path, target: TargetFacts | None) ->
     """Add the rows of a draft model."""
     config = report.run(GROUP, "kind", check_kind, path)
     count = report.run(GROUP, "weight files", check_weights, path)
-    model = report.run(GROUP, "loads", check_model_loads, path, config, count)
+    model = report.run(GROUP, "loads", check_loads, path, config, count, "draft model")
     way = report.run(
         GROUP, "tokenizer", check_vocabularies, path, config, target, target and target.tokenizer
     )
@@ -231,11 +231,6 @@ def check_kind(path: Path) -> Finding[Any]:
     """Check that the configuration is a language model's; the value is the text model's configuration."""
     config = check_config(path)
     return Finding(f"a draft model: {config.found}", value=config.value)
-
-
-def check_model_loads(path: Path, config: Any, count: int) -> Finding[Target]:
-    """Check that the draft model fits into memory and loads."""
-    return check_loads(path, config, count, "draft model")
 
 
 def check_vocabularies(

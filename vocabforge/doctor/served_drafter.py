@@ -12,6 +12,7 @@ from typing import cast
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from ..decode.engine import Decoder
 from ..export.servers.forward import Past, ServedDrafter
@@ -250,7 +251,7 @@ def check_head_rows(served: Served, folder: Folder, target: ServedTarget) -> Fin
     head = served.drafter.parameters[HEAD]
     ids = torch.arange(len(head)) if served.target_ids is None else served.target_ids
     some = torch.linspace(0, len(head) - 1, min(_ROWS, len(head))).round().long()
-    cosines = _cosines(head[some], target.head.float().cpu())  # (n, V)
+    cosines = F.normalize(head[some]) @ F.normalize(target.head.float().cpu()).T  # (n, V)
     nearer = _nearer(cosines, ids[some])
     own = float(cosines.gather(1, ids[some][:, None]).mean())
     found = f"the target's row of its token is nearer than {nearer:.0%} of all ({len(some)} rows, cosine {own:.2f})"
@@ -262,12 +263,6 @@ def check_head_rows(served: Served, folder: Folder, target: ServedTarget) -> Fin
     if float(cosines.max(-1).values.median()) >= _COPIED:
         return Finding(f"{found}; they are the target's rows of other tokens", "failed", _REMEDY)
     return Finding(f"{found}; no other reading of the map fits them better")
-
-
-def _cosines(rows: Tensor, head: Tensor) -> Tensor:
-    tiny = torch.finfo(torch.float32).tiny
-    norms = rows.norm(dim=-1, keepdim=True) * head.norm(dim=-1)
-    return rows @ head.T / norms.clamp(min=tiny)
 
 
 def _nearer(cosines: Tensor, ids: Tensor) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -29,7 +28,7 @@ from .served_drafter import (
 from .target import TargetFacts, probe_ids
 
 GROUP = "servers"
-_NEW = 32
+NEW_TOKENS = 32  # generated per prompt
 _EXPORTS = {
     "eagle3": "SGLang, vLLM: --format sglang-eagle3 or speculators-eagle3; llama.cpp: --format gguf",
     "eagle1": "SGLang, vLLM: --format eagle; FR-Spec with a draft vocabulary: --format fr-spec",
@@ -43,37 +42,25 @@ _EXPORTS = {
 _WORST = ("failed", "warning")
 
 
-@dataclass(frozen=True)
-class ServerCheckOptions:
-    """Options of the server checks.
-
-    Attributes:
-        servers: server names; empty: every server that supports the folder's architecture.
-        prompts: token ids of the prompts used to compare layers; empty: built-in prompts.
-        new: number of tokens generated per prompt.
-    """
-
-    servers: Sequence[str] = ()
-    prompts: Sequence[Sequence[int]] = ()
-    new: int = _NEW
-
-
 def check_servers(
     report: Report,
     path: Path,
     target: TargetFacts | None,
     drafter: Drafter | None,
-    options: ServerCheckOptions,
+    servers: Sequence[str] = (),
+    prompts: Sequence[Sequence[int]] = (),
 ) -> None:
     """Add the rows of every server that would read the folder.
 
     Args:
         drafter: the drafter as loaded by VocabForge; None if loading failed, then comparisons are skipped.
+        servers: server names; empty: every server that supports the folder's architecture.
+        prompts: token ids of the prompts used to compare layers; empty: built-in prompts.
     """
     if not (path / "config.json").is_file() and not is_gguf(path):
         report.run(GROUP, "layout", check_native, drafter)
         return
-    folder = report.run(GROUP, "layout", check_folder, path, options)
+    folder = report.run(GROUP, "layout", check_folder, path, servers)
     if folder is None or target is None:
         return
     side = ServedTarget(
@@ -83,9 +70,9 @@ def check_servers(
         target.model.lm_head_weight.detach().float().cpu(),
     )
     names = [name for name in READERS.usable() if reader_of(name).matches(folder)]
-    chosen = [name for name in names if not options.servers or name in options.servers]
+    chosen = [name for name in names if not servers or name in servers]
     served = [read_as(name, folder, side) for name in chosen]
-    texts = _texts(report, target, served, options)
+    texts = _texts(report, target, served, prompts)
     for one in served:
         _check_server(report, one, folder, side, target.tokenizer, drafter, texts)
     sound = next((one for one in served if one.drafter is not None), None)
@@ -116,7 +103,7 @@ def _check_server(
 
 
 def _texts(
-    report: Report, target: TargetFacts, served: Sequence[Served], options: ServerCheckOptions
+    report: Report, target: TargetFacts, served: Sequence[Served], given: Sequence[Sequence[int]]
 ) -> list[ProbedText] | None:
     """Return texts with the states of every layer that a server captures; None if no server would start."""
     able = [one for one in served if one.drafter is not None]
@@ -124,14 +111,14 @@ def _texts(
         return None
     count = target.model.config.num_layers
     layers = wanted_layers([one.layers for one in able if one.layers], count)
-    prompts = [list(prompt) for prompt in options.prompts]
+    prompts = [list(prompt) for prompt in given]
     if not prompts and target.tokenizer is not None:
         tokenizer = target.tokenizer
         prompts = default_prompts(lambda text: tokenizer.encode(text, add_special=True))
     prompts = prompts or [probe_ids(target.model, None)]
 
     def look() -> Finding[list[ProbedText]]:
-        texts = probe(target.model, prompts, options.new, layers)
+        texts = probe(target.model, prompts, NEW_TOKENS, layers)
         tokens = sum(len(text.ids) - text.start for text in texts)
         return Finding(f"{len(texts)} texts, continued greedily by {tokens} tokens", value=texts)
 
@@ -146,12 +133,12 @@ def check_native(drafter: Drafter) -> Finding[None]:
     return Finding(f"native, read only by vocabforge; for servers export it ({known})")
 
 
-def check_folder(path: Path, options: ServerCheckOptions) -> Finding[Folder]:
+def check_folder(path: Path, servers: Sequence[str]) -> Finding[Folder]:
     """Check which servers support the folder's architecture."""
     folder = open_folder(path)
     names = [name for name in READERS.usable() if reader_of(name).matches(folder)]
     named = ", ".join(folder.architectures) or "no architecture"
-    missing = [name for name in options.servers if name not in names]
+    missing = [name for name in servers if name not in names]
     if missing:
         wanted = "; ".join(f"{name}: {reader_of(name).layout}" for name in missing)
         return Finding(f"{named}: not supported by {', '.join(missing)}", "failed", f"export it ({wanted})")

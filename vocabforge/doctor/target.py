@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ..core.errors import DataError, VocabForgeError
 from ..core.files import read_json
 from ..corpus.chat.render import render_with_mask
-from ..corpus.tokenizer.files import eos_ids_in
+from ..corpus.tokenizer.files import named_eos_ids, read_side_files
 from ..corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
 from ..models.backends import lean_problem, load_decoding_target
 from ..models.checkpoint import checkpoint_files, read_headers
@@ -92,7 +90,7 @@ def check_loads(path: Path, config: Any, count: int, role: str = "target") -> Fi
             "run the doctor on a machine with enough memory",
         )
     model = load_decoding_target(path, role=role)
-    if broken := not_finite(model.named_parameters()):
+    if broken := [name for name, one in model.named_parameters() if not bool(torch.isfinite(one).all())]:
         return Finding(
             f"weights that are not finite: {', '.join(broken[:3])}",
             "failed",
@@ -118,11 +116,6 @@ def check_tokenizer(path: Path, tokenizer_path: Path, config: Any) -> Finding[Te
         + (f"; {', '.join(tokenizer.beyond)} beyond the rows, refused in texts" if tokenizer.beyond else ""),
         value=tokenizer,
     )
-
-
-def not_finite(parameters: Iterable[tuple[str, Tensor]]) -> list[str]:
-    """Return the names of parameters that contain NaN or infinity."""
-    return [name for name, tensor in parameters if not bool(torch.isfinite(tensor).all())]
 
 
 def probe_ids(model: Target, tokenizer: TextTokenizer | None) -> list[int]:
@@ -157,7 +150,7 @@ def check_logits(path: Path, model: Target, tokenizer: TextTokenizer | tuple[()]
 
 def check_eos(path: Path, tokenizer: TextTokenizer) -> Finding[None]:
     """Check that end tokens are configured, exist in the tokenizer and match the target's."""
-    named = _eos_of(path)
+    named = named_eos_ids(read_side_files(path))
     ids = tokenizer.eos_ids
     if not ids:
         return Finding(
@@ -181,13 +174,6 @@ def check_eos(path: Path, tokenizer: TextTokenizer) -> Finding[None]:
             "copy the target's generation_config.json into the tokenizer's folder",
         )
     return Finding(found)
-
-
-def _eos_of(path: Path) -> tuple[int, ...]:
-    for name in ("generation_config.json", "config.json"):
-        if (path / name).is_file() and (ids := eos_ids_in(read_json(path / name, name, finite=False))):
-            return ids
-    return ()
 
 
 def check_draft_vocabulary(path: Path) -> Finding[None]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from ...core.config import StrictModel, option, read_yaml, recipe_names, recipe_path
 from ...core.console import DataTable
@@ -138,7 +138,8 @@ def _show(path: Path) -> None:
 def _annotated(path: Path) -> Iterator[str]:
     """Yield a recipe's lines with a comment above each key; files of other programs are unchanged."""
     text = path.read_text("utf-8")
-    known = _reader(read_yaml(path))
+    keys, readers = read_yaml(path).keys(), [load_attribute(at) for at in READERS.values()]
+    known = next((one for one in readers if keys <= one.model_fields.keys()), None)
     if known is None:
         yield from text.splitlines()
         return
@@ -155,8 +156,3 @@ def _annotated(path: Path) -> Iterator[str]:
                 pad = " " * (2 * depth) + "# "
                 yield from textwrap.wrap(told, _WIDTH, initial_indent=pad, subsequent_indent=pad)
         yield line
-
-
-def _reader(values: Mapping[str, Any]) -> type[StrictModel] | None:
-    models = [load_attribute(at) for at in READERS.values()]
-    return next((one for one in models if values.keys() <= one.model_fields.keys()), None)

@@ -89,7 +89,11 @@ def head_parts(
         if trained is None:
             return None
         options = head_options(trained.kind, trained.artifact.meta, spec)
-        _check_trained(trained, options, spec)
+        check_head_options(spec, [trained.kind], f"{spec.head} ({trained.kind})")
+        if isinstance(trained.module, Router) and options.budgets:
+            check_budgets(options.budgets, trained.module.clusters, source=trained.artifact.path)
+        if isinstance(trained.module, LowRankScorer):
+            check_shortlist(spec.shortlist, len(trained.module.head_weight), source=trained.artifact.path)
         return trained.kind, trained.module, options
     context = parse_dynamic(spec.dynamic)
     ranked = tuple(load_subset(spec.vocab, fingerprint).ranked.tolist())
@@ -102,14 +106,6 @@ def check_head_options(spec: MethodSpec, kinds: Collection[str], got: str) -> No
         wanted = option_needs(name).heads
         if wanted and not set(wanted) & set(kinds):
             raise meaningless(option_of(name), got, f"--head with a {' or '.join(wanted)}")
-
-
-def _check_trained(loaded: LoadedHead, options: HeadOptions, spec: MethodSpec) -> None:
-    check_head_options(spec, [loaded.kind], f"{spec.head} ({loaded.kind})")
-    if isinstance(loaded.module, Router) and options.budgets:
-        check_budgets(options.budgets, loaded.module.clusters, source=loaded.artifact.path)
-    if isinstance(loaded.module, LowRankScorer):
-        check_shortlist(spec.shortlist, len(loaded.module.head_weight), source=loaded.artifact.path)
 
 
 def head_options(kind: str, meta: Mapping[str, Any], spec: MethodSpec) -> HeadOptions:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import yaml
 from pydantic import field_validator
@@ -72,11 +72,7 @@ def write_recipe(path: Path, recipe: DecodingRecipe) -> None:
     fields = MethodSpec.model_fields
     used = {name for method in recipe.methods.values() for name in method.model_dump(exclude_defaults=True)}
     lines = [f"# {name}: {field.description}" for name, field in fields.items() if name in used]
-    body = yaml.safe_dump(recipe_dict(recipe), sort_keys=False, allow_unicode=True, width=1000)
-    atomic_write(path, "\n".join([*lines, body]))
-
-
-def recipe_dict(recipe: DecodingRecipe) -> dict[str, Any]:
-    """Return the recipe as plain values, as in its YAML."""
     body = recipe.model_dump(mode="json", exclude_defaults=True)
-    return {"target": body.pop("target"), "dtype": recipe.dtype, **body}
+    body = {"target": body.pop("target"), "dtype": recipe.dtype, **body}
+    lines.append(yaml.safe_dump(body, sort_keys=False, allow_unicode=True, width=1000))
+    atomic_write(path, "\n".join(lines))

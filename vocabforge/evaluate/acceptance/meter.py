@@ -11,6 +11,7 @@ from ...core.errors import UsageError
 from ...corpus.tokenizer.prompt_format import PromptFormat, resolve_format
 from ...decode.request import Generation
 from ..benchmarks import load_benchmark, spread
+from ..results.intervals import share_of
 from ..run.prompts import PromptBuilder
 
 if TYPE_CHECKING:
@@ -83,8 +84,3 @@ def pooled(made: Sequence[Generation]) -> dict[str, Any]:
         "tokens": sum(len(one.token_ids) for one in made),
         "prompts": len(made),
     }
-
-
-def share_of(part: float | None, whole: float | None) -> float | None:
-    """Return the ratio; None if it is undefined."""
-    return None if part is None or not whole else part / whole

@@ -123,3 +123,8 @@ def verdict_of(found: Figure | None) -> Verdict:
 
 def _plain(value: float) -> float | None:
     return None if np.isnan(value) else float(value)
+
+
+def share_of(part: float | None, whole: float | None) -> float | None:
+    """Return the ratio; None if it is undefined."""
+    return None if part is None or not whole else part / whole

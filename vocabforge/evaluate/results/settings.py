@@ -37,7 +37,7 @@ class RunSettings:
             others only for the load's.
 
     Raises:
-        UsageError: greedy decoding has several seeds, a seed is repeated, or ``repeats`` is below 1.
+        UsageError: greedy decoding has several seeds, or a seed is repeated.
     """
 
     max_new_tokens: int
@@ -50,13 +50,6 @@ class RunSettings:
     concurrency: tuple[int, ...] = (1,)
 
     def __post_init__(self) -> None:
-        if self.repeats < 1:
-            raise UsageError(
-                "there must be at least one repeat",
-                got=self.repeats,
-                expected="1 or more",
-                source="--repeats",
-            )
         if len(set(self.seeds)) != len(self.seeds):
             raise UsageError(
                 "a seed is given twice", got=list(self.seeds), source="--seed", expected="each seed once"

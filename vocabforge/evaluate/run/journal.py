@@ -24,13 +24,6 @@ class Key(NamedTuple):
     method: str
 
 
-class Kept(NamedTuple):
-    """An answered question: its answer row and its row of the side file."""
-
-    answer: dict[str, Any]
-    detail: dict[str, Any]
-
-
 class EvaluationJournal(RunJournal):
     """Rows by :class:`Key`; for arguments and errors see :class:`~vocabforge.core.journal.RunJournal`.
 
@@ -57,14 +50,9 @@ class EvaluationJournal(RunJournal):
     def __len__(self) -> int:
         return len(self.places) + len(self.failures)
 
-    def get(self, key: Key) -> Kept:
-        """Return the rows of a key; raise KeyError if there are none."""
-        row = self.row(key)
-        return Kept(row["answer"], row["detail"])
-
-    def add(self, key: Key, kept: Kept) -> None:
-        """Append the rows of a key; raise VocabForgeError if they cannot be written."""
-        self.put(key, _line({**key._asdict(), **kept._asdict()}))
+    def add(self, key: Key, *, answer: Mapping[str, Any], detail: Mapping[str, Any]) -> None:
+        """Append an answer row and its row of the side file; raise VocabForgeError if they cannot be written."""
+        self.put(key, _line({**key._asdict(), "answer": answer, "detail": detail}))
 
     def fail(self, failure: Mapping[str, Any]) -> None:
         """Append the reason for an unanswered question; raises like :meth:`add`."""
@@ -94,7 +82,7 @@ class EvaluationJournal(RunJournal):
             failure = FailureRow.model_validate(row["failure"], strict=True)
             self.failures.setdefault(failure.question_id, failure.model_dump())
         else:
-            for part in Kept._fields:
+            for part in ("answer", "detail"):
                 row[part]["choices"][0].keys()  # raises for invalid rows
             key = Key(int(row["run"]), int(row["question_id"]), str(row["method"]))
             self.places.setdefault(key, place)

@@ -26,7 +26,7 @@ from ..benchmarks import Question
 from ..results.answers import AnsweredTurn, answer_row, detail_row, write_rows
 from ..results.schema import FailureRow
 from ..results.settings import EvaluationRun, run_files
-from .journal import EvaluationJournal, Kept, Key
+from .journal import EvaluationJournal, Key
 from .prompts import longest_conversation, system_of
 from .request import Asking, TurnFailed, short_digest
 from .side_by_side import Load, answer_together, warm_up
@@ -101,13 +101,13 @@ def run_methods(
         )
     ids = sorted(one.question_id for one in questions if one.question_id not in kept.failures)
     names, settings = [method.name for method in methods], asking.settings
-    for part, kind in enumerate(("answers", "details")):
+    for part, kind in (("answer", "answers"), ("detail", "details")):
         for level in settings.concurrency:
             runs = settings.runs_at(level)
             for name, files in run_files(settings.folder_of(kind, level), names, len(runs)).items():
                 for run, file in zip(runs, files):
                     write_rows(
-                        folder / file, (kept.get(Key(run.number, number, name))[part] for number in ids)
+                        folder / file, (kept.row(Key(run.number, number, name))[part] for number in ids)
                     )
     if failures:
         say(f"{len(failures)} of {len(questions)} questions were left out; first: {failures[0].reason}")
@@ -311,7 +311,8 @@ class _Loop:
             return
         model_id, answer_id = self.model_ids[method.name], uuid.uuid4().hex
         answer = answer_row(question, outcome, model_id=model_id, answer_id=answer_id, tstamp=time.time())
-        self.kept.add(self._key(question, method, run), Kept(answer, detail_row(question, outcome)))
+        key = self._key(question, method, run)
+        self.kept.add(key, answer=answer, detail=detail_row(question, outcome))
         bar.update(len(question.turns), kind=_kind(method, run))
 
     def _check_device(self, failure: FailureRow) -> None:

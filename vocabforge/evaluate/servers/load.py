@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..results.answers import MethodRows, read_method
+from ..results.intervals import share_of
 from ..results.schema import EvaluatedServer, LoadFigures, MethodResults, Quantiles
 from ..results.settings import run_files
 from ..results.summary import with_totals
@@ -79,7 +80,7 @@ def describe_load(
                     new_tokens=answered,
                     seconds=seconds,
                     tokens_per_s=speeds[name],
-                    speedup=_ratio(speeds[name], base),
+                    speedup=share_of(speeds[name], base),
                     **_latencies(rows),
                     **(_acceptance(rows) if total is None else _counted(total)),
                     identical=_identical(rows, reference),
@@ -129,18 +130,14 @@ def _identical(rows: Sequence[MethodRows], reference: Sequence[MethodRows]) -> i
 
 
 def _counted(total: Speculation) -> dict[str, Any]:
-    length = _ratio(total.verifications + total.accepted, total.verifications)
+    length = share_of(total.verifications + total.accepted, total.verifications)
     return {"verifications": total.verifications, "accepted_length": length}
 
 
 def _acceptance(rows: Sequence[MethodRows]) -> dict[str, Any]:
     turns = [turn for run in rows for row in run.details for turn in row["choices"][0]["accept_lengths"]]
     steps = sum(map(len, turns))
-    return {"verifications": steps or None, "accepted_length": _ratio(sum(map(sum, turns)), steps)}
-
-
-def _ratio(one: float | None, other: float | None) -> float | None:
-    return None if one is None or not other else one / other
+    return {"verifications": steps or None, "accepted_length": share_of(sum(map(sum, turns)), steps)}
 
 
 def _latencies(rows: Sequence[MethodRows]) -> dict[str, Any]:

@@ -60,7 +60,9 @@ def started(
     Raises:
         VocabForgeError: the server cannot be started, exits, or does not become healthy.
     """
-    port = _free_port()
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port = one.getsockname()[1]
     words = [word.replace("{port}", str(port)) for word in split_command(command, source)]
     hidden = [*secrets_of(command), *([key] if key else [])]
     with disk_errors(log):
@@ -169,12 +171,6 @@ def _exit_code(process: subprocess.Popen[str], wait: float = 2.0) -> int | None:
         return process.wait(wait)
     except subprocess.TimeoutExpired:
         return None
-
-
-def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 def _stop(process: subprocess.Popen[str]) -> None:

@@ -153,14 +153,6 @@ Int = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class LossCosts:
-    """Workspace in bytes per ``teacher`` and per draft ``row`` of a chunk."""
-
-    teacher: int
-    row: int
-
-
-@dataclass(frozen=True)
 class LossChunk:
     """Slice of the plan's rows and teachers; ``ranks[j]`` rows have rank j within their teacher."""
 
@@ -178,14 +170,17 @@ class LossPlan:
     chunks: tuple[LossChunk, ...]
 
 
-def make_plan(teacher_row: Int, costs: LossCosts, budget: int) -> LossPlan:
-    """Plan chunks of at most ``budget`` bytes but at least one row; ``teacher_row`` is (M,)."""
+def make_plan(teacher_row: Int, teacher_cost: int, row_cost: int, budget: int) -> LossPlan:
+    """Plan chunks of at most ``budget`` bytes but at least one row; ``teacher_row`` is (M,).
+
+    The costs are bytes of workspace per teacher and per draft row of a chunk.
+    """
     if len(teacher_row) == 0:
         return LossPlan(np.zeros(0, np.int64), np.zeros(0, np.int64), ())
     by_teacher = np.argsort(teacher_row, kind="stable")
     ordered = teacher_row[by_teacher]
     rank = _rank_in_runs(ordered)
-    most = max(1, (budget - costs.teacher) // costs.row)  # further rows of a teacher form another group
+    most = max(1, (budget - teacher_cost) // row_cost)  # further rows of a teacher form another group
     first = rank % most == 0
     group, rank = np.cumsum(first) - 1, rank % most
     counts = np.bincount(group)
@@ -194,7 +189,7 @@ def make_plan(teacher_row: Int, costs: LossCosts, budget: int) -> LossPlan:
     place[falling] = np.arange(len(counts))
     group, counts, teachers = place[group], counts[falling], ordered[first][falling]
 
-    bounds = _bounds(costs.teacher + counts * costs.row, budget)
+    bounds = _bounds(teacher_cost + counts * row_cost, budget)
     chunk_of_group = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
     order = np.lexsort((group, rank, chunk_of_group[group]))
     ends = np.concatenate([[0], np.cumsum(counts)])
@@ -382,27 +377,25 @@ class _Work:
             self.head_sum = torch.zeros_like(self.head[:, columns], dtype=self.out)
 
     def run(self, budget: int, compiled: bool) -> None:
-        costs, device = self._costs(), self.x.draft.device
+        (teacher, row), device = self._costs(), self.x.draft.device
         block = max(1, budget // (_HEAD_SHARE * self.out.itemsize * self.head.shape[1]))
         if device.type == "cpu":
             cached = max(_BLOCK_BYTES, self.out.itemsize * len(self.teacher_head))
-            budget = min(budget - self.temporaries * cached, _CHUNK_ROWS * (costs.teacher + costs.row))
-        plan = make_plan(self.x.teacher_row.cpu().numpy(), costs, budget)
+            budget = min(budget - self.temporaries * cached, _CHUNK_ROWS * (teacher + row))
+        plan = make_plan(self.x.teacher_row.cpu().numpy(), teacher, row, budget)
         order, teachers = (torch.from_numpy(ids).to(device) for ids in (plan.rows, plan.teachers))
         for chunk in plan.chunks:
             self._chunk(chunk, order[chunk.rows], teachers[chunk.teachers], compiled, block)
 
-    def _costs(self) -> LossCosts:
-        """Return the workspace in bytes: logits, distributions and temporaries of the functions above."""
+    def _costs(self) -> tuple[int, int]:
+        """Return the workspace per teacher and per draft row in bytes: logits, distributions, temporaries."""
         size, full, some = self.out.itemsize, len(self.teacher_head), len(self.head)
         casts = [d.itemsize if d != self.out else 0 for d in (self.dtype, self.teacher_head.dtype)]
         held = full if full == some else full + some
         if self.x.draft.device.type != "cpu":
             held += full + self.temporaries * some
         states = self.x.teacher.shape[-1] + 2 * self.x.draft.shape[-1]
-        return LossCosts(
-            teacher=size * (held + states) + casts[1] * full, row=(size + casts[0]) * some + 2 * size * states
-        )
+        return size * (held + states) + casts[1] * full, (size + casts[0]) * some + 2 * size * states
 
     def _blocks(self, rows: int, columns: int) -> list[slice]:
         """Split rows into blocks for element-wise work on a CPU; other devices take all rows at once."""

@@ -24,8 +24,9 @@ from ...decode.engine import Decoder
 from ...decode.proposers.registry import Proposer, tree_proposer
 from ...decode.request import Generation
 from ...decode.tree import TreeSettings
-from ...evaluate.acceptance.meter import LivePrompts, pooled, read_prompts, share_of
+from ...evaluate.acceptance.meter import LivePrompts, pooled, read_prompts
 from ...evaluate.identity import first_difference, rounding
+from ...evaluate.results.intervals import share_of
 from ...models.backends import decoder_over, load_decoding_target
 from ...models.drafters.interface import Drafter
 from ...models.heads.registry import DraftHead, HeadOptions, base_of, build_head, exact_head
