@@ -95,8 +95,10 @@ smollm2-study: $(STAMP)
 	  drafter.init=$(SMOLLM2)/full drafter.freeze=true ttt.warmup_fraction=0 optim.name=adamw optim.steps=60 \
 	  optim.batch_size=2 optim.micro_batch_size=2 heads.ranker.rank=72 heads.low_rank.rank=72 run.live.prompts=0 \
 	  output=$(SMOLLM2)/heads
-	$(BIN)/vocabforge train-router --target "$(SMOLLM2_TARGET)" --drafter $(SMOLLM2)/full --clusters $(SMOLLM2)/clusters \
-	  --output $(SMOLLM2)/router $(STUDY_DATA) router.steps=4 optim.steps=100 optim.batch_size=2 optim.lr=1e-3
+	$(BIN)/vocabforge train-drafter --config smollm2-135m target="$(SMOLLM2_TARGET)" $(STUDY_DATA) \
+	  drafter.init=$(SMOLLM2)/full drafter.freeze=true ttt.warmup_fraction=0 optim.name=adamw optim.steps=100 \
+	  optim.batch_size=2 optim.micro_batch_size=2 optim.lr=1e-3 heads.router.clusters=$(SMOLLM2)/clusters \
+	  run.live.prompts=0 output=$(SMOLLM2)/router
 	$(BIN)/python recipes/study/study.py --recipe recipes/study/smollm2.yaml --benchmark spec-bench --limit 80 \
 	  --max-new-tokens 48 --counts $(SMOLLM2)/counts --output $(SMOLLM2)/study
 

@@ -158,28 +158,20 @@ def _prose(text: str) -> str:
 
 
 def settings_markdown() -> str:
-    """A table for each command that reads a recipe, a part for each section."""
-    from vocabforge.cli.training.recipes import READERS
+    """A table for each section of a recipe."""
     from vocabforge.cli.training.settings import settings_of
-    from vocabforge.core.registry import load_attribute
+    from vocabforge.train.config import TrainConfig
 
     lines: list[str] = []
-    for command, at in READERS.items():
-        lines += ["", f"## {command}"]
-        section = None
-        for one in settings_of(load_attribute(at)):
-            above = one.path.partition(".")[0] if "." in one.path or one.kind == "section" else ""
-            if above != section:
-                section = above
-                lines += [
-                    "",
-                    f"### {command}: {above or 'top level'}",
-                    "",
-                    "| key | takes | default | meaning |",
-                ]
-                lines.append("|---|---|---|---|")
-            cells = (f"`{one.path}`", one.kind, f"`{one.default}`" if one.default else "required", one.text)
-            lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    section = None
+    for one in settings_of(TrainConfig):
+        above = one.path.partition(".")[0] if "." in one.path or one.kind == "section" else ""
+        if above != section:
+            section = above
+            lines += ["", f"## {above or 'Top level'}", "", "| key | takes | default | meaning |"]
+            lines.append("|---|---|---|---|")
+        cells = (f"`{one.path}`", one.kind, f"`{one.default}`" if one.default else "required", one.text)
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines)
 
 

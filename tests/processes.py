@@ -15,7 +15,7 @@ from tests.worlds import free_port
 
 # What training and evaluation load; the server has no threads and no model.
 LOADED = ["torch._dynamo", "transformers.models.llama.modeling_llama", "accelerate.commands.launch"]
-LOADED += ["vocabforge.cli.app", "vocabforge.train.setup", "vocabforge.train.heads.router_setup"]
+LOADED += ["vocabforge.cli.app", "vocabforge.train.setup"]
 
 
 def command(*words: str) -> None:

@@ -284,11 +284,3 @@ def test_interrupted_training(files: Path) -> None:
     words = ("train-drafter", "--config", "eagle3.yaml", "output=training", "optim.steps=6")
     continues_or_says_what_to_do(*words, done="Resuming at step 3")
     assert open_artifact(files / "training" / "drafter").meta["steps"] == 6
-
-
-def test_interrupted_router_training(files: Path) -> None:
-    words = ("--target", "target", "--drafter", "drafters/eagle3", "--clusters", "clusters")
-    values = ("data.heldout_documents=3", "data.sequence_length=64", "router.steps=3", "optim.batch_size=2")
-    more = ("--input", "texts.jsonl", "run.device=cpu", "optim.steps=6", "--output", "routing")
-    continues_or_says_what_to_do("train-router", *words, *values, *more, done="Resuming at step 3")
-    assert open_artifact(files / "routing" / "router").kind == "draft-head"

@@ -326,7 +326,7 @@ def test_an_empty_file(pristine: World, tmp_path: Path, command: str) -> None:
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("command", ["train-drafter", "train-router", "capture", "eval --recipe"])
+@pytest.mark.parametrize("command", ["train-drafter", "capture", "eval --recipe"])
 def test_an_empty_recipe_and_one_with_tabs(tmp_path: Path, command: str) -> None:
     name, *option = command.split()
     more = ("--benchmark", "sample", "--output", tmp_path / "out") if option else ()

@@ -96,9 +96,9 @@ def _parsed(command: Any, name: str, rest: list[str]) -> Any:
 
 def _check_overrides(name: str, params: dict[str, Any], rest: Sequence[str]) -> None:
     """Each ``key.sub=value`` names a key of the command's configuration and has a value of its type."""
-    from vocabforge.train.config import RouterTrainConfig, TrainConfig
+    from vocabforge.train.config import TrainConfig
 
-    if name not in ("train-drafter", "train-router", "capture"):
+    if name not in ("train-drafter", "capture"):
         return
     items = [word for word in params.get("overrides") or () if "=" in word]
     written = [word for before, word in pairwise(["", *rest]) if _OVERRIDE.match(word) and before[:1] != "-"]
@@ -108,9 +108,8 @@ def _check_overrides(name: str, params: dict[str, Any], rest: Sequence[str]) -> 
         return
     recipe = params.get("config")
     values = read_yaml(ROOT / recipe) if recipe is not None and (ROOT / recipe).is_file() else {}
-    model = RouterTrainConfig if name == "train-router" else TrainConfig
     try:
-        model.model_validate(apply_overrides(values, items))
+        TrainConfig.model_validate(apply_overrides(values, items))
     except VocabForgeError as error:
         raise Wrong(error.render().split("\n")[0]) from error
     except ValidationError as error:

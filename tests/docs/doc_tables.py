@@ -14,6 +14,7 @@ HUB_NAMES = (
 READ_NAMES = (
     *("meta-llama/Meta-Llama-3-8B-Instruct", "allenai/OLMo-2-1124-7B-Instruct"),
     *("HuggingFaceTB/SmolLM2-135M-Instruct", "google/gemma-3-270m"),
+    "run/drafter",  # a folder; without it, a name of the Hub
 )
 # thing of the world -> the names that stand for it. A document's own name stands behind "FILE:".
 GIVEN: dict[str, tuple[str, ...]] = {
@@ -23,7 +24,7 @@ GIVEN: dict[str, tuple[str, ...]] = {
     "run": ("OUTPUT", "RUN"),
     "run/drafter": ("run/drafter", "RUN/drafter", "elsewhere/eagle3", "theirs"),
     "run/heads/ranker": ("run/heads/ranker", "RUN/heads/ranker"),
-    "router_run/router": ("router/router", "router-run/router"),
+    "router_run/heads/router": ("router-run/heads/router",),
     "questions": ("prompts.jsonl", "QUESTIONS.jsonl", "heldout.jsonl", "run/heldout_prompts.jsonl"),
     "chats": ("chats.jsonl", "chat.jsonl", "responses.jsonl"),
     "chats_parquet": ("chats.parquet",),
@@ -49,7 +50,8 @@ COMMANDS = {
     "subset": "select-vocab --counts $counts --target $target --size 64",
     "run": "train-drafter --config $recipe",
     "clusters": "cluster-vocab --target $target",
-    "router_run": "train-router --target $target --drafter $run/drafter --clusters $clusters --input $chats",
+    "router_run": "train-drafter --config $recipe drafter.init=$run/drafter drafter.freeze=true "
+    "heads.router.clusters=$clusters",
     "results": "eval --target $target --drafter eagle3=$run/drafter --benchmark spec-bench --data $benchmarks",
     "tuned": "tune --target $target --drafter $run/drafter --prompts $questions",
 }
@@ -95,10 +97,6 @@ SMALLER: dict[str, tuple[str, ...]] = {
     "train-drafter": _TRAINING,
     "capture": ("--yes",),
     "cluster-vocab": ("--clusters", "8", "--iterations", "3"),
-    "train-router": (
-        *("optim.steps=2", "optim.batch_size=1", "data.sequence_length=128", "data.heldout_documents=4"),
-        "run.device=cpu",
-    ),
     "regenerate": ("--max-tokens", "8"),
     "demo": ("--size", "ci"),
     "eval": ("--limit", "2", "--max-new-tokens", "6", "--warmup", "0"),

@@ -140,12 +140,6 @@ WRITERS = {
         "regenerate --input {w}/chats.jsonl --target {w}/target --device cpu --max-tokens 6 --output {d}/out"
     ),
     "revocab": Job("revocab --drafter {w}/drafter --vocab {w}/vocab --target {w}/target --output {d}/out"),
-    "train-router": Job(
-        "train-router --target {w}/target --drafter {w}/drafter --clusters {w}/clusters --input {w}/texts.jsonl "
-        "--output {d}/out optim.steps=4 optim.batch_size=2 router.steps=2 data.heldout_documents=3 run.device=cpu "
-        "data.sequence_length=32 run.checkpoint_every=2 run.log_every=1",
-        ("out/router", "out/checkpoints/step-*", "out/metrics.jsonl"),
-    ),
     "tune": Job(
         "tune --target {w}/tune/t --drafter {w}/tune/d --prompts {w}/tune/q.jsonl --prompt-format raw --device cpu "
         "--depth 0,1 --topk 2 --total-nodes 6 --max-new-tokens 6 --output {d}/out",

@@ -68,8 +68,6 @@ RECIPES = {
     "train.yaml": "target: t\noutput: o\ndata:\n  train: [a.txt]\n  separator: <|endoftext|>\ndrafter:\n  head: own\n"
     "  aux_layers: [1, 4, 6]\nheads:\n  ranker: {rank: 32, shortlist: 64}\n  low_rank: {rank: 32}\noptim:\n"
     "  steps: 800\n  lr: 2.0e-3\n  betas: [0.9, 0.95]\nrun: {eval_every: 800}\ncapture: {memory_gb: 5.0}\n",
-    "router.yaml": "target: t\ndrafter: d\nclusters: c\noutput: o\ndata:\n  train: [a.jsonl]\nrouter:\n  depth: 2\n"
-    "optim: {steps: 10, lr: 0.001}\nrun: {seed: 3}\n",
     "decoding.yaml": "target: t\ndtype: float32\nmethods:\n  a: {drafter: d, depth: 3, topk: 4, total_nodes: 20}\n"
     "  b: {proposer: ngram, ngram: 3}\n  c: {drafter: d, head: h, shortlist: 64}\n",
 }

@@ -50,7 +50,7 @@ from vocabforge.train.capture.cache import CachedCapture
 from vocabforge.train.capture.config import ServerConfig
 from vocabforge.train.capture.online import to_tensors
 from vocabforge.train.checkpoint import load_latest
-from vocabforge.train.config import RouterTrainConfig, TrainConfig
+from vocabforge.train.config import TrainConfig
 from vocabforge.train.parallel.deepspeed import deepspeed_config
 from vocabforge.vocab.subset.maps import read_counts_text, read_fr_spec, subset_from_list
 
@@ -284,7 +284,6 @@ _ARTEFACTS: dict[str, Read] = {
 
 READERS: dict[str, Reader] = {
     "recipe of train-drafter": Reader("train.yaml", lambda path, goods: load_config(TrainConfig, path)),
-    "recipe of train-router": Reader("router.yaml", lambda path, goods: load_config(RouterTrainConfig, path)),
     "recipe of decoding": Reader("decoding.yaml", lambda path, goods: read_recipe(path)),
     "DeepSpeed configuration": Reader("deepspeed.json", _deepspeed),
     "tokenizer": Reader("model", _tokenizer, _WORDS),

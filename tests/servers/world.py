@@ -77,7 +77,11 @@ class Served:
 
     def head(self, kind: str, drafter: str = "eagle3") -> Path:
         """A trained draft head of ``eagle3``, low-rank, ranker or router, or the ranker of ``reduced``."""
-        return self.root / "router" / "router" if kind == "router" else self.root / drafter / "heads" / kind
+        return (
+            self.root / "router" / "heads" / kind
+            if kind == "router"
+            else self.root / drafter / "heads" / kind
+        )
 
     def ours(self, drafter: Path | None, *, levels: int, **settings: Any) -> Decoded:
         """What our own decoder makes of all prompts: greedy, fp32, chains of ``levels`` draft tokens."""
@@ -193,9 +197,21 @@ def _steps() -> list[Any]:
     steps.append(Step("small", (small,), facts=facts, shown=shown, run=_make_small))
     steps.append(_command(clusters, "cluster-vocab", "--target", folder, "--clusters", 32))
     drafter = WORLD / "eagle3" / "drafter"
-    words = ("--target", folder, "--drafter", drafter, "--clusters", clusters, "--input", answers)
-    overrides = ("optim.steps=60", "optim.batch_size=2", "data.sequence_length=256", "optim.lr=1.0e-2")
-    steps.append(_command(WORLD / "router", "train-router", *words, *overrides))
+    words = (
+        f"target={folder}",
+        f"output={WORLD / 'router'}",
+        *data,
+        *_DRAFTER.split(),
+        f"drafter.init={drafter}",
+    )
+    alone = (
+        "drafter.freeze=true",
+        f"heads.router.clusters={clusters}",
+        "optim.steps=60",
+        "optim.lr=1.0e-2",
+        "optim.name=adamw",
+    )
+    steps.append(_command(WORLD / "router", "train-drafter", "--config", config, *words, *alone, output=()))
     return steps
 
 

@@ -11,7 +11,6 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
 import torch
@@ -25,19 +24,14 @@ from tests.train.run_support import (
     curve,
     log_rows,
     make_place,
-    settings,
     signalled,
     state,
     trainer,
     write_config,
 )
 from tests.worlds import ROOT, free_port
-from vocabforge.core.config import parse_config
 from vocabforge.core.errors import ConfigError
-from vocabforge.core.files import read_json
 from vocabforge.train.checkpoint import list_checkpoints
-from vocabforge.train.config import RouterTrainConfig
-from vocabforge.train.heads.router_setup import build_router_trainer
 from vocabforge.train.loop import train
 from vocabforge.train.parallel.deepspeed import deepspeed_config
 
@@ -125,14 +119,6 @@ def launched(accelerate: str, place: Path) -> dict[str, str]:
 def train_two(place: Path, accelerate: str, name: str, started: Any = fork, **asked: Any) -> str:
     """Train a drafter in two processes; what they printed."""
     done = started(place, accelerate, "train-drafter", "--config", str(write_config(place, name, **asked)))
-    assert done.returncode == 0, done.stderr[-4000:]
-    return done.stderr
-
-
-def train_router_two(place: Path, accelerate: str, name: str) -> str:
-    config = place / f"{name}.yaml"
-    config.write_text(yaml.safe_dump(routing(place, name)))
-    done = fork(place, accelerate, "train-router", "--config", str(config))
     assert done.returncode == 0, done.stderr[-4000:]
     return done.stderr
 
@@ -261,62 +247,6 @@ def test_a_run_of_two_processes_goes_on_to_the_same_bits(place: Path, accelerate
     assert "continues as" not in said
     assert curve(folder) == losses
     assert_same(state(folder), whole)
-
-
-@pytest.fixture(scope="module")
-def routed(place: Path, alone: Path) -> Path:
-    """A router that one process trains on the drafter of ``alone``, in the same batches."""
-    build_router_trainer(parse_config(RouterTrainConfig, routing(place, "routed"), source="test")).run()
-    return place / "routed"
-
-
-def routing(place: Path, output: str) -> dict[str, Any]:
-    body = settings(place, output)
-    return {
-        **{name: str(place / name) for name in ("target", "clusters")},
-        "drafter": str(place / "alone" / "drafter"),
-        "output": body["output"],
-        "data": body["data"],
-        "router": {"top_n": 3, "steps": 3},
-        "optim": {"steps": 12, "batch_size": 4, "micro_batch_size": 1, "lr": 1e-2},
-        "run": {"device": "cpu", "log_every": 1, "eval_every": 6, "checkpoint_every": 4},
-    }
-
-
-def same_routers(ours_at: Path, theirs_at: Path) -> None:
-    assert curve(ours_at, "rows") == curve(theirs_at, "rows")
-    for key in ("loss", "grad_norm", "average_precision"):
-        assert curve(ours_at, key) == pytest.approx(curve(theirs_at, key), rel=1e-5), key
-    same_weights(ours_at, theirs_at)
-    ours, theirs = (read_json(folder / "report.json", "report") for folder in (ours_at, theirs_at))
-    assert ours["heads"]["router"]["overall"] == pytest.approx(theirs["heads"]["router"]["overall"], rel=1e-4)
-    assert (ours_at / "router" / "manifest.json").is_file()
-
-
-@pytest.mark.parametrize("accelerate", [pytest.param("cpu_two", marks=proof), "fsdp2"])
-def test_a_router_of_two_processes_is_that_of_one(place: Path, routed: Path, accelerate: str) -> None:
-    train_router_two(place, accelerate, f"router-{accelerate}")
-    same_routers(place / f"router-{accelerate}", routed)
-
-
-@proof
-@pytest.mark.parametrize("accelerate", ["cpu_two", "fsdp2"])
-def test_a_router_goes_on_under_another_number_of_processes(place, routed, accelerate):
-    name = f"router-moved-{accelerate}"
-    run = build_router_trainer(parse_config(RouterTrainConfig, routing(place, name), source="test"))
-    step = run.take_step
-
-    def signalled(number: int) -> int:
-        if number == 5:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return step(number)
-
-    with pytest.raises(KeyboardInterrupt), mock.patch.object(run, "take_step", signalled):
-        run.run()
-    said = train_router_two(place, accelerate, name)
-    assert "Resuming at step 6" in said
-    assert "continues as 2" in said
-    same_routers(place / name, routed)
 
 
 @proof

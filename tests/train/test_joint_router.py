@@ -1,4 +1,4 @@
-"""A router trained with its drafter: its loss and gradients against a count row by row, whole runs, refusals."""
+"""Router training: labels, loss and gradients against a count row by row, whole runs, refusals."""
 
 from __future__ import annotations
 
@@ -19,12 +19,19 @@ from vocabforge.core.errors import MismatchError, UsageError
 from vocabforge.models.drafters.parallel import is_parallel
 from vocabforge.models.heads.io import drafter_digest, load_head, owner_of
 from vocabforge.train.config import TrainConfig
+from vocabforge.train.heads.states import (
+    average_precision,
+    best_columns,
+    drafting_rows,
+    labels_of,
+    router_losses,
+)
 from vocabforge.train.loop import train
 from vocabforge.train.loss.rows import draw_anchors
 from vocabforge.train.plan import plan
 from vocabforge.train.setup import build_trainer, identity_of
 from vocabforge.train.trainer import Trainer
-from vocabforge.train.ttt import rows_by_step, unroll
+from vocabforge.train.ttt import rows_by_step, shift_left, unroll
 
 TOP, DECAY, STEPS = 3, 0.7, 3
 BLOCKS = "dflash", "dspark", "peagle"
@@ -45,7 +52,13 @@ def config(place: Path, output: str, router: dict[str, Any] | None = None, **sec
 
 
 def reference(
-    trainer: Trainer, batch: Any, counts: Tensor, *, detach: bool, anchors: Tensor | None = None
+    trainer: Trainer,
+    batch: Any,
+    counts: Tensor,
+    *,
+    detach: bool = True,
+    anchors: Tensor | None = None,
+    alone: bool = False,
 ) -> Tensor:
     """The router's loss, one row after the other; all rows of a block are fed what its first one is."""
     drafter, router = trainer.drafter, trainer.step_module.heads["router"]
@@ -64,7 +77,7 @@ def reference(
             labels = torch.zeros(router.clusters)
             labels[router.assignment[drafter.target_ids[best]]] = 1.0
             loss = F.binary_cross_entropy_with_logits(scores, labels)
-            total = total + DECAY**k / counts[k] * loss
+            total = total + (1 / counts.sum() if alone else DECAY**k / counts[k]) * loss
         previous = step.g
     return total
 
@@ -127,6 +140,72 @@ def test_correct_rows_are_those_whose_best_cluster_is_positive(place: Path) -> N
     assert len(found.losses) == len(expected) == int(counts.sum())
 
 
+def test_labels_are_the_clusters_of_the_top_tokens() -> None:
+    torch.manual_seed(0)
+    logits = torch.randint(0, 5, (40, 30)).float()  # full of ties
+    cluster = torch.randint(0, 7, (26,))  # four padded columns
+    labels = labels_of(best_columns(logits[:, :26], 4), cluster, 7)
+    for row, found in zip(logits.tolist(), labels.tolist()):
+        best = sorted(range(26), key=lambda i: (-row[i], i))[:4]
+        positive = {int(cluster[i]) for i in best}
+        assert found == [m in positive for m in range(7)]
+    assert labels_of(best_columns(logits[:, :26], 99), cluster, 7).sum() == 40 * len(cluster.unique())
+
+
+@pytest.mark.parametrize("ties", [True, False])
+def test_best_columns_are_the_lowest_of_equals(ties: bool) -> None:
+    torch.manual_seed(3)
+    logits = torch.randint(-2, 3, (60, 40)).float() if ties else torch.randn(60, 40)
+    logits[:2] = 0.0
+    logits[1, ::2] = -0.0
+    for n in (1, 5, 40):
+        expected = torch.argsort(logits, dim=-1, descending=True, stable=True)[:, :n].sort(-1).values
+        assert torch.equal(best_columns(logits, n).sort(-1).values, expected)
+
+
+def test_loss_is_the_mean_over_clusters_summed_over_rows() -> None:
+    torch.manual_seed(1)
+    scores, labels = torch.randn(5, 6, requires_grad=True), torch.rand(5, 6) > 0.6
+    chance = scores.sigmoid()
+    expected = -(labels * chance.log() + ~labels * (1 - chance).log()).mean(-1).sum()
+    torch.testing.assert_close(router_losses(scores, labels).sum(), expected)
+    router_losses(scores, labels).sum().backward()
+    torch.testing.assert_close(scores.grad, (chance.detach() - labels.float()) / 6)
+
+
+def test_average_precision_by_its_definition() -> None:
+    """Of each positive: the share of positives among the clusters down to it."""
+    scores = torch.rand(40, 12, generator=torch.Generator().manual_seed(0))
+    labels = torch.rand(40, 12, generator=torch.Generator().manual_seed(1)) < 0.3
+    labels[0] = False
+    for values, wanted, found in zip(scores, labels, average_precision(scores, labels).tolist()):
+        shares = [float(wanted[values >= value].float().mean()) for value in values[wanted]]
+        assert found == pytest.approx(sum(shares) / max(len(shares), 1))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("drafter", [{}, {"kind": "dflash", "block_size": 4}])
+def test_the_report_reads_the_states_that_the_unroll_feeds(place: Path, drafter: dict[str, Any]) -> None:
+    run = build_trainer(config(place, "states", drafter=drafter))
+    batch = run.capture("train", [0, 1])
+    steps = list(unroll(run.drafter, batch, STEPS))
+    first = run.drafter.fuse(batch.states(run.drafter.reads))
+    fed = [first, *(step.g for step in steps)]
+    for k, (part, step) in enumerate(zip(drafting_rows(run.drafter, batch, STEPS), steps, strict=True)):
+        rows, columns = step.counted.nonzero(as_tuple=True)
+        assert len(rows) > 20
+        assert part.state.step == k
+        if is_parallel(run.drafter):
+            assert torch.equal(part.state.tokens, batch.input_ids[rows, columns + 1])
+            assert torch.equal(part.state.previous, first[rows, columns])
+            read = run.drafter.read_rows(step.g[..., : first.shape[-1]])
+        else:
+            assert torch.equal(part.state.tokens, shift_left(batch.input_ids, k + 1)[rows, columns])
+            assert torch.equal(part.state.previous, fed[k][rows, columns])
+            read = run.drafter.read(step.g)
+        torch.testing.assert_close(part.hidden, read[rows, columns])
+
+
 @pytest.fixture(scope="module")
 def trained(place: Path) -> Path:
     train(build_trainer(config(place, "run", optim={"steps": 40, "lr": 1e-2})))
@@ -165,7 +244,13 @@ def test_the_drafter_beside_a_detached_router_is_the_drafter_without_one(place: 
 
 def test_it_trains_alone_on_a_frozen_drafter(place: Path, trained: Path) -> None:
     frozen = {"init": str(trained / "drafter"), "freeze": True}
-    train(build_trainer(config(place, "frozen", drafter=frozen)))
+    run = build_trainer(config(place, "frozen", drafter=frozen))
+    batch = run.capture("train", [0, 1])
+    counts = rows_by_step(batch.loss_mask, batch.document, STEPS)
+    loss, _, scored = run.step_module(batch, STEPS, counts)
+    torch.testing.assert_close(loss, reference(run, batch, counts, alone=True))
+    assert loss == scored["router"].total
+    train(run)
     assert drafter_digest(place / "frozen" / "drafter") == drafter_digest(trained / "drafter")
     assert load_head(place / "frozen" / "heads" / "router").kind == "router"
 

@@ -32,23 +32,20 @@ class Steps:
         self.clock, self.seconds, self.counts, self.look_s = clock, seconds, unrolled, look_s
         self.fresh = len(seconds) if fresh is None else fresh  # steps before the target's states are kept
 
-    def unrolled(self, step: int) -> int:
-        return self.counts[step]
-
-    def take_step(self, step: int) -> int:
+    def take_step(self, run: Any, step: int, window: loop.Window) -> int:
         self.clock.now += self.seconds[step]
         return 100
 
-    def figures(self) -> dict[str, Any]:
-        return {"loss": 1.0}
-
-    def evaluate(self, done: int, log: MetricsLog) -> None:
+    def look(self, run: Any, done: int, log: MetricsLog, since: float) -> dict[str, Any]:
         self.clock.now += self.look_s
+        return {}
 
 
 def worst(monkeypatch, tmp_path, steps: Steps, every: int, *, start: int = 0) -> float:
     clock = steps.clock
     monkeypatch.setattr(loop, "keep", lambda run, step: setattr(clock, "now", clock.now + 0.3))
+    monkeypatch.setattr(loop, "take_step", steps.take_step)
+    monkeypatch.setattr(loop, "look", steps.look)
     optim = SimpleNamespace(
         steps=len(steps.seconds), batch_size=1, lr=1.0, warmup_fraction=0.0, schedule="constant", min_lr=0.1
     )
@@ -59,10 +56,13 @@ def worst(monkeypatch, tmp_path, steps: Steps, every: int, *, start: int = 0) ->
         group=Group(0, 1),
         data=SimpleNamespace(train=range(steps.fresh)),
         captured=OnlineCapture(target, 0),
+        steps=1,
+        steps_at=steps.counts.__getitem__,
+        device=torch.device("cpu"),
     )
     monkeypatch.setattr(loop, "learning_rate", lambda step, config: 1.0)
     forecasts = Forecasts(monkeypatch, clock)
-    loop.run_steps(run, steps, "train-drafter", start, MetricsLog(tmp_path / "m.jsonl"))
+    loop.run_steps(run, start, MetricsLog(tmp_path / "m.jsonl"))
     return forecasts.worst("train-drafter")
 
 

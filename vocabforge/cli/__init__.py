@@ -24,7 +24,6 @@ COMMANDS: dict[str, str] = {
     "prepare-data": "vocabforge.cli.training.prepare_data:prepare_data",
     "recipes": "vocabforge.cli.training.recipes:recipes",
     "train-drafter": "vocabforge.cli.training.train_drafter:train_drafter",
-    "train-router": "vocabforge.cli.training.train_router:train_router",
     "report-training": "vocabforge.cli.training.report_training:report_training",
     "export": "vocabforge.cli.drafting.export:export",
     "revocab": "vocabforge.cli.drafting.revocab:revocab",
@@ -41,6 +40,8 @@ COMMANDS: dict[str, str] = {
 MOVED = {
     "study": "python recipes/study/study.py in the repository; see docs/guides/study.md",
     "bench": "the scripts of recipes/bench or kernels/gpu_check.py in the repository",
+    "train-router": "vocabforge train-drafter drafter.init=DRAFTER drafter.freeze=true "
+    "heads.router.clusters=CLUSTERS; see docs/guides/draft-heads.md",
     "push": "hf upload OWNER/NAME FOLDER; see docs/guides/serving.md",
 }
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -116,19 +116,6 @@ def discard(folder: Path) -> None:
     remove_remains(folder)
     with contextlib.suppress(OSError):
         folder.rmdir()
-
-
-def discard_run(
-    output: Path, artifacts: Mapping[str, str], files: Iterable[str], *, keep: Path | None = None
-) -> None:
-    """Remove a previous run's checkpoints, ``artifacts`` (name -> kind) except ``keep``, and ``files``."""
-    discard(output / "checkpoints")
-    for name, kind in artifacts.items():
-        if output / name != keep:
-            with contextlib.suppress(ArtifactError):
-                take_away(open_artifact(output / name, kind, verify=False).path)
-    for name in files:
-        (output / name).unlink(missing_ok=True)
 
 
 def trained(module: nn.Module) -> dict[str, nn.Parameter]:

@@ -1,4 +1,4 @@
-"""Configuration of ``train-drafter`` and ``train-router``: keys of the recipes and their defaults."""
+"""Configuration of ``train-drafter``: keys of the recipes and their defaults."""
 
 from __future__ import annotations
 
@@ -215,30 +215,25 @@ class LowRankConfig(StrictModel):
     shortlist: Size = 2048
 
 
-class RouterSizes(StrictModel):
-    """Router over vocabulary clusters (DynaSpec; docs/methods.md); details not in the paper are our choice.
+class RouterConfig(StrictModel):
+    """Router over vocabulary clusters (DynaSpec; docs/methods.md), trained on the drafter's states.
+
+    Its labels are the drafter's best tokens: current ones, or final ones with ``drafter.freeze``. Details not
+    in the paper are our choice.
 
     Attributes:
         width: width of the MLP's hidden layers; default: a quarter of the hidden size.
         depth: number of hidden layers, each followed by SiLU.
         top_n: clusters that contain one of the drafter's top-n tokens are positive.
-    """
-
-    width: Positive | None = None
-    depth: Positive = 1
-    top_n: Positive = 10
-
-
-class JointRouterConfig(RouterSizes):
-    """Router trained together with the drafter, on its current states and best tokens.
-
-    Attributes:
         clusters: clusters of the target's vocabulary (``cluster-vocab``).
         weight: lambda, weight of its loss, which is a mean over the clusters.
         detach: stop the router's gradients at its input states (our choice); false: they also reach the
             drafter.
     """
 
+    width: Positive | None = None
+    depth: Positive = 1
+    top_n: Positive = 10
     clusters: Path
     weight: Annotated[float, Field(gt=0.0)] = 1.0
     detach: bool = True
@@ -248,7 +243,7 @@ class HeadsConfig(StrictModel):
     """Draft heads trained with the drafter, or on a frozen drafter (``drafter.freeze``).
 
     Attributes:
-        router: DynaSpec's router for an EAGLE drafter; to train one afterwards use ``train-router``.
+        router: DynaSpec's router for an EAGLE or block drafter.
         ranker: SpecVocab's ranker.
         small_ranker: second ranker with another rank.
         low_rank: SlimSpec's low-rank head, whose scores define the distribution.
@@ -257,7 +252,7 @@ class HeadsConfig(StrictModel):
     ranker: LowRankConfig | None = None
     small_ranker: LowRankConfig | None = None
     low_rank: LowRankConfig | None = None
-    router: JointRouterConfig | None = None
+    router: RouterConfig | None = None
 
 
 class TTTConfig(StrictModel):
@@ -411,8 +406,8 @@ class LiveConfig(StrictModel):
     load_target: bool = False
 
 
-class BookkeepingConfig(StrictModel):
-    """Intervals of evaluation, logging and checkpoints.
+class RunConfig(StrictModel):
+    """Bookkeeping of a run, and its use of the machine.
 
     Attributes:
         seed: seed of initial weights, data order and random draws.
@@ -422,6 +417,10 @@ class BookkeepingConfig(StrictModel):
         eval_rows: maximum number of held-out rows per evaluation.
         checkpoint_every: steps between checkpoints.
         keep: number of newest checkpoints to keep.
+        mixed_precision: ``auto`` uses bf16 passes on CUDA and with bf16 weights, otherwise fp32.
+        strategy: how several processes share the work; ``auto`` follows the launcher.
+        threads: CPU threads of torch; default: chosen from the available cores.
+        trackers: accelerate trackers that also receive the figures of metrics.jsonl.
     """
 
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
@@ -431,18 +430,6 @@ class BookkeepingConfig(StrictModel):
     eval_rows: Positive = 64
     checkpoint_every: Positive = 200
     keep: Positive = 2
-
-
-class RunConfig(BookkeepingConfig):
-    """Bookkeeping of a run, and its use of the machine.
-
-    Attributes:
-        mixed_precision: ``auto`` uses bf16 passes on CUDA and with bf16 weights, otherwise fp32.
-        strategy: how several processes share the work; ``auto`` follows the launcher.
-        threads: CPU threads of torch; default: chosen from the available cores.
-        trackers: accelerate trackers that also receive the figures of metrics.jsonl.
-    """
-
     mixed_precision: Precision = "auto"
     strategy: Literal["auto", "single", "ddp", "fsdp", "deepspeed"] = "auto"
     threads: Positive | None = None
@@ -493,43 +480,3 @@ class TrainConfig(StrictModel):
         if self.memory.weights == "bf16" and self.optim.name == "muon":
             raise ValueError("optim.name muon updates fp32 weights: take adamw with memory.weights bf16")
         return self
-
-
-class RouterConfig(RouterSizes):
-    """Router and its training states.
-
-    Attributes:
-        steps: draft steps whose states are used; at most the drafts of a block for block drafters.
-    """
-
-    steps: Positive = 6
-
-
-class RouterRunConfig(BookkeepingConfig):
-    """Bookkeeping of a run."""
-
-    eval_rows: Positive = 32
-
-
-class RouterTrainConfig(StrictModel):
-    """Configuration of ``train-router``.
-
-    Attributes:
-        target: folder, GGUF file or Hub name of the target.
-        drafter: trained drafter, which stays frozen.
-        clusters: clusters of the target's vocabulary (``cluster-vocab``).
-        tokenizer: folder or tokenizer.json; default: the target's folder.
-        output: run folder, for ``router/``, ``checkpoints/``, ``metrics.jsonl``, ``report.json``.
-    """
-
-    target: ModelPath
-    drafter: ModelPath
-    clusters: Path
-    tokenizer: TokenizerPath | None = None
-    output: Path
-    data: DataConfig
-    capture: CaptureConfig = CaptureConfig()
-    router: RouterConfig = RouterConfig()
-    optim: OptimConfig = OptimConfig(steps=1000, batch_size=4, lr=1e-3, clip=1.0)
-    run: RouterRunConfig = RouterRunConfig()
-    memory: ClassVar[MemoryConfig] = MemoryConfig()  # routers are small and trained in fp32

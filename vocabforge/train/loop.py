@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,7 +30,7 @@ from .monitoring.heldout import finish, look
 from .monitoring.trackers import Trackers
 from .optim import learning_rate
 from .resume import is_finished, keep, resume, start_facts, write_record
-from .trainer import Run, Trainer, check_finite
+from .trainer import Trainer, check_finite
 
 _WORTH_MEASURING = 200  # minimum steps of a run; measuring takes the time of 4 to 10 steps
 
@@ -83,38 +83,6 @@ class Window:
         return {**figures, "heads": heads} if heads else figures
 
 
-class Steps(Protocol):
-    """Interface for :func:`run_steps`; every method is collective."""
-
-    def unrolled(self, step: int) -> int: ...  # returns the draft steps
-    def take_step(self, step: int) -> int: ...  # returns the tokens of the batch without padding
-    def figures(self) -> dict[str, Any]: ...  # figures since the last call, including ``loss``
-    def evaluate(self, done: int, log: MetricsLog) -> None: ...
-
-
-class DrafterSteps:
-    """Training steps of a drafter and its heads."""
-
-    def __init__(self, trainer: Trainer) -> None:
-        self._trainer, self._window = trainer, Window(trainer.steps, trainer.device)
-        self._evaluated = time.monotonic()
-
-    def unrolled(self, step: int) -> int:
-        return self._trainer.steps_at(step)
-
-    def take_step(self, step: int) -> int:
-        return take_step(self._trainer, step, self._window)
-
-    def figures(self) -> dict[str, Any]:
-        window, self._window = self._window, Window(self._trainer.steps, self._trainer.device)
-        return window.read(self._trainer.group)
-
-    def evaluate(self, done: int, log: MetricsLog) -> None:
-        since = time.monotonic() - self._evaluated
-        self._trainer.summary = (done, look(self._trainer, done, log, since))
-        self._evaluated = time.monotonic()
-
-
 def train(trainer: Trainer) -> Path:
     """Train to the last step, resuming from the newest checkpoint; return the drafter's folder. Collective.
 
@@ -139,7 +107,7 @@ def train(trainer: Trainer) -> Path:
             log.write(kind="start", step=start, time=time.time(), facts=start_facts(trainer))
             if isinstance(source, ServerCapture):
                 source.expect(coming_rows(trainer, start))
-            run_steps(trainer, DrafterSteps(trainer), "train-drafter", start, log)
+            run_steps(trainer, start, log)
             path = finish(trainer, log)
             log.write(kind="end", step=steps, time=time.time())
             return path
@@ -181,15 +149,16 @@ def coming_rows(trainer: Trainer, start: int) -> Iterator[Key]:
             yield from (("train", row) for row in part)
 
 
-def run_steps(run: Run, steps: Steps, command: str, start: int, log: MetricsLog) -> None:
+def run_steps(trainer: Trainer, start: int, log: MetricsLog) -> None:
     """Run the steps from ``start`` on, with figures, evaluations and checkpoints; see :func:`train`."""
-    optim, often = run.config.optim, run.config.run
+    optim, often = trainer.config.optim, trainer.config.run
     clock, ahead = TokenClock(), range(start, optim.steps)
-    keeps = isinstance(run.captured, OnlineCapture) and run.captured.keeps_rows
+    window, evaluated = Window(trainer.steps, trainer.device), time.monotonic()
+    keeps = isinstance(trainer.captured, OnlineCapture) and trainer.captured.keeps_rows
 
     def kind(step: int) -> tuple[int, bool]:
         """Return the draft steps, and whether the target's states are in memory."""
-        return steps.unrolled(step), keeps and step * optim.batch_size >= len(run.data.train)
+        return trainer.steps_at(step), keeps and step * optim.batch_size >= len(trainer.data.train)
 
     kinds = Counter(map(kind, ahead))
     asides = {
@@ -200,7 +169,7 @@ def run_steps(run: Run, steps: Steps, command: str, start: int, log: MetricsLog)
         )
     }
     progress = ProgressBar(
-        command,
+        "train-drafter",
         optim.steps,
         "steps",
         initial=start,
@@ -213,21 +182,23 @@ def run_steps(run: Run, steps: Steps, command: str, start: int, log: MetricsLog)
     with stop_requested() as stop, progress as bar:
         for step in ahead:
             torch.manual_seed(often.seed + step)  # makes dropout reproducible in a resumed run
-            clock.add(steps.take_step(step))
+            clock.add(take_step(trainer, step, window))
             done, last = step + 1, step + 1 == optim.steps
             bar.update(1, kind=kind(step))
             if last or done % often.log_every == 0:
-                lr, figures, rate = learning_rate(step, optim), steps.figures(), clock.lap()
+                lr, figures, rate = learning_rate(step, optim), window.read(trainer.group), clock.lap()
+                window = Window(trainer.steps, trainer.device)
                 log.write(kind="train", step=done, time=time.time(), lr=lr, **figures, tokens_per_s=rate)
                 loss = "none" if figures["loss"] is None else f"{figures['loss']:.3f}"
                 bar.update(note=f"loss {loss} | {human_rate(rate, 'tokens')}")
             if last or done % often.eval_every == 0:
                 with clock.paused(), bar.aside("evaluating"):
-                    steps.evaluate(done, log)
-            stopping = run.group.any(stop.is_set())  # read once: a later signal waits for the next step
+                    trainer.summary = done, look(trainer, done, log, time.monotonic() - evaluated)
+                    evaluated = time.monotonic()
+            stopping = trainer.group.any(stop.is_set())  # read once: a later signal waits for the next step
             if stopping or last or done % often.checkpoint_every == 0:
                 with bar.aside("writing a checkpoint"):
-                    keep(run, done)
+                    keep(trainer, done)
             if stopping and not last:
                 say(f"Stopped at step {done}; the same command resumes there.")
                 raise KeyboardInterrupt

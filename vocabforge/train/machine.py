@@ -17,7 +17,7 @@ from ..core.console import say
 from ..core.distributed import local_rank, local_world_size, world_size
 from ..core.threads import user_threads
 from ..models.device import choose_device
-from .config import RouterTrainConfig, TrainConfig
+from .config import TrainConfig
 
 # glibc's <malloc.h>
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
@@ -71,7 +71,7 @@ def stop_requested() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-def device_of(config: TrainConfig | RouterTrainConfig) -> torch.device:
+def device_of(config: TrainConfig) -> torch.device:
     """Return this process's device; under a launcher each process uses its own GPU."""
     device = choose_device(config.run.device)
     if device.type == "cuda":

@@ -16,12 +16,12 @@ from . import checkpoint as checkpoints
 from .checkpoint import trained
 from .heads.draft_heads import FOLDER, configured, head_name
 from .machine import uses_bf16
-from .trainer import Run, Trainer
+from .trainer import Trainer
 
 HELDOUT_PROMPTS = "heldout_prompts.jsonl"
 
 
-def keep(trainer: Run, step: int) -> None:
+def keep(trainer: Trainer, step: int) -> None:
     """Write a checkpoint. Collective."""
     strategy, group = trainer.strategy, trainer.group
     weights, optimizer = strategy.weights(), strategy.optimizer_state()
@@ -33,7 +33,7 @@ def keep(trainer: Run, step: int) -> None:
     group.wait()
 
 
-def resume(trainer: Run) -> int:
+def resume(trainer: Trainer) -> int:
     """Load the newest checkpoint, if any; return the step to continue from. Collective.
 
     Raises:
@@ -66,7 +66,7 @@ def resume(trainer: Run) -> int:
     return step
 
 
-def _division(trainer: Run) -> dict[str, Any]:
+def _division(trainer: Trainer) -> dict[str, Any]:
     """Return how the work is shared between processes, which affects the last bits."""
     return {"processes": trainer.group.size, "strategy": trainer.strategy.name}
 

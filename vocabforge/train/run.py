@@ -1,4 +1,4 @@
-"""Training runs from settings to artefacts: ``train-drafter`` and ``train-router``."""
+"""Training runs from settings to artefacts: ``train-drafter``."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ..core.artifact import open_artifact
 from ..core.console import say
+from ..core.errors import ArtifactError
+from ..core.folders import take_away
 from ..core.lock import joined_run
 from ..layouts.importing import import_drafter, is_native
-from .checkpoint import discard_run
-from .config import RouterTrainConfig, TrainConfig
-from .heads.router import REPORT, ROUTER
-from .heads.router_setup import build_router_trainer
+from .checkpoint import discard
+from .config import TrainConfig
 from .loop import train
 from .machine import device_of
 from .plan import plan
@@ -57,22 +58,6 @@ def run_training(settings: TrainConfig, *, fresh: bool = False) -> Path | None:
     return path if group.rank == 0 else None
 
 
-def run_router_training(settings: RouterTrainConfig, *, fresh: bool = False) -> Path | None:
-    """Train a router in this process; return its folder, or None in other ranks than 0.
-
-    Args:
-        fresh: discard an earlier run after the new run has been validated.
-    """
-    with joined_run(settings.output, device_of(settings).type) as group:
-        trainer = build_router_trainer(settings, group)
-        if fresh and group.rank == 0:
-            discard_run(settings.output, {ROUTER: "draft-head"}, ("metrics.jsonl", REPORT))
-        group.wait()
-        path = trainer.run()
-        del trainer
-    return path if group.rank == 0 else None
-
-
 def plan_training(settings: TrainConfig) -> dict[str, Any]:
     """Return :func:`~vocabforge.train.plan.plan` for a drafter to start from in any layout."""
     with briefly_native(settings) as native:
@@ -108,6 +93,12 @@ def briefly_native(settings: TrainConfig) -> Iterator[TrainConfig]:
 def _discard(settings: TrainConfig) -> None:
     """Remove the files of an earlier run, but no other files."""
     output = settings.output
-    discard_run(output, _ARTIFACTS, _FILES, keep=settings.drafter.init)
+    discard(output / "checkpoints")
+    for name, kind in _ARTIFACTS.items():
+        if output / name != settings.drafter.init:
+            with contextlib.suppress(ArtifactError):
+                take_away(open_artifact(output / name, kind, verify=False).path)
+    for name in _FILES:
+        (output / name).unlink(missing_ok=True)
     for events in (output / "tensorboard").rglob("events.out.tfevents*"):
         events.unlink()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
@@ -31,7 +31,7 @@ from ..vocab.subset.subset import VocabSubset, load_subset
 from .capture.build import build_capture, load_capture_target
 from .capture.cache import CachedCapture
 from .capture.online import CapturedBatch, to_tensors
-from .config import DrafterConfig, RouterTrainConfig, TrainConfig
+from .config import DrafterConfig, TrainConfig
 from .data import divide, prepare_together, with_prepared
 from .heads.draft_heads import (
     KINDS,
@@ -69,25 +69,6 @@ class Basis:
     sizes: Any
 
 
-Configured = TypeVar("Configured", TrainConfig, RouterTrainConfig)
-
-
-def read_inputs(config: Configured) -> tuple[Configured, Mapping[str, Any], TextTokenizer]:
-    """Complete a configuration by prepared data; return it, the target's ``config.json`` and the tokenizer.
-
-    Raises:
-        VocabForgeError: an input cannot be read, or they do not match.
-    """
-    config = config.model_copy(update={"data": with_prepared(config.data)})
-    check_run_folder(config.output)
-    target = read_target_config(config.target)
-    rows = int(text_config(target).vocab_size)
-    tokenizer = load_tokenizer(config.tokenizer or config.target, rows=rows)
-    check_tokenizer_fits(tokenizer.vocab_size, rows, tokenizer=tokenizer.source, target=config.target)
-    check_row_length(target, config.data.sequence_length, source=config.target / "config.json")
-    return config, target, tokenizer
-
-
 def read_basis(config: TrainConfig, group: Group) -> Basis:
     """Read the small inputs and check that they match before any large input is read.
 
@@ -98,7 +79,13 @@ def read_basis(config: TrainConfig, group: Group) -> Basis:
     divide(config.optim, group.rank, group.size)
     wanted_strategy(config.run.strategy, group)
     check_trackers(config.run.trackers)
-    config, target, tokenizer = read_inputs(config)
+    config = config.model_copy(update={"data": with_prepared(config.data)})
+    check_run_folder(config.output)
+    target = read_target_config(config.target)
+    rows = int(text_config(target).vocab_size)
+    tokenizer = load_tokenizer(config.tokenizer or config.target, rows=rows)
+    check_tokenizer_fits(tokenizer.vocab_size, rows, tokenizer=tokenizer.source, target=config.target)
+    check_row_length(target, config.data.sequence_length, source=config.target / "config.json")
     subset = None
     if config.drafter.vocab is not None:
         subset = load_subset(config.drafter.vocab)

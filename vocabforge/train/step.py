@@ -133,7 +133,7 @@ class TrainStep(nn.Module):
         figures = split_figures(own, taken, unrolled, batch.input_ids.shape[1])
         if not self.training:
             return settings.token_weight * own.total, figures, {}
-        heads = self._head_losses(batch, noise, unrolled, h, taken, per_row)
+        heads = self._head_losses(batch, noise, unrolled, h, taken, rows, per_row)
         terms = [weight * heads[name].total for name, weight in settings.head_weights]
         if not settings.freeze:
             terms += self._drafter_terms(h, taken, own, per_row)
@@ -146,6 +146,7 @@ class TrainStep(nn.Module):
         unrolled: list[TTTStep],
         h: Tensor,
         taken: TakenRows,
+        rows: Tensor,
         per_row: Tensor,
     ) -> dict[str, RowLoss | RouterLoss]:
         row = h[:, : self.drafter.config.hidden_size]  # without DSpark's part of the previous token
@@ -157,7 +158,9 @@ class TrainStep(nn.Module):
             if name != ROUTER
         }
         if ROUTER in self.heads:
-            losses[ROUTER] = self._router_loss(batch, noise, unrolled, row, per_row)
+            # On a frozen drafter, as DynaSpec trains it: the mean over all rows.
+            weight = torch.ones_like(per_row) / rows.sum().clamp(min=1) if self.settings.freeze else per_row
+            losses[ROUTER] = self._router_loss(batch, noise, unrolled, row, weight)
         return losses
 
     def _drafter_terms(self, h: Tensor, taken: TakenRows, own: RowLoss, per_row: Tensor) -> list[Tensor]:

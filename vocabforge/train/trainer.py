@@ -32,49 +32,33 @@ Live = Callable[[Drafter, Mapping[str, nn.Module], int, "float | None"], Mapping
 
 
 @dataclass(kw_only=True)
-class Run:
-    """State of a training run of a drafter or a router.
+class Trainer:
+    """State of a training run; see :func:`~vocabforge.train.loop.train`.
 
     Attributes:
         target: object with ``embedding``, ``head_weight`` and ``logits``.
         captured: capture source: packed rows and their keys -> captured batch (``capture/``).
         identity: settings and input hashes that must match on resume.
+        meta: facts about target and tokenizer for the finished artefacts.
+        live: decodes held-out prompts at every evaluation.
         facts: values stored in checkpoints: the best evaluation so far, the number of threads.
+        summary: step and held-out figures of the last evaluation.
     """
 
-    config: Any  # TrainConfig or RouterTrainConfig
+    config: TrainConfig
     target: Any
+    step_module: TrainStep
     data: PreparedData
     captured: Any
     device: torch.device
     group: Group
     identity: dict[str, Any]
-    facts: dict[str, Any] = field(default_factory=dict)
-    division: Division = field(init=False)
-    strategy: Strategy = field(init=False)
-
-    def capture(self, split: Split, indices: Sequence[int]) -> CapturedBatch:
-        """Return the target's states for these packed rows of a split."""
-        rows = to_tensors(getattr(self.data, split), indices, self.device)
-        batch: CapturedBatch = self.captured(rows, [(split, index) for index in indices])
-        return batch
-
-
-@dataclass(kw_only=True)
-class Trainer(Run):
-    """Training run of a drafter; see :func:`~vocabforge.train.loop.train`.
-
-    Attributes:
-        meta: facts about target and tokenizer for the finished artefacts.
-        live: decodes held-out prompts at every evaluation.
-        summary: step and held-out figures of the last evaluation.
-    """
-
-    config: TrainConfig
-    step_module: TrainStep
     meta: dict[str, Any]
     live: Live | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
     summary: tuple[int, dict[str, Any]] | None = None
+    division: Division = field(init=False)
+    strategy: Strategy = field(init=False)
 
     def __post_init__(self) -> None:
         config, group = self.config, self.group
@@ -84,6 +68,12 @@ class Trainer(Run):
         self.steps = config.ttt.steps if bound is None else bound
         strategy = wanted_strategy(config.run.strategy, group)
         self.strategy = make_strategy(strategy, self.step_module, config, group, self.device)
+
+    def capture(self, split: Split, indices: Sequence[int]) -> CapturedBatch:
+        """Return the target's states for these packed rows of a split."""
+        rows = to_tensors(getattr(self.data, split), indices, self.device)
+        batch: CapturedBatch = self.captured(rows, [(split, index) for index in indices])
+        return batch
 
     @property
     def drafter(self) -> Any:
@@ -126,8 +116,8 @@ class Trainer(Run):
         return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=low)
 
 
-def check_finite(trainer: Any, step: int, rows: Sequence[int], loss: Tensor, norm: Tensor) -> None:
-    """Check that loss and gradient of a drafter's or router's run are finite. Collective.
+def check_finite(trainer: Trainer, step: int, rows: Sequence[int], loss: Tensor, norm: Tensor) -> None:
+    """Check that loss and gradient of a run are finite. Collective.
 
     Raises:
         DataError: they are not; raised on every process, names the packed rows.

@@ -10,17 +10,11 @@ from typing import TYPE_CHECKING, Literal
 from ...core.config import StrictModel, option, read_yaml, recipe_names, recipe_path
 from ...core.console import DataTable
 from ...core.errors import UsageError, did_you_mean
-from ...core.registry import load_attribute
 from ..app import JsonOption, echo, print_json, stdout_console
 
 if TYPE_CHECKING:
     from .settings import Setting
 
-# command that reads recipes -> its configuration
-READERS = {
-    "train-drafter": "vocabforge.train.config:TrainConfig",
-    "train-router": "vocabforge.train.config:RouterTrainConfig",
-}
 _WIDTH = 96
 
 
@@ -39,9 +33,6 @@ class RecipesRequest(StrictModel):
         "NAME",
         positional=True,
     )
-    command: str = option(
-        "train-drafter", f"Command whose **keys** are listed: {', '.join(READERS)}.", flag="--for"
-    )
 
 
 def recipes(asked: RecipesRequest, as_json: JsonOption = False) -> None:
@@ -54,7 +45,7 @@ def recipes(asked: RecipesRequest, as_json: JsonOption = False) -> None:
     if asked.action == "list":
         _list(as_json)
     elif asked.action == "keys":
-        _keys(asked.command, asked.name, as_json)
+        _keys(asked.name, as_json)
     else:
         if asked.name is None:
             raise UsageError(
@@ -90,20 +81,17 @@ def _about(path: Path) -> str:
     return text.partition(". ")[0].rstrip(".")
 
 
-def _keys(command: str, section: str | None, as_json: bool) -> None:
+def _keys(section: str | None, as_json: bool) -> None:
+    from ...train.config import TrainConfig
     from .settings import settings_of
 
-    if command not in READERS:
-        raise UsageError(
-            "no such reader of recipes", got=command, expected=", ".join(READERS), source="--for"
-        )
-    every = list(settings_of(load_attribute(READERS[command])))
+    every = list(settings_of(TrainConfig))
     found = [
         one for one in every if section is None or one.path == section or one.path.startswith(f"{section}.")
     ]
     if not found:
         raise UsageError(
-            f"{command} has no such key",
+            "train-drafter has no such key",
             got=section,
             expected=", ".join(dict.fromkeys(one.path.partition(".")[0] for one in every)),
             remedy=did_you_mean(str(section), [one.path for one in every]),
@@ -114,7 +102,7 @@ def _keys(command: str, section: str | None, as_json: bool) -> None:
         )
         return
     rows = [[one.path, one.default or "required", f"{one.text} {_choices(one)}".strip()] for one in found]
-    stdout_console().print(DataTable(f"Keys of {command}", ("key<", "default<", "meaning<"), rows))
+    stdout_console().print(DataTable("Keys of train-drafter", ("key<", "default<", "meaning<"), rows))
 
 
 def _choices(setting: Setting) -> str:
@@ -138,14 +126,13 @@ def _show(path: Path) -> None:
 def _annotated(path: Path) -> Iterator[str]:
     """Yield a recipe's lines with a comment above each key; files of other programs are unchanged."""
     text = path.read_text("utf-8")
-    keys, readers = read_yaml(path).keys(), [load_attribute(at) for at in READERS.values()]
-    known = next((one for one in readers if keys <= one.model_fields.keys()), None)
-    if known is None:
-        yield from text.splitlines()
-        return
+    from ...train.config import TrainConfig
     from .settings import settings_of
 
-    meaning = {one.path: one.text for one in settings_of(known)}
+    if not read_yaml(path).keys() <= TrainConfig.model_fields.keys():
+        yield from text.splitlines()
+        return
+    meaning = {one.path: one.text for one in settings_of(TrainConfig)}
     above: list[str] = []  # sections that contain the line
     for line in text.splitlines():
         body = line.lstrip()

@@ -129,7 +129,7 @@ def load_head(
         )
     with form_errors("the draft head's sizes cannot be read", artifact.path / CONFIG):
         sizes = HeadSizes.from_dict(body.get("sizes") or {}, source=artifact.path / CONFIG)
-    again = "train it again with train-drafter or train-router"
+    again = "train it again with train-drafter"
     with form_errors("the draft head's weights cannot be read", path, remedy=again):
         tensors = load_file(artifact.file(WEIGHTS))
     module = resolve(HEADS, kind, "draft head").new_module(sizes)
@@ -184,7 +184,7 @@ def owner_of(artifact: Artifact) -> HeadOwner:
             got=f"no {error}",
             expected=", ".join(_OWNER_KEYS.values()),
             source=artifact.path,
-            remedy="train it again with train-drafter or train-router",
+            remedy="train it again with train-drafter",
         ) from error
 
 

@@ -22,7 +22,7 @@ from ...models.heads.scorer import LowRankScorer
 from ...models.target.head import open_head
 from ...models.target.hf import check_tokenizer_fits
 from ...vocab.clusters.clusters import Clusters, load_clusters
-from ..config import HeadsConfig, JointRouterConfig, LowRankConfig, RouterSizes
+from ..config import HeadsConfig, LowRankConfig, RouterConfig
 
 # Key of HeadsConfig and of the ModuleDict -> row of models.heads.HEADS.
 KINDS = {"ranker": "ranker", "small_ranker": "ranker", "low_rank": "low-rank", "router": "router"}
@@ -36,7 +36,7 @@ def head_name(key: str) -> str:
     return key.replace("_", "-")
 
 
-def configured(config: HeadsConfig) -> dict[str, LowRankConfig | JointRouterConfig]:
+def configured(config: HeadsConfig) -> dict[str, LowRankConfig | RouterConfig]:
     """Return the configured heads by key."""
     found = {key: getattr(config, key) for key in KINDS}
     return {key: head for key, head in found.items() if head is not None}
@@ -56,8 +56,11 @@ def make_heads(config: HeadsConfig, target_head: Tensor, *, seed: int) -> nn.Mod
     made = nn.ModuleDict()
     vocab_size, hidden_size = target_head.shape
     for place, (key, head) in enumerate(configured(config).items()):
-        if isinstance(head, JointRouterConfig):
-            router = new_router(head, load_clusters(head.clusters), hidden_size).to(target_head.device)
+        if isinstance(head, RouterConfig):
+            clusters = load_clusters(head.clusters)
+            assignment = torch.from_numpy(clusters.assignment)
+            router = Router(hidden_size, assignment, len(clusters), width=head.width, depth=head.depth)
+            router = router.to(target_head.device)
             if not target_head.is_meta:
                 router.init(seed + place, head.top_n)
             made[key] = router
@@ -92,17 +95,11 @@ def draft_heads(
     }
 
 
-def shortlist_of(key: str, config: LowRankConfig | JointRouterConfig) -> int | None:
+def shortlist_of(key: str, config: LowRankConfig | RouterConfig) -> int | None:
     """Return the number of candidates that a ranker passes to the LM head; None for other heads."""
     if isinstance(config, LowRankConfig) and KINDS[key] == "ranker":
         return config.shortlist
     return None
-
-
-def new_router(config: RouterSizes, clusters: Clusters, hidden_size: int) -> Router:
-    """Create a router over clusters, without initialising its weights."""
-    assignment = torch.from_numpy(clusters.assignment)
-    return Router(hidden_size, assignment, len(clusters), width=config.width, depth=config.depth)
 
 
 def check_routable(drafter: Any, *, source: object) -> None:
@@ -172,7 +169,7 @@ def save_heads(
     for key, head in configured(config).items():
         module: Any = modules[key]
         facts, parents = {**meta, "weight": head.weight}, {"drafter": drafter_hash}
-        if isinstance(head, JointRouterConfig):
+        if isinstance(head, RouterConfig):
             parents["clusters"] = open_artifact(head.clusters, verify=False).content_hash
             budgets = default_budgets(module.clusters, decaying=decaying)
             facts |= {"top_n": head.top_n, "detach": head.detach, "budgets": list(budgets)}

@@ -184,7 +184,10 @@ def finish(trainer: Trainer, log: MetricsLog) -> Path:
         if heads:
             say("Comparing the draft heads with the full head on held-out rows")
             made = draft_heads(drafter, heads, config.heads)
-            figures = head_report(drafter, trainer.target, made, batches, trainer.steps, count=count)
+            top_n = trainer.step_module.settings.router_top_n
+            figures = head_report(
+                drafter, trainer.target, made, batches, trainer.steps, count=count, top_n=top_n
+            )
             log.write(kind="heads", step=steps, heads=figures)
             save_heads(
                 config.output,

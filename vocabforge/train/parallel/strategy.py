@@ -25,7 +25,7 @@ from ...core.distributed import Group
 from ...core.errors import UsageError
 from ...core.registry import resolve
 from ..checkpoint import full_state, restore, whole
-from ..config import RouterTrainConfig, TrainConfig
+from ..config import TrainConfig
 from ..optim import set_learning_rate
 
 STRATEGIES: dict[str, str] = {
@@ -126,7 +126,7 @@ def wanted_strategy(name: str, group: Group) -> str:
 
 
 def make_strategy(
-    name: str, step: nn.Module, config: TrainConfig | RouterTrainConfig, group: Group, device: torch.device
+    name: str, step: nn.Module, config: TrainConfig, group: Group, device: torch.device
 ) -> Strategy:
     """Wrap a module to train.
 

@@ -13,18 +13,16 @@ from torch import Tensor, nn
 
 from ...core.distributed import Group
 from ..checkpoint import restore, trained, whole
-from ..config import RouterTrainConfig, TrainConfig
+from ..config import TrainConfig
 from ..optim import clip_global_norm, make_optimizer
 from .strategy import Strategy
-
-Config = TrainConfig | RouterTrainConfig
 
 
 class Replicated(Strategy):
     """Every process holds the whole module; DDP sums the gradients."""
 
     def __init__(
-        self, name: str, step: nn.Module, config: Config, group: Group, device: torch.device
+        self, name: str, step: nn.Module, config: TrainConfig, group: Group, device: torch.device
     ) -> None:
         self.name, self.group, self.step = name, group, step
         self.parameters = trained(step)
@@ -70,7 +68,7 @@ class FullyShard(Strategy):
     """
 
     def __init__(
-        self, name: str, step: nn.Module, config: Config, group: Group, device: torch.device
+        self, name: str, step: nn.Module, config: TrainConfig, group: Group, device: torch.device
     ) -> None:
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
