@@ -219,6 +219,13 @@ def ttt_loss(drafter: Any, target: Any, batch: Any, *, steps: int, decay: float,
     return loss, figures
 
 
+def write_questions(file: Path, *questions: Sequence[str]) -> Path:
+    """Questions by their turns."""
+    rows = ({"question_id": at, "category": "qa", "turns": turns} for at, turns in enumerate(questions))
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    return file
+
+
 def free_port() -> int:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.cli.cli_support import assert_user_error, invoke, succeeds
-from tests.worlds import BOS, EOS, merging_tokenizer, tiny_target
+from tests.worlds import BOS, EOS, merging_tokenizer, tiny_target, write_questions
 from vocabforge.core.artifact import open_artifact
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.vocab.overlap.bridge import make_bridge
@@ -27,8 +27,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, words, seed in (("t", WORDS, 1), ("d", (), 2)):
         size = merging_tokenizer(place / name, "abcdefgh", words)
         tiny_target(place / name, vocab_size=size, seed=seed, num_hidden_layers=2)
-    rows = [{"question_id": n, "category": "qa", "turns": ["abcdefgh"[n:] + "a"]} for n in range(3)]
-    (place / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    write_questions(place / "q.jsonl", *(["abcdefgh"[n:] + "a"] for n in range(3)))
     return place
 
 

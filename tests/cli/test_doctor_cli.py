@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.cli.cli_support import assert_user_error, invoke, succeeds, truncate
-from tests.worlds import World, byte_tokenizer, make_target, make_vocab
+from tests.worlds import World, byte_tokenizer, make_target, make_vocab, write_questions
 
 
 def examine(*arguments: object) -> tuple[int, dict[str, dict]]:
@@ -230,11 +230,7 @@ def test_a_folder_is_read_as_servers_read_it(pristine: World, tmp_path: Path) ->
 
 
 def test_prompts_of_a_file(pristine: World, tmp_path: Path) -> None:
-    file = tmp_path / "questions.jsonl"
-    rows = [
-        {"question_id": i, "category": "a", "turns": [f"What is {i}?"], "reference": None} for i in range(3)
-    ]
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    file = write_questions(tmp_path / "questions.jsonl", *([f"What is {i}?"] for i in range(3)))
     folder = export(pristine, tmp_path / "x")
     _, found = examine("--target", pristine.target, "--drafter", folder, "--prompts", file)
     assert found["servers: texts"]["found"].startswith("3 texts")

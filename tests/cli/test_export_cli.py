@@ -14,9 +14,9 @@ from safetensors.torch import load_file
 
 from tests.cli.cli_support import assert_user_error, invoke, ok, succeeds
 from tests.decode import drafting
-from tests.decode.build_support import grid_methods
+from tests.decode.build_support import check_drafts_alike
 from tests.export.test_eagle_layout import eagle1
-from tests.worlds import ROWS, World, make_drafter, make_vocab
+from tests.worlds import ROWS, World, make_drafter, make_vocab, write_questions
 from vocabforge.core.artifact import MANIFEST, open_artifact
 from vocabforge.layouts.registry import FORMATS
 from vocabforge.models.drafters.io import save_drafter
@@ -53,8 +53,7 @@ def small(made: dict[str, Path]) -> Path:
 def evaluated(pristine: World, small: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An evaluation of both drafters, each also over the draft vocabulary."""
     place = tmp_path_factory.mktemp("evaluated")
-    rows = [{"question_id": n, "category": "qa", "turns": [f"Question {n}?"]} for n in range(3)]
-    (place / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    write_questions(place / "q.jsonl", *([f"Question {n}?"] for n in range(3)))
     succeeds(
         "eval",
         *("--target", pristine.target, "--drafter", f"three={pristine.drafter}", "--drafter", f"one={small}"),
@@ -80,11 +79,7 @@ def test_a_draft_head_goes_with_the_drafter(pristine: World, tmp_path: Path) -> 
     body = json.loads((tmp_path / "out" / "config.json").read_text("utf-8"))
     assert body[KEY]["kind"] == "context"
     assert body[KEY]["options"] == {"context": 7}
-    methods = grid_methods(
-        pristine.target, [f"a={pristine.drafter}", f"b={tmp_path / 'out'}"], [], depth=2, control="fixed"
-    )
-    _, before, after = [one.generator.generate([72, 101], max_new_tokens=16, stop_ids=()) for one in methods]
-    assert after.accept_lengths == before.accept_lengths
+    check_drafts_alike(pristine.target, pristine.drafter, tmp_path / "out")
 
 
 def test_a_draft_head_is_asked_for_where_it_can_go(pristine: World, tmp_path: Path) -> None:
@@ -115,21 +110,7 @@ def test_every_format_decodes_as_before(name, pristine, made, tmp_path):
     assert artifact.meta["format"] == name
     assert artifact.manifest["parents"].keys() == ({"drafter", "vocab"} if vocab else {"drafter"})
     assert f"`{name}`, float32" in (tmp_path / "out" / "README.md").read_text("utf-8")
-    methods = grid_methods(
-        pristine.target,
-        [f"a={drafter}", f"b={tmp_path / 'out'}"],
-        [f"v={pristine.vocab}"] if vocab else [],
-        depth=1,
-        topk=3,
-        total_nodes=9,
-        control="fixed",
-    )
-    named = {
-        one.name: one.generator.generate([72, 101, 108], max_new_tokens=16, stop_ids=()) for one in methods
-    }
-    before = named["a+v" if vocab else "a"]
-    assert named["b"].token_ids == before.token_ids == named["plain"].token_ids
-    assert named["b"].accept_lengths == before.accept_lengths
+    check_drafts_alike(pristine.target, drafter, tmp_path / "out", vocab[1:])
 
 
 def test_own_lm_heads_and_several_layers_from_the_command_line(pristine: World, tmp_path: Path) -> None:
@@ -142,14 +123,7 @@ def test_own_lm_heads_and_several_layers_from_the_command_line(pristine: World, 
         drafter = drafting.make_drafter(case, pristine.target, target, "own")
         save_drafter(path, drafter, meta, config={"target": str(pristine.target)})
         exported("--drafter", path, "--format", layout, "--output", out)
-        methods = grid_methods(
-            pristine.target, [f"a={path}", f"b={out}"], [], depth=1, topk=3, total_nodes=9, control="fixed"
-        )
-        plain, before, after = [
-            one.generator.generate([72, 101, 108], max_new_tokens=16, stop_ids=()) for one in methods
-        ]
-        assert plain.token_ids == before.token_ids == after.token_ids
-        assert before.accept_lengths == after.accept_lengths
+        check_drafts_alike(pristine.target, path, out)
         for folder in (path, out):
             succeeds("doctor", "--target", pristine.target, "--drafter", folder)
     words = ("--drafter", tmp_path / "medusa", "--vocab", pristine.vocab, "--output", tmp_path / "no")

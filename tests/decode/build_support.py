@@ -68,6 +68,14 @@ def outputs_of(methods: dict[str, Any], count: int = 30) -> dict[str, Any]:
     return found
 
 
+def check_drafts_alike(target: Path, before: Path, after: Path, vocabs: Sequence[Path] = ()) -> None:
+    """A drafter, within a draft vocabulary if there is one, and what was made of it."""
+    named, trees = [f"v={one}" for one in vocabs], {"depth": 1, "topk": 3, "total_nodes": 9}
+    found = grid_methods(target, [f"a={before}", f"b={after}"], named, **trees, control="fixed")
+    made = outputs_of({one.name: one for one in found}, 16)
+    assert made["b"].accept_lengths == made["a+v" if vocabs else "a"].accept_lengths
+
+
 def make_place(place: Path) -> Path:
     """A target and what drafts for it.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import pytest
 import torch
 
 from tests.train.run_support import make_place
+from tests.worlds import write_questions
 from vocabforge.core.errors import UsageError
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.decode.engine import Decoder
@@ -32,11 +32,7 @@ CONFIG = LiveConfig(prompts=3, max_new_tokens=20, depth=3, topk=3, total=12)
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = make_place(tmp_path_factory.mktemp("live"))
-    rows = [
-        {"question_id": n, "category": "heldout", "turns": ["the cat sat " * n, "second"]}
-        for n in range(1, 6)
-    ]
-    (place / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_questions(place / "prompts.jsonl", *(["the cat sat " * n, "second"] for n in range(1, 6)))
     return place
 
 

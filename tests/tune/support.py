@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from tests.worlds import byte_tokenizer, tiny_drafter, tiny_target
+from tests.worlds import byte_tokenizer, tiny_drafter, tiny_target, write_questions
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.decode.spec import MethodSpec
 from vocabforge.models.drafters.io import save_drafter
@@ -39,10 +38,7 @@ def make_place(place: Path, questions: int = 10) -> Path:
     torch.manual_seed(0)
     owner = HeadOwner(drafter_digest(place / "d"), target, tokenizer)
     save_head(place / "r", "ranker", LowRankScorer(32, ROWS, 8), owner)
-    rows = [
-        {"question_id": n, "category": "qa", "turns": [f"Question {n}?", "More?"]} for n in range(questions)
-    ]
-    (place / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    write_questions(place / "q.jsonl", *([f"Question {n}?", "More?"] for n in range(questions)))
     return place
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.tune.support import make_place
+from tests.worlds import write_questions
 from vocabforge.core.errors import UsageError
 from vocabforge.decode.build.methods import recipe_methods
 from vocabforge.decode.build.recipe import PLAIN, read_recipe
@@ -92,12 +92,11 @@ def test_a_folder_with_something_else_is_refused(place: Path, tmp_path: Path) ->
 
 
 def test_questions_that_do_not_fit_are_left_out(place: Path, tmp_path: Path) -> None:
-    rows = [{"question_id": n, "category": "qa", "turns": ["x" * (10 if n % 3 else 9999)]} for n in range(6)]
-    (tmp_path / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    write_questions(tmp_path / "q.jsonl", *(["x" * (10 if n % 3 else 9999)] for n in range(6)))
     settings = settings_for(place).model_copy(update={"prompts": str(tmp_path / "q.jsonl"), "limit": 3})
     results = tune(tmp_path / "out", settings, space_of())
     assert results.prompts == {"measured": 3, "left_out": 2}
     assert any("too long" in remark for remark in results.remarks)
-    (tmp_path / "q.jsonl").write_text(json.dumps(rows[1]) + "\n", "utf-8")
+    write_questions(tmp_path / "q.jsonl", ["x" * 10])
     with pytest.raises(UsageError, match="short enough"):
         tune(tmp_path / "few", settings, space_of())
