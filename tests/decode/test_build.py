@@ -15,7 +15,7 @@ from tests.worlds import byte_tokenizer, tiny_target
 from vocabforge.cli.app import build_app
 from vocabforge.cli.drafting.export import export
 from vocabforge.cli.drafting.generate import generate
-from vocabforge.core.errors import MismatchError, UsageError
+from vocabforge.core.errors import DataError, MismatchError, UsageError
 from vocabforge.decode.build.recipe import DecodingRecipe
 from vocabforge.decode.interface import Plan
 
@@ -47,10 +47,15 @@ def test_what_does_not_belong_together_is_refused(place: Path, tmp_path: Path) -
     for asked, words in (
         ({"dtype": "int8"}, "no such dtype"),
         ({"device": "tpu9"}, "no such device"),
-        ({"proposer": ["eagle9"]}, r"(?s)no such proposer.*eagle9.*early-exit"),
+        ({"proposer": ["ngram"]}, r"(?s)no such proposer.*ngram.*early-exit.*did you mean n-gram"),
     ):
         with pytest.raises(UsageError, match=words):
             methods_of(place, **asked)
+    run = tmp_path / "run"
+    shutil.copytree(place / "a", run / "drafter")
+    (run / "config.json").write_text("{}")
+    with pytest.raises(DataError, match=r"(?s)a training run.*give .*drafter"):
+        methods_of(place, str(run))
 
 
 def test_an_exported_folder_decodes_like_the_drafter_it_came_from(place: Path, tmp_path: Path) -> None:

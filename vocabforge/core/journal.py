@@ -245,7 +245,7 @@ def check_identity(former: Any, identity: Any, *, source: Path, remedy: str) -> 
     """
     if changed := differences(former, identity):
         raise UsageError(
-            "the unfinished run in this folder has other settings or inputs",
+            "the run in this folder has other settings or inputs",
             got="\n    ".join(["", *changed[:20]]),
             expected="the settings it was started with",
             source=source,

@@ -65,6 +65,10 @@ def load_drafter(path: Path, target: TargetTensors, target_path: Path) -> tuple[
         if path.resolve() != target_path.resolve():  # otherwise it is the target's own MTP module
             check_target(artifact, target_fingerprint(target_path), target=target_path)
         return _checked(kind.read(path, target, layers), layers, path), artifact
+    if (
+        (made := path / "drafter") / MANIFEST
+    ).is_file():  # a training run, which has a config.json of its own
+        raise DataError("there is no drafter here", got=f"{path}, a training run", remedy=f"give {made}")
     if (path / "config.json").is_file() and (layout := folder_layout(path)) is not None:
         body = read_config(path)
         if not layout.matches(body) and body.get("architectures") != PLAIN:
@@ -74,15 +78,12 @@ def load_drafter(path: Path, target: TargetTensors, target_path: Path) -> tuple[
         return _checked(layout.read(path, target, layers), layers, path), None
     if any(path.glob("*.gguf")):
         return _checked(layout_of("gguf").read(path, target, layers), layers, path), None
-    hint = path / "drafter"
     raise DataError(
         "there is no drafter here",
         got=path if path.exists() else f"{path} (no such folder)",
         expected=f"a drafter in one of the layouts {', '.join(FORMATS)}, or a smaller language model of any vocabulary "
         "in Hugging Face's",
-        remedy=f"give {hint}"
-        if (hint / MANIFEST).is_file()
-        else "check the path; or train one with vocabforge train-drafter",
+        remedy="check the path; or train one with vocabforge train-drafter",
     )
 
 

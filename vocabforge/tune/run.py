@@ -29,7 +29,9 @@ from ..decode.interface import Wrap
 from ..decode.spec import MethodSpec
 from ..evaluate.acceptance.meter import read_prompts
 from ..evaluate.run.environment import describe_environment
+from ..models.device import choose_device
 from ..models.heads.registry import DraftHead, base_of, exact_head
+from ..models.target.load import decoding_dtype
 from ..ops.backend import library_facts
 from .measure import SpeedMeter, measured
 from .results import RECIPE, TUNE, TuneResults, plain_rate, recommend, remarks_of
@@ -81,11 +83,12 @@ class TuneSession:
 
     def __init__(self, settings: TuneSettings, space: MethodSpace, wrap: Wrap | None = None) -> None:
         self.settings, self._wrap = settings, wrap
+        self.dtype = decoding_dtype(settings.target, settings.dtype, choose_device(settings.device))
         self.models = Models(
             settings.target,
             settings.tokenizer,
             device=settings.device,
-            dtype=settings.dtype,
+            dtype=self.dtype,
             backend=settings.target_backend,
         )
         model = self.models.model
@@ -114,7 +117,7 @@ class TuneSession:
                 if path is not None:
                     self._hashes[path] = open_artifact(path, verify=False).content_hash
                     self.inputs[f"{role} {path.name}"] = self._hashes[path]
-        self.environment = describe_environment(device=str(model.device), dtype=settings.dtype)
+        self.environment = describe_environment(device=str(model.device), dtype=self.dtype)
 
     def _head(self, name: str, head: MethodSpec, chain: MethodSpec) -> DraftHead:
         spec = head.model_copy(update={**chain.given(), "drafter": self.settings.drafter, "control": "fixed"})
@@ -126,7 +129,7 @@ class TuneSession:
         settings = self.settings
         identity = {
             **{role: self.inputs[role] for role in ("target", "drafter", "tokenizer")},
-            "dtype": settings.dtype,
+            "dtype": self.dtype,
             "backend": settings.target_backend,
             "environment": self.environment,
             "ops": library_facts(),
@@ -200,7 +203,7 @@ class TuneSession:
                 "batch": settings.batch,
                 "prompts": settings.prompts,
                 "prompt_format": self.form,
-                "dtype": settings.dtype,
+                "dtype": self.dtype,
                 "budget": None if math.isinf(settings.seconds) else settings.seconds,
             },
             prompts={"measured": len(self.prompts.prompts), "left_out": self.left_out},
@@ -221,7 +224,7 @@ class TuneSession:
         return DecodingRecipe(
             target=settings.target.resolve(),
             tokenizer=None if settings.tokenizer is None else settings.tokenizer.resolve(),
-            dtype=settings.dtype,
+            dtype=cast(Any, self.dtype),
             target_backend=settings.target_backend,
             methods={name: _absolute(methods[name]) for name in names},
         )

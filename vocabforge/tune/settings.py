@@ -39,7 +39,9 @@ class TuneSettings(StrictModel):
         allow_inf_nan=True,
     )
     tokenizer: TokenizerPath | None = option(None, "Tokenizer folder [default: the target's].")
-    dtype: Literal["float32", "bfloat16", "float16"] = option("float32", "Dtype of target and drafter.")
+    dtype: Literal["float32", "bfloat16", "float16"] | None = option(
+        None, "Dtype of target and drafter [default: float32 on a CPU, the checkpoint's own on a GPU]."
+    )
     device: str | None = option(None, "cpu, cuda, cuda:1 … [default: cuda if available].")
     target_backend: Backend = option("auto", "lean, transformers (the target's own code) or auto.")
 

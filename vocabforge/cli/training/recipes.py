@@ -90,11 +90,12 @@ def _keys(section: str | None, as_json: bool) -> None:
         one for one in every if section is None or one.path == section or one.path.startswith(f"{section}.")
     ]
     if not found:
+        sections = list(dict.fromkeys(one.path.partition(".")[0] for one in every))
         raise UsageError(
             "train-drafter has no such key",
             got=section,
-            expected=", ".join(dict.fromkeys(one.path.partition(".")[0] for one in every)),
-            remedy=did_you_mean(str(section), [one.path for one in every]),
+            expected=", ".join(sections),
+            remedy=did_you_mean(str(section), [*sections, *(one.path for one in every)]),
         )
     if as_json:
         print_json(

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...core.errors import UsageError
+from ...core.errors import UsageError, did_you_mean
 from ...core.registry import resolve
 from ..proposers.registry import FITTING, FOREIGN, PROPOSERS, part_names, usable, with_drafter
 from ..spec import DRAFT_MODEL, MethodGrid, MethodSpec, meaningless, option_needs, option_of
@@ -193,6 +193,7 @@ def _check_settings(
             got=", ".join(unknown),
             expected=", ".join(PROPOSERS),
             source="--proposer",
+            remedy=did_you_mean(unknown[0], PROPOSERS),
         )
     if spec.verifier is not None:
         chosen_verifier(spec.verifier, sampled=sampled)

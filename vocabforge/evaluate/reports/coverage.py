@@ -118,10 +118,8 @@ def _knee_lines(results: CoverageResults) -> list[str]:
     if (knee := text.get("knee")) is None:  # written by an older version
         return []
     return [
-        f"Knee of {text['name']}: {knee['size']:,} ids hold {_inside(knee['coverage'])}% of its tokens. The knee is "
-        "the size s at which coverage C is furthest above the line between the curve's ends over log sizes, the "
-        "largest C(s) - C(1) - (C(V) - C(1)) log s / log V; beyond it coverage grows by less per doubling than over "
-        "the whole curve."
+        f"Knee of {text['name']}: {knee['size']:,} ids hold {_inside(knee['coverage'])}% of its tokens; beyond it "
+        "coverage grows by less per doubling than over the whole curve."
     ]
 
 

@@ -224,8 +224,9 @@ def load_table(results: Results) -> DataTable:
         for one in results.load
     ]
     columns = ["method<", "requests at once", "tokens/s", "speed-up", "accepted length", "identical"]
-    columns += ["first token, ms", "95th percentile", "between tokens, ms", "95th percentile"]
-    note = "tokens/s: all tokens over the seconds in which a request was in progress, unlike the mean over questions"
+    columns += ["first token, ms", "p95", "between tokens, ms", "p95"]
+    note = "tokens/s: all tokens over the seconds in which a request was in progress, unlike the mean over questions; "
+    note += "times are medians and 95th percentiles (p95)"
     return DataTable("latency and throughput by load", columns, rows, note).without_empty_columns()
 
 
