@@ -9,7 +9,7 @@ trees cannot be replayed: the scores of tokens that are not accepted decide whic
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,14 +43,6 @@ class Continuation:
 
 
 @dataclass(frozen=True)
-class Drafting:
-    """An EAGLE drafter, and draft heads over it by name; names differ between draftings."""
-
-    drafter: CachedDrafter
-    heads: dict[str, DraftHead]
-
-
-@dataclass(frozen=True)
 class Replayed:
     """Ranks of one way of drafting on all continuations.
 
@@ -81,7 +73,7 @@ class StepRows:
 @torch.inference_mode()
 def replay(
     model: LeanModel,
-    draftings: Sequence[Drafting],
+    methods: Mapping[str, tuple[CachedDrafter, DraftHead]],
     continuations: Sequence[Continuation],
     *,
     levels: int,
@@ -91,7 +83,8 @@ def replay(
     """Rank the target's own tokens by every head, as decoding would draft them.
 
     Args:
-        draftings: heads by drafter; the target reads every text once for all drafters of the same layers.
+        methods: EAGLE drafters with their draft heads by name. A drafter drafts once for all its heads, and the
+            target reads every text once for all drafters of the same layers.
         continuations: the target's answers.
         levels: maximum draft steps of a cycle.
         width: number of ranks that are distinguished, below :data:`MISSED`; children of a node.
@@ -101,8 +94,9 @@ def replay(
     """
     if not 1 <= width < MISSED:
         raise UsageError("a replay distinguishes too many ranks", got=width, expected=f"1 to {MISSED - 1}")
-    heads = {name: head for one in draftings for name, head in one.heads.items()}
-    for name, head in heads.items():
+    heads: dict[CachedDrafter, dict[str, DraftHead]] = {}
+    for name, (drafter, head) in methods.items():
+        heads.setdefault(drafter, {})[name] = head
         if getattr(getattr(head, "tail", None) or head, "shared", False):
             raise UsageError(
                 "a draft head whose rows share a shortlist cannot be replayed",
@@ -110,15 +104,15 @@ def replay(
                 expected="rows own, which is the same for a chain",
             )
     offsets = cycle_offsets(continuations)
-    ranks = {name: np.full((offsets[-1], levels), MISSED, np.uint8) for name in heads}
-    sums = {name: np.zeros((2, levels)) for name in heads}  # scored tokens, and rows, by step
+    ranks = {name: np.full((offsets[-1], levels), MISSED, np.uint8) for name in methods}
+    sums = {name: np.zeros((2, levels)) for name in methods}  # scored tokens, and rows, by step
     longest = max((len(one.prompt) + len(one.tokens) for one in continuations), default=1)
     most = max((len(one.tokens) for one in continuations), default=1)
-    keys = [(one.drafter.reads, tuple(one.drafter.config.aux_layers)) for one in draftings]
+    keys = [(drafter.reads, tuple(drafter.config.aux_layers)) for drafter in heads]
     targets = {key: _TargetReader(model, *key, longest) for key in keys}
-    unrollers = [_Unroller(one.drafter, levels, longest, most) for one in draftings]
-    sizes = {head.context_size for head in heads.values()} - {0}
-    with ProgressBar(label, offsets[-1] * len(draftings), "rows") as bar:
+    unrollers = [_Unroller(drafter, levels, longest, most) for drafter in heads]
+    sizes = {head.context_size for _, head in methods.values()} - {0}
+    with ProgressBar(label, offsets[-1] * len(heads), "rows") as bar:
         for begin, one in zip(offsets, continuations):
             cycles = len(one.tokens) - 1
             if cycles < 1:
@@ -126,16 +120,16 @@ def replay(
             text = torch.tensor(one.prompt + one.tokens, device=model.device)
             states = {key: read(text) for key, read in targets.items()}
             contexts = text_contexts(one, sizes, model.device)
-            for drafting, key, unroll in zip(draftings, keys, unrollers):
+            for own, key, unroll in zip(heads.values(), keys, unrollers):
                 steps = unroll(text, len(one.prompt), states[key])
-                for name, head in drafting.heads.items():
+                for name, head in own.items():
                     context = contexts.get(head.context_size)
                     found = _ranks_of(head, steps, context, width, sums[name])
                     ranks[name][begin : begin + cycles, : len(steps)] = found.cpu().numpy()
                 bar.update(cycles)
     with np.errstate(invalid="ignore"):
         means = {name: tuple((tokens / rows).tolist()) for name, (tokens, rows) in sums.items()}
-    return {name: Replayed(ranks[name], means[name]) for name in heads}
+    return {name: Replayed(ranks[name], means[name]) for name in methods}
 
 
 def cycle_offsets(continuations: Sequence[Continuation]) -> list[int]:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from replay import Continuation, Drafting, Replayed, cycle_offsets, replay, walk
+from replay import Continuation, Replayed, cycle_offsets, replay, walk
 
 from vocabforge.core.console import markdown_table
 from vocabforge.core.errors import UsageError, VocabForgeError
@@ -37,7 +37,7 @@ from vocabforge.evaluate.benchmarks import Question, load_benchmark
 from vocabforge.evaluate.results.intervals import estimate, ratio, ratio_of_ratios
 from vocabforge.evaluate.run.prompts import PromptBuilder, system_of
 from vocabforge.models.drafters.interface import CachedDrafter
-from vocabforge.models.heads.registry import exact_head
+from vocabforge.models.heads.registry import DraftHead, exact_head
 from vocabforge.models.lean.model import LeanModel
 from vocabforge.models.target.fingerprint import target_fingerprint
 from vocabforge.vocab.counts.table import load_counts
@@ -115,18 +115,20 @@ def main() -> None:
     print(text)
 
 
-def draft_heads(models: Models, recipe: DecodingRecipe, levels: int) -> list[Drafting]:
-    """Return the recipe's draft heads, grouped by the drafter that feeds them.
+def draft_heads(
+    models: Models, recipe: DecodingRecipe, levels: int
+) -> dict[str, tuple[CachedDrafter, DraftHead]]:
+    """Return the drafter and the draft head of each of the recipe's methods.
 
     Raises:
         UsageError: a method without a trained EAGLE drafter, which has no draft head to replay.
     """
-    grouped: dict[Path, Drafting] = {}
+    found: dict[str, tuple[CachedDrafter, DraftHead]] = {}
     for name, spec in recipe.methods.items():
         path, drafter = spec.drafter, None
         if path is not None and not is_draft_model(path):
             drafter = models.drafter(path)[0]
-        if path is None or not isinstance(drafter, CachedDrafter):
+        if not isinstance(drafter, CachedDrafter):
             raise UsageError(
                 "only methods with a trained EAGLE drafter can be replayed",
                 got=f"{name}: {spec.proposer or path}",
@@ -135,9 +137,8 @@ def draft_heads(models: Models, recipe: DecodingRecipe, levels: int) -> list[Dra
         spec = spec.without("topk", "total_nodes", "tree_file", "confidence", "verifier", "draft_sampling")
         spec = spec.model_copy(update={"tree": "chain", "depth": levels - 1, "control": "fixed"})
         _, built, _ = build_proposer(models, spec, name)
-        head = exact_head(drafter) if built is None else built.head
-        grouped.setdefault(path, Drafting(drafter, {})).heads[name] = head
-    return list(grouped.values())
+        found[name] = drafter, exact_head(drafter) if built is None else built.head
+    return found
 
 
 def answer(

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import replay as replaying
 import torch
-from replay import MISSED, Continuation, Drafting, Replayed, accepted, cycle_offsets, replay, walk
+from replay import MISSED, Continuation, Replayed, accepted, cycle_offsets, replay, walk
 
 from tests.study.replay_support import HIDDEN, NEW, SUBSET, VOCAB, world
 from vocabforge.core.errors import UsageError
@@ -44,18 +44,17 @@ def heads() -> dict[str, DraftHead]:
 def replayed_by(
     drafter: Any, head: DraftHead, texts: Any, *, levels: int = LEVELS, width: int = WIDTH
 ) -> Replayed:
-    one = Drafting(drafter, {"one": head})
-    return replay(world().lean, [one], texts, levels=levels, width=width)["one"]
+    return replay(world().lean, {"one": (drafter, head)}, texts, levels=levels, width=width)["one"]
 
 
 @cache
 def replayed(mode: str) -> dict[str, Replayed]:
     """All heads over the whole drafter, and the head of the reduced one, in blocks that cut through answers."""
     w = world()
-    draftings = [Drafting(w.drafter, heads()), Drafting(w.reduced, {REDUCED: exact_head(w.reduced)})]
+    methods = {name: asked(name) for name in (*KINDS, REDUCED)}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(replaying, "SCORED_ROWS", 7)
-        return replay(w.lean, draftings, answers(mode), levels=LEVELS, width=WIDTH)
+        return replay(w.lean, methods, answers(mode), levels=LEVELS, width=WIDTH)
 
 
 def asked(name: str) -> tuple[Any, Any]:
@@ -180,7 +179,8 @@ def test_equal_logits_are_ranked_by_id() -> None:
         "ranker": build_head("ranker", base_of(drafter), _zero(w.module("ranker")), HeadOptions(shortlist=6)),
     }
     text = [Continuation((1, 2), (9, 20, 4, 3, 50, 9, 5, 90, 6, 1))]
-    found = replay(w.lean, [Drafting(drafter, heads_)], text, levels=1, width=30)
+    methods = {name: (drafter, head) for name, head in heads_.items()}
+    found = replay(w.lean, methods, text, levels=1, width=30)
     first = {name: found[name].ranks[:, 0].tolist() for name in heads_}
     assert first["full"] == [20, 4, 3, MISSED, 9, 5, MISSED, 6, 1]
     # Widened to 30, so all five of its ids.
