@@ -28,7 +28,6 @@ def doubling(**changes: Any) -> OpCase:
 
     case = OpCase(
         name="doubling",
-        op="double",
         make=make,
         run=lambda inputs, backend: inputs["x"] * 2,
         reference=lambda inputs: inputs["x"] + inputs["x"],

@@ -140,7 +140,6 @@ def case_of(shape: ModelShape, setting: BenchHead) -> OpCase:
     moved, work = head_cost(shape, setting)
     return OpCase(
         name=f"head {setting.label} V={shape.vocab} N={shape.rows}",
-        op=f"head {setting.kind}",
         make=partial(_make, shape, setting),
         run=lambda inputs, backend: inputs["head"].topk(inputs["hidden"], shape.topk, inputs["state"]),
         reference=partial(_reference, shape.topk),

@@ -51,7 +51,6 @@ def _attention(shape: ModelShape, prefix: int) -> OpCase:
 
     return OpCase(
         name=f"tree_attention T={count} prefix={prefix} Hq={heads} Hkv={kv_heads} D={size}",
-        op="tree_attention",
         make=make,
         run=lambda inputs, backend: tree_attention(*(inputs[name] for name in names), backend=backend),
         reference=lambda inputs: tree_attention_reference(

@@ -91,7 +91,6 @@ class OpCase:
 
     Attributes:
         name: op and all sizes that decide its time, such as ``silu_mul R=10 i=14336``.
-        op: name of the op.
         make: (generator on the device, dtype) -> inputs by name. Random data, never zeros.
         run: (inputs, backend) -> the op's outputs, without waiting for the device; modified inputs are
             returned.
@@ -109,7 +108,6 @@ class OpCase:
     """
 
     name: str
-    op: str
     make: Callable[[torch.Generator, torch.dtype], Inputs]
     run: Callable[[Inputs, str], Outputs]
     reference: Callable[[Inputs], Outputs]
@@ -167,7 +165,7 @@ def case_of_op(
         return with_written(reference(**inputs, **fixed), inputs)
 
     own: Any = {"run": run, "reference": expected, "plain": plain or expected, "mutates": mutates}
-    return OpCase(f"{op.__name__} {name}", op.__name__, **own, **rest)
+    return OpCase(f"{op.__name__} {name}", **own, **rest)
 
 
 def generator(device: torch.device, seed: int) -> torch.Generator:
