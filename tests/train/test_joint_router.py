@@ -244,6 +244,9 @@ def test_the_drafter_beside_a_detached_router_is_the_drafter_without_one(place: 
 
 def test_it_trains_alone_on_a_frozen_drafter(place: Path, trained: Path) -> None:
     frozen = {"init": str(trained / "drafter"), "freeze": True}
+    planned = plan(config(place, "frozen", drafter=frozen))
+    assert planned["drafter"]["trained_parameters"] == 0
+    assert planned["heads"].keys() == {"router"}
     run = build_trainer(config(place, "frozen", drafter=frozen))
     batch = run.capture("train", [0, 1])
     counts = rows_by_step(batch.loss_mask, batch.document, STEPS)
