@@ -40,7 +40,7 @@ COMMANDS: dict[str, str] = {
 MOVED = {
     "study": "python recipes/study/study.py in the repository; see docs/guides/study.md",
     "bench": "the scripts of recipes/bench or kernels/gpu_check.py in the repository",
-    "train-router": "vocabforge train-drafter drafter.init=DRAFTER drafter.freeze=true "
+    "train-router": "vocabforge train-drafter --config RECIPE drafter.init=DRAFTER drafter.freeze=true "
     "heads.router.clusters=CLUSTERS; see docs/guides/draft-heads.md",
     "push": "hf upload OWNER/NAME FOLDER; see docs/guides/serving.md",
 }

@@ -8,9 +8,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from .distributed import Group, joined
 from .errors import UsageError
-from .files import check_run_folder, disk_errors
+from .files import disk_errors
 
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP}  # the last two differ on macOS
 
@@ -66,18 +65,3 @@ def only_writer(folder: Path, *, wait: bool = False) -> Iterator[None]:
         with contextlib.suppress(OSError):
             path.unlink(missing_ok=True)
         os.close(handle)
-
-
-@contextlib.contextmanager
-def joined_run(folder: Path, device_type: str) -> Iterator[Group]:
-    """Join the launched processes and lock the run's folder on rank 0.
-
-    Raises the errors of :func:`~vocabforge.core.distributed.joined` and :func:`only_writer`.
-    """
-    with contextlib.ExitStack() as held:
-        group = held.enter_context(joined(device_type))
-        if group.rank == 0:
-            check_run_folder(folder)
-            held.enter_context(only_writer(folder))
-        group.wait()
-        yield group

@@ -10,9 +10,11 @@ from typing import Any
 
 from ..core.artifact import open_artifact
 from ..core.console import say
+from ..core.distributed import joined
 from ..core.errors import ArtifactError
+from ..core.files import check_run_folder
 from ..core.folders import take_away
-from ..core.lock import joined_run
+from ..core.lock import only_writer
 from ..layouts.importing import import_drafter, is_native
 from .checkpoint import discard
 from .config import TrainConfig
@@ -46,7 +48,12 @@ def run_training(settings: TrainConfig, *, fresh: bool = False) -> Path | None:
     Args:
         fresh: discard an earlier run after the new run has been validated.
     """
-    with joined_run(settings.output, device_of(settings).type) as group:
+    with contextlib.ExitStack() as held:
+        group = held.enter_context(joined(device_of(settings).type))
+        if group.rank == 0:
+            check_run_folder(settings.output)
+            held.enter_context(only_writer(settings.output))
+        group.wait()
         settings = with_native(settings, settings.output, write=group.rank == 0)
         group.wait()
         trainer = build_trainer(settings, group)
@@ -54,7 +61,7 @@ def run_training(settings: TrainConfig, *, fresh: bool = False) -> Path | None:
             _discard(settings)
         group.wait()
         path = train(trainer)
-        del trainer  # its parameters keep the process group alive; see ``joined_run``
+        del trainer  # its parameters keep the process group alive
     return path if group.rank == 0 else None
 
 

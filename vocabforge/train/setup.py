@@ -18,7 +18,7 @@ from ..corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
 from ..models.checkpoint import checkpoint_files, read_headers
 from ..models.drafters.interface import Drafter
 from ..models.drafters.io import check_target, load_trainable, native_sizes
-from ..models.drafters.registry import check_wishes, drafter_class, drafter_sizes, new_drafter
+from ..models.drafters.registry import check_wishes, drafter_sizes, new_drafter
 from ..models.heads.io import drafter_digest
 from ..models.rope import RopeSettings
 from ..models.target.fingerprint import target_facts, target_fingerprint
@@ -91,7 +91,7 @@ def read_basis(config: TrainConfig, group: Group) -> Basis:
         subset = load_subset(config.drafter.vocab)
         subset.check_tokenizer(tokenizer, source=config.drafter.vocab)
     if config.heads.router is not None:
-        check_routable(drafter_class(config.drafter.kind), source=f"drafter.kind {config.drafter.kind}")
+        check_routable(config.drafter.kind)
     sizes = sizes_of(config.drafter, target, subset)
     return Basis(config, target, tokenizer, subset, sizes)
 

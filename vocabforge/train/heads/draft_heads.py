@@ -14,6 +14,7 @@ from ...core.errors import MismatchError, UsageError
 from ...corpus.tokenizer.tokenizer import TextTokenizer, check_fingerprint
 from ...models.drafters.interface import Drafter, is_autoregressive
 from ...models.drafters.parallel import is_parallel
+from ...models.drafters.registry import drafter_class
 from ...models.heads.io import HeadOwner, drafter_digest, save_head
 from ...models.heads.low_rank import check_shortlist
 from ...models.heads.registry import DraftHead, HeadOptions, base_of, build_head
@@ -102,16 +103,13 @@ def shortlist_of(key: str, config: LowRankConfig | RouterConfig) -> int | None:
     return None
 
 
-def check_routable(drafter: Any, *, source: object) -> None:
-    """Check that a drafter, or kind of drafter, has input states for a router.
-
-    Raises:
-        UsageError: the drafter is neither autoregressive nor a block drafter.
-    """
+def check_routable(kind: str) -> None:
+    """Check that a kind of drafter has input states for a router: it is autoregressive or a block drafter."""
+    drafter = drafter_class(kind)
     if not (is_autoregressive(drafter) or is_parallel(drafter)):
         raise UsageError(
             f"a {drafter.label} drafter is fed nothing, so there is no state for a router to read",
-            got=source,
+            got=f"drafter.kind {kind}",
             expected="an EAGLE or block drafter",
             remedy="train such a drafter, or another draft head",
         )
