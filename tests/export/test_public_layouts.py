@@ -318,7 +318,7 @@ QUERY = "layers.0.self_attn.q_proj.weight"
             "EAGLE-3, Model-Optimizer",
             {"architectures": ["Eagle3DeepseekV2ForCausalLM"]},
             {QUERY: None, "layers.0.self_attn.q_a_proj.weight": torch.zeros(4, 2 * H)},
-            r"missing self_attn\.q_proj\.weight",
+            r"missing midlayer\.self_attn\.q_proj\.weight",
         ),
         ("EAGLE-3, speculators", {"speculators_model_type": "eagle"}, {}, "speculators_model_type 'eagle'"),
         ("EAGLE-1/2, its authors", {"qkv_bias": True}, {"layers.0.self_attn.q_proj.bias": torch.zeros(H)},

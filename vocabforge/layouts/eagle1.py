@@ -29,7 +29,7 @@ from ..models.target.text_config import text_config
 from ..vocab.subset.maps import ExportInputs, read_fr_spec, write_fr_spec
 from ..vocab.subset.subset import VocabSubset
 from .eagle3 import check_whole_vocabulary, only, parameters, stored_tensors
-from .eagle3_folder import EMBEDDING, LM_HEAD, check_rows, rounded_alike
+from .eagle3_folder import EMBEDDING, LM_HEAD, rounded_alike
 from .fields import CONFIG, PLAIN, decoder_fields, read_config, read_sizes, write_files
 from .interface import Export, layout_folder
 
@@ -225,7 +225,6 @@ def read_eagle(path: Path, shared: TargetTensors) -> Eagle1Drafter:
     positions = {"max_position_embeddings": body.get("max_sequence_length")}  # EAGLE-Vicuna-33B's key
     fields = read_sizes({**positions, **body, "bias": None}, path / CONFIG)  # bias is that of fc here
     config = Eagle1Config(draft_vocab_size=None, fc_bias=biased, **fields)
-    check_rows(config, tensors, path)
     cast = {name: tensor.to(shared.embedding.dtype) for name, tensor in tensors.items()}
     drafter: Eagle1Drafter = assemble(config, cast, None, shared, source=path)
     return drafter
@@ -233,9 +232,7 @@ def read_eagle(path: Path, shared: TargetTensors) -> Eagle1Drafter:
 
 def _check_head(head: Tensor | None, shared: TargetTensors, path: Path) -> None:
     """Reject an LM head that differs from the target's: SGLang would ignore it, vLLM would use it."""
-    if head is None:
-        return
-    if head.shape != shared.head.shape or not rounded_alike(head, shared.head):
+    if head is not None and not rounded_alike(head, shared.head):
         raise MismatchError(
             "the EAGLE-1/2 drafter brings an LM head of its own",
             got=f"shape {tuple(head.shape)}, different values from the target's",

@@ -21,7 +21,6 @@ from ..models.checkpoint import DTYPES, FLOATS, StoredTensor, checkpoint_files, 
 from ..models.drafters.eagle3 import Eagle3Config
 from ..models.drafters.interface import Drafter
 from ..models.drafters.io import assemble, check_own_embedding
-from ..models.drafters.parts import LayerSizes
 from ..models.heads.served import PREFIX
 from ..models.target.head import TargetTensors
 from .fields import CONFIG
@@ -100,25 +99,6 @@ def refuse_packed(stored: Mapping[str, StoredTensor], path: Path) -> None:
         )
 
 
-def check_rows(sizes: LayerSizes, weights: Mapping[str, Tensor], source: object) -> None:
-    """Check the configured sizes against the stored tensors before allocating anything of these sizes."""
-    rows = {
-        "self_attn.q_proj.weight": sizes.num_heads * sizes.head_dim,
-        "self_attn.k_proj.weight": sizes.num_kv_heads * sizes.head_dim,
-        "mlp.gate_proj.weight": sizes.intermediate_size,
-    }
-    for ending, expected in rows.items():
-        got = [list(tensor.shape) for name, tensor in weights.items() if name.endswith(ending)]
-        if not got or any(shape[:1] != [expected] for shape in got):
-            raise ArtifactError(
-                "the drafter's tensors are not those of its configuration",
-                got=f"{ending} of shape {got[0]}" if got else f"missing {ending}",
-                expected=f"{expected:,} rows",
-                source=source,
-                remedy="config.json and weights belong to different drafters: fetch or export it again",
-            )
-
-
 def assemble_folder(config: Any, folder: FolderTensors, shared: TargetTensors, source: Path) -> Drafter:
     """Build the drafter of a folder.
 
@@ -130,7 +110,6 @@ def assemble_folder(config: Any, folder: FolderTensors, shared: TargetTensors, s
     """
     if folder.embedding is not None:
         check_own_embedding(folder.embedding, shared, source)
-    check_rows(config, folder.weights, source)
     config = replace(config, draft_vocab_size=_own_rows(config, folder))
     ids = target_ids(folder, config, source)
     cast = {name: tensor.to(shared.embedding.dtype) for name, tensor in folder.weights.items()}
@@ -149,7 +128,7 @@ def _own_rows(config: Any, folder: FolderTensors) -> int | None:
 def without_targets_head(folder: FolderTensors, shared: TargetTensors) -> FolderTensors:
     """Drop an LM head that equals the target's after rounding to the stored dtype."""
     head = folder.weights.get(LM_HEAD)
-    if head is None or head.shape != shared.head.shape or not rounded_alike(head, shared.head):
+    if head is None or not rounded_alike(head, shared.head):
         return folder
     return replace(folder, weights={name: t for name, t in folder.weights.items() if name != LM_HEAD})
 

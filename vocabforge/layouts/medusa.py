@@ -69,7 +69,7 @@ class Medusa:
             body, tensors = _from_authors(body, tensors, shared, path)
         config = _read_config(body, path / CONFIG)
         head, each = tensors.get(LM_HEAD), config["medusa_own_heads"]
-        own = head is not None and (head.shape != shared.head.shape or not rounded_alike(head, shared.head))
+        own = head is not None and not rounded_alike(head, shared.head)
         if not own and not each:
             tensors.pop(LM_HEAD, None)
         several = config["medusa_layers"] > 1

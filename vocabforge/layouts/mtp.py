@@ -155,7 +155,7 @@ class Mtp:
         }
         places = module.views(tensors)
         fill(stored, {name: (place,) for name, place in places.items()})
-        if head is not None and (head.shape != shared.head.shape or not rounded_alike(head, shared.head)):
+        if head is not None and not rounded_alike(head, shared.head):
             sizes = dataclasses.replace(sizes, draft_vocab_size=sizes.vocab_size)
             tensors[LM_HEAD] = head.to(shared.embedding.dtype)
         drafter: Drafter = assemble(sizes, tensors, None, shared, source=path)
