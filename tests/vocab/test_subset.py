@@ -14,7 +14,7 @@ from vocabforge.core.errors import ArtifactError, DataError, MismatchError, Usag
 from vocabforge.corpus.tokenizer.special_tokens import SpecialTokens
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.vocab.counts.table import FrequencyTable
-from vocabforge.vocab.subset.forced import ForceOptions, forced_ids
+from vocabforge.vocab.subset.forced import forced_ids
 from vocabforge.vocab.subset.schedule import SCHEDULES, schedule_sizes
 from vocabforge.vocab.subset.select import select
 from vocabforge.vocab.subset.subset import VocabSubset, load_subset, make_subset, save_subset
@@ -146,31 +146,28 @@ def test_forced_ids(tmp_path):
     template = "{{ '<|user|>' + '<|assistant|>' }}{{ eos_token }}"
     folder = byte_tokenizer(tmp_path / "t", template=template)
     table = table_of(load_tokenizer(folder))
-    assert forced_ids(table, ForceOptions()) == (257, 258, 259)
-    assert forced_ids(table, ForceOptions(ids=(7,))) == (7, 257, 258, 259)
-    assert len(forced_ids(table, ForceOptions(bytes=True))) == 259
+    assert forced_ids(table) == (257, 258, 259)
+    assert forced_ids(table, (7,)) == (7, 257, 258, 259)
     (folder / "generation_config.json").write_text('{"eos_token_id": [257, 260]}')
-    assert forced_ids(table, ForceOptions(target=folder)) == (257, 258, 259, 260)
+    assert forced_ids(table, folder=folder) == (257, 258, 259, 260)
 
 
 def test_forced_ids_of_a_target_without_tokenizer(tmp_path):
     table = table_of(load_tokenizer(byte_tokenizer(tmp_path / "t", eos_token=None, template=None)))
     table = FrequencyTable(**{**vars(table), "special": SpecialTokens()})
     with pytest.raises(DataError, match="no end token is known"):
-        forced_ids(table, ForceOptions())
+        forced_ids(table)
     target = tmp_path / "m"
     with pytest.raises(DataError, match="target is missing"):
-        forced_ids(table, ForceOptions(target=target))
+        forced_ids(table, folder=target)
     target.mkdir()
     with pytest.raises(DataError, match="neither generation_config"):
-        forced_ids(table, ForceOptions(target=target))
+        forced_ids(table, folder=target)
     (target / "config.json").write_text('{"eos_token_id": 9, "vocab_size": 300}')
-    assert forced_ids(table, ForceOptions(target=target)) == (9,)
-    with pytest.raises(DataError, match="256 bytes"):
-        forced_ids(table, ForceOptions(target=target, bytes=True))
+    assert forced_ids(table, folder=target) == (9,)
     (target / "config.json").write_text('{"eos_token_id": 9, "vocab_size": 200}')
     with pytest.raises(MismatchError, match="fewer rows"):
-        forced_ids(table, ForceOptions(target=target))
+        forced_ids(table, folder=target)
 
 
 def test_forced_ids_refuse_a_target_with_another_tokenizer(tmp_path):
@@ -179,7 +176,7 @@ def test_forced_ids_refuse_a_target_with_another_tokenizer(tmp_path):
     (other / "config.json").write_text("{}")
     (other / "generation_config.json").write_text('{"eos_token_id": 257}')
     with pytest.raises(MismatchError, match="different tokenizers"):
-        forced_ids(table, ForceOptions(target=other))
+        forced_ids(table, folder=other)
 
 
 @given(st.sampled_from(sorted(SCHEDULES)), st.integers(1, 200_000), st.data())

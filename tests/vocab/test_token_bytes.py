@@ -15,8 +15,7 @@ from tests.vocab.family_tokenizers import FAMILIES, SPACE, loaded
 from tests.vocab.overlap_support import Prepared
 from tests.worlds import DATA
 from vocabforge.core.errors import DataError
-from vocabforge.corpus.tokenizer.special_tokens import byte_ids
-from vocabforge.corpus.tokenizer.token_bytes import byte_level_characters, readable, token_forms
+from vocabforge.corpus.tokenizer.token_bytes import readable, token_forms
 
 BYTE_LEVEL = [
     "gpt2", "gpt2_prefix", "gpt2_split", "llama3", "llama3_nfc", "qwen2", "qwen35", "o200k", "tekken",
@@ -105,13 +104,6 @@ def test_an_unknown_decoder_is_a_clear_error(tmp_path, decoder):
         backend.decoder = decoder
     with pytest.raises(DataError, match="not known"):
         bytes_of(loaded(tmp_path, backend))
-
-
-def test_byte_ids_have_single_bytes(made):
-    for name in ("byte_level", "byte_level_bare"):
-        tokenizer, forms = made[name]
-        assert [forms.forms[token] for token in byte_ids(tokenizer)] == [bytes([b]) for b in range(256)]
-    assert len(set(byte_level_characters())) == 256
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from .files import added_tokens, usual_eos_ids
-from .token_bytes import byte_level_characters, is_byte_level
 from .tokenizer import TextTokenizer
 
 
@@ -18,14 +17,12 @@ class SpecialTokens:
         eos: ends of sequence and turn.
         control: special tokens of the chat template.
         tools: added tokens of the chat template for tool calls and thinking.
-        bytes: the 256 single bytes, empty if any is missing.
         others: other special tokens.
     """
 
     eos: tuple[int, ...] = ()
     control: tuple[int, ...] = ()
     tools: tuple[int, ...] = ()
-    bytes: tuple[int, ...] = ()
     others: tuple[int, ...] = ()
 
     @classmethod
@@ -44,25 +41,12 @@ class SpecialTokens:
             for token, added in added_tokens(tokenizer.backend)
             if added.special and token not in known and token < tokenizer.vocab_size
         )
-        return cls(eos, tokenizer.control_ids, tokenizer.tool_ids, byte_ids(tokenizer), others)
+        return cls(eos, tokenizer.control_ids, tokenizer.tool_ids, others)
 
     @classmethod
     def from_json(cls, value: Mapping[str, Sequence[int]]) -> SpecialTokens:
-        return cls(**{name: tuple(int(token) for token in ids) for name, ids in value.items()})
+        # Tables made before 2026-12 also have "bytes".
+        return cls(**{name: tuple(map(int, ids)) for name, ids in value.items() if name != "bytes"})
 
     def to_json(self) -> dict[str, list[int]]:
         return {name: list(ids) for name, ids in asdict(self).items()}
-
-
-def byte_ids(tokenizer: TextTokenizer) -> tuple[int, ...]:
-    """Return the ids of the tokens for the single bytes 0..255, or () if one is missing.
-
-    Byte fallback spells them ``<0x00>`` ... ``<0xFF>``; byte-level BPE uses the 256 characters of GPT-2's
-    table (Radford et al. 2019).
-    """
-    vocab = tokenizer.backend.get_vocab(with_added_tokens=False)
-    for names in ([f"<0x{byte:02X}>" for byte in range(256)], byte_level_characters()):
-        ids = [vocab.get(name) for name in names]
-        if all(token is not None for token in ids) and (names[0] == "<0x00>" or is_byte_level(tokenizer)):
-            return tuple(token for token in ids if token is not None)
-    return ()

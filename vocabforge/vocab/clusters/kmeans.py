@@ -79,11 +79,6 @@ class KMeansOptions:
     iterations: int = 25
     seed: int = 0
 
-    def __post_init__(self) -> None:
-        for name, least in (("clusters", 1), ("iterations", 1), ("seed", 0)):
-            if (value := getattr(self, name)) < least:
-                raise UsageError(f"{name} is too small", got=value, expected=f"at least {least}")
-
 
 @dataclass(frozen=True, eq=False)
 class KMeansResult:

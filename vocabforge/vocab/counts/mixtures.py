@@ -41,17 +41,17 @@ class TablePart:
 def merge_tables(
     parts: Sequence[TablePart], *, as_domains: bool = False, allow_repeats: bool = False
 ) -> FrequencyTable:
-    """Add the counts of tables with the same tokenizer and mode.
+    """Add the counts of tables, at least one, with the same tokenizer and mode.
 
-    With ``as_domains``, each part becomes a domain with its name; otherwise the parts' domains are merged by
-    name. With ``allow_repeats``, a source may occur in two tables; its text is then counted twice.
+    With ``as_domains``, each part becomes a domain with its name, which no other has; otherwise the parts'
+    domains are merged by name. With ``allow_repeats``, a source may occur in two tables; its text is then
+    counted twice.
 
     Raises:
-        UsageError: no part, or two domains with the same name.
         MismatchError: different tokenizers.
         DataError: different modes, a mixture (its counts are not token counts), or one text in two tables.
     """
-    _check(parts, as_domains=as_domains)
+    _check_tokenizers(parts)
     modes = {part.table.mode for part in parts}
     if "mixture" in modes:
         raise DataError(
@@ -88,11 +88,11 @@ def mix_tables(parts: Sequence[TablePart]) -> FrequencyTable:
     is rejected.
 
     Raises:
-        UsageError: no part, or a weight that is not positive.
+        UsageError: a weight is not positive.
         MismatchError: different tokenizers.
         DataError: an empty table, or a weight too small for its table.
     """
-    _check(parts, as_domains=False)
+    _check_tokenizers(parts)
     weights = _weights(parts)
     scales = []  # contribution of one count of each part
     for part, weight in zip(parts, weights):
@@ -116,9 +116,7 @@ def mix_tables(parts: Sequence[TablePart]) -> FrequencyTable:
     )
 
 
-def _check(parts: Sequence[TablePart], *, as_domains: bool) -> None:
-    if not parts:
-        raise UsageError("no frequency table was given", expected="at least one")
+def _check_tokenizers(parts: Sequence[TablePart]) -> None:
     first = parts[0]
     for part in parts[1:]:
         check_fingerprint(
@@ -128,10 +126,6 @@ def _check(parts: Sequence[TablePart], *, as_domains: bool) -> None:
             got_from=f"the frequency table {part.name}",
             remedy="count both with the target's own tokenizer",
         )
-    names = [part.name for part in parts]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice and as_domains:
-        raise UsageError("two tables have one name", got=", ".join(twice), remedy="name them: NAME=DIR")
 
 
 def _check_repeats(parts: Sequence[TablePart]) -> None:
@@ -201,7 +195,7 @@ def _joined(
         mode,
         parts[0].table.fingerprint,
         sources,
-        SpecialTokens(union("eos"), union("control"), union("tools"), parts[0].table.special.bytes),
+        SpecialTokens(union("eos"), union("control"), union("tools")),
         domains,
         {"made_by": "addition" if weights is None else "mixture", "parts": entries},
     )

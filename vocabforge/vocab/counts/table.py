@@ -153,7 +153,7 @@ def _disagreement(table: FrequencyTable, meta: Mapping[str, Any]) -> str | None:
     if min(min(part.documents, part.bytes) for part in parts) < 0:
         return "a negative number of documents or bytes"
     special = table.special
-    ids = (*special.eos, *special.control, *special.tools, *special.bytes, *special.others)
+    ids = (*special.eos, *special.control, *special.tools, *special.others)
     if ids and not 0 <= min(ids) <= max(ids) < table.vocab_size:
         return f"special ids {min(ids)} to {max(ids)}"
     if table.tokens != meta["tokens"]:

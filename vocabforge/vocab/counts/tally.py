@@ -54,9 +54,6 @@ class CountOptions:
     ray: str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("workers", "shard_bytes", "tokens"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise UsageError(f"{name} is too small", got=value, expected="at least 1")
         if self.ray is not None and self.workers > 1:
             raise UsageError(
                 "--workers and --ray exclude each other: the cluster's size is the number of workers",

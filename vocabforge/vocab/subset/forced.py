@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 from ...core.errors import DataError, MismatchError
@@ -12,50 +12,34 @@ from ...corpus.tokenizer.tokenizer import check_fingerprint, load_tokenizer
 from ..counts.table import FrequencyTable
 
 
-@dataclass(frozen=True)
-class ForceOptions:
-    """Ids to force in addition to the end tokens and the chat template's control tokens.
+def forced_ids(
+    table: FrequencyTable, ids: Sequence[int] = (), *, tools: bool = False, folder: Path | None = None
+) -> tuple[int, ...]:
+    """Return the end tokens, the chat template's control tokens and ``ids``, ascending.
 
-    Attributes:
+    Args:
+        table: frequency table with the tokenizer's special tokens.
         ids: further ids.
-        bytes: whether to force the 256 byte tokens.
         tools: whether to force the template's tool tokens.
-        target: target folder whose end tokens are forced; its tokenizer must be the table's.
-    """
-
-    ids: tuple[int, ...] = ()
-    bytes: bool = False
-    tools: bool = False
-    target: Path | None = None
-
-
-def forced_ids(table: FrequencyTable, options: ForceOptions) -> tuple[int, ...]:
-    """Return the forced ids, ascending.
+        folder: target folder whose end tokens are forced; its tokenizer must be the table's.
 
     Raises:
-        DataError: no end token is known and none is forced by id, or there are no 256 byte tokens to force.
+        DataError: no end token is known and none is forced by id.
         MismatchError: the target has another tokenizer, or fewer rows than the tokenizer has tokens.
     """
-    special, found = table.special, set(options.ids)
-    target = _target_special(table, options.target) if options.target is not None else SpecialTokens()
+    special, target = table.special, SpecialTokens()
+    if folder is not None:
+        target = _target_special(table, folder)
     eos = {*special.eos, *target.eos}
-    if not eos and not options.ids:
+    if not eos and not ids:
         raise DataError(
             "no end token is known, and a draft vocabulary without one could never draft an end",
             expected="eos_token in tokenizer_config.json, or eos_token_id in generation_config.json",
             remedy="pass --target FOLDER (with its generation_config.json), or --force ID for the end token",
         )
-    found |= eos | {*special.control, *target.control}
-    if options.tools:
+    found = {*ids, *eos, *special.control, *target.control}
+    if tools:
         found |= {*special.tools, *target.tools}
-    if options.bytes:
-        if len(special.bytes) != 256:
-            raise DataError(
-                "the tokenizer has no token for each of the 256 bytes, so they cannot be forced",
-                expected="byte-level BPE, or byte fallback (<0x00> to <0xFF>)",
-                remedy="omit --force-bytes",
-            )
-        found |= set(special.bytes)
     return tuple(sorted(found))
 
 

@@ -55,7 +55,6 @@ class SelectRequest(StrictModel):
     k_min: Size | None = option(None, "Schedule: smallest size.", "N")
     steps: Positive = option(7, "Schedule: number of draft steps.", "K")
     force: tuple[int, ...] = option((), "Force this token id.", "ID", many=True)
-    force_bytes: bool = option(False, "Force the 256 byte tokens.")
     force_tools: bool = option(False, "Force the chat template's tokens for tool calls and thinking.")
     target: TokenizerPath | None = option(
         None,

@@ -17,7 +17,7 @@ from ...corpus.tokenizer.tokenizer import TextTokenizer, check_fingerprint, load
 from ..counts.mixtures import choose_domains
 from ..counts.table import FrequencyTable, load_counts
 from .coverage import size_for_coverage
-from .forced import ForceOptions, forced_ids, target_rows
+from .forced import forced_ids, target_rows
 from .maps import ExportInputs, exporters, read_counts_text, read_fr_spec, subset_from_list
 from .request import SelectRequest
 from .schedule import schedule_sizes
@@ -132,7 +132,7 @@ def _plan(asked: SelectRequest, counts: Ids, forced: Sequence[int]) -> dict[int,
 def _import_list(
     asked: SelectRequest, file: Path, tokenizer: TextTokenizer, *, overwrite: bool
 ) -> dict[str, Any]:
-    if asked.force or asked.force_bytes or asked.force_tools:
+    if asked.force or asked.force_tools:
         raise UsageError(
             "an imported list is taken as it is, so nothing can be forced into it",
             remedy="select from a frequency table instead",
@@ -175,8 +175,8 @@ def read_table(
             expected_from="the frequency table",
             got_from=tokenizer.source,
         )
-    options = ForceOptions(asked.force, asked.force_bytes, asked.force_tools, asked.target)
-    return table, forced_ids(table, options), {"path": str(path)}, parents
+    forced = forced_ids(table, asked.force, tools=asked.force_tools, folder=asked.target)
+    return table, forced, {"path": str(path)}, parents
 
 
 def _save(
