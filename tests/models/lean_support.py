@@ -216,7 +216,9 @@ def build_from_config(config: Any, folder: Path, **save: Any) -> torch.nn.Module
 
 def window_mask(model: LeanModel, q_positions: Tensor, key_positions: Tensor) -> Tensor | None:
     window = model.config.sliding_window
-    return None if window is None else causal_mask(q_positions, key_positions, window)
+    if window is None:
+        return None
+    return causal_mask(q_positions, key_positions) & (q_positions[:, None] - key_positions < window)
 
 
 @torch.inference_mode()

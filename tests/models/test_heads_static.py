@@ -16,7 +16,7 @@ from tests.models.head_cases import HIDDEN, OPTIONS, VOCAB, Case, make_case, mak
 from vocabforge.models.heads import on_ops as head_ops
 from vocabforge.models.heads.interface import PreparesSteps
 from vocabforge.models.heads.registry import HEADS, DraftState, FullHead, HeadOptions, StaticHead
-from vocabforge.models.heads.router import most_clusters, top_clusters
+from vocabforge.models.heads.router import first_clusters, most_clusters, ranked_clusters
 from vocabforge.models.heads.served import dense_logits
 from vocabforge.ops.ordering import topk_lowest_id
 
@@ -175,7 +175,7 @@ def test_the_most_clusters_that_a_row_can_open() -> None:
     orders = torch.tensor(list(itertools.permutations(range(5))))
     scores = torch.zeros(len(orders), 5).scatter_(1, orders, torch.arange(5.0, 0, -1).expand(len(orders), -1))
     for budget, k in ((1, 1), (1, 5), (2, 9), (3, 15), (5, 1)):
-        opened = top_clusters(scores, torch.tensor(sizes), budget, k).sum(-1)
+        opened = first_clusters(*ranked_clusters(scores, torch.tensor(sizes)), budget, k).sum(-1)
         assert most_clusters(sizes, budget, k) == int(opened.max())
 
 

@@ -19,6 +19,7 @@ from tests.models.lean_support import (
     build_from_config,
     run_chunks,
     run_full,
+    window_mask,
 )
 from vocabforge.models.kv_cache import TreeMask, causal_mask
 from vocabforge.models.lean.config import LeanConfig
@@ -171,12 +172,12 @@ def test_tree_nodes_see_their_path_only(case: str, tmp_path: Path) -> None:
     ancestor[:, :prefix] = True
     for node, path in enumerate(paths):
         ancestor[node, [prefix + other for other in path]] = True
-    window = lean.config.sliding_window
-    within = None if window is None else ancestor & causal_mask(positions, key_positions, window)
+    within = window_mask(lean, positions, key_positions)
+    within = None if within is None else ancestor & within
 
     with torch.inference_mode():
         cache, start = lean.new_cache(prefix + count), torch.arange(prefix)
-        limited = None if window is None else causal_mask(start, start, window)
+        limited = window_mask(lean, start, start)
         lean(
             ids[:, :prefix],
             start[None],

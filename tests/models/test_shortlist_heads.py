@@ -18,7 +18,7 @@ from vocabforge.models.heads.registry import (
     build_head,
     exact_head,
 )
-from vocabforge.models.heads.router import Router, default_budgets, top_clusters
+from vocabforge.models.heads.router import Router, default_budgets, first_clusters, ranked_clusters
 from vocabforge.models.heads.scorer import LowRankScorer, factor_head
 from vocabforge.models.target.logits import IDENTITY
 
@@ -138,11 +138,12 @@ def test_padded_rows_of_the_lm_head_are_never_proposed() -> None:
     assert int(case.head.topk(case.hidden, case.head.size, case.state)[1].max()) == VOCAB - 5
 
 
-def test_top_clusters_with_empty_clusters_and_ties() -> None:
+def test_first_clusters_with_empty_clusters_and_ties() -> None:
     scores, sizes = torch.tensor([[1.0, 1.0, 0.5, 2.0]]), torch.tensor([2, 3, 4, 0])
-    assert top_clusters(scores, sizes, 1, 1).tolist() == [[True, False, False, True]]  # 3 is empty
-    assert top_clusters(scores, sizes, 2, 3).tolist() == [[True, True, False, True]]
-    assert top_clusters(scores, sizes, 4, 1).all()
+    ranked = ranked_clusters(scores, sizes)
+    assert first_clusters(*ranked, 1, 1).tolist() == [[True, False, False, True]]  # 3 is empty
+    assert first_clusters(*ranked, 2, 3).tolist() == [[True, True, False, True]]
+    assert first_clusters(*ranked, 4, 1).all()
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e4])

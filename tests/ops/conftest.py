@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -37,6 +37,14 @@ def schedule(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     """A seed of the emulator's order of blocks and threads: what no barrier orders differs under another seed."""
     monkeypatch.setenv("VOCABFORGE_EMULATOR_SEED", str(request.param))
     return int(request.param)
+
+
+@pytest.fixture
+def set_threads() -> Iterator[Callable[[int], None]]:
+    """``torch.set_num_threads``, undone after the test."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

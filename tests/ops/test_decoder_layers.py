@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from vocabforge.models.device import threads_set
 from vocabforge.ops.decoder_layers import ACTIVATIONS, WEIGHTS, decoder_layers
 
 pytestmark = pytest.mark.usefixtures("native_cpu")
@@ -162,12 +162,12 @@ def test_a_token_that_sees_nothing_gives_finite_numbers() -> None:
         torch.testing.assert_close(found, expected, rtol=2e-4, atol=2e-5)
 
 
-def test_threads_change_nothing() -> None:
+def test_threads_change_nothing(set_threads: Callable[[int], None]) -> None:
     given = arguments(2, 4, hidden=768, inner=1024)
-    with threads_set(1):
-        alone = run("native", given)
-    with threads_set(2):
-        shared = run("native", given)
+    set_threads(1)
+    alone = run("native", given)
+    set_threads(2)
+    shared = run("native", given)
     assert all(torch.equal(one, other) for one, other in zip(alone, shared))
 
 

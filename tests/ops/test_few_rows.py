@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch.nn import functional as F
 
-from vocabforge.models.device import threads_set
 from vocabforge.ops.few_rows import MOST_ROWS, linear
 
 pytestmark = pytest.mark.usefixtures("native_cpu")
@@ -55,12 +56,14 @@ def test_gradients_flow() -> None:
 @pytest.mark.parametrize("rows", range(1, MOST_ROWS + 1))
 @pytest.mark.parametrize(("depth", "columns"), [(256, 4096), (771, 1301)])
 @torch.inference_mode()
-def test_a_product_does_not_depend_on_the_threads(rows: int, depth: int, columns: int) -> None:
+def test_a_product_does_not_depend_on_the_threads(
+    set_threads: Callable[[int], None], rows: int, depth: int, columns: int
+) -> None:
     """Decoding may change their number while it goes on."""
     random = torch.Generator().manual_seed(rows)
     x, w = torch.randn(rows, depth, generator=random), torch.randn(columns, depth, generator=random)
     found = []
     for threads in (1, 2, 3):
-        with threads_set(threads):
-            found.append(linear(x, w, backend="native"))
+        set_threads(threads)
+        found.append(linear(x, w, backend="native"))
     assert all(torch.equal(found[0], other) for other in found[1:])

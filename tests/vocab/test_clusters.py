@@ -59,7 +59,7 @@ def test_a_cluster_is_a_slab_of_the_permuted_head():
     for cluster in range(len(made_)):
         a, b = made_.offsets[cluster], made_.offsets[cluster + 1]
         np.testing.assert_array_equal(slabs[a:b], head[made_.assignment == cluster])
-        np.testing.assert_array_equal(made_.members(cluster), np.flatnonzero(made_.assignment == cluster))
+        np.testing.assert_array_equal(made_.permutation[a:b], np.flatnonzero(made_.assignment == cluster))
         unit = slabs[a:b] / np.linalg.norm(slabs[a:b], axis=1, keepdims=True)
         mean = unit.sum(0)
         np.testing.assert_allclose(made_.centroids[cluster], mean / np.linalg.norm(mean), atol=1e-5)
@@ -71,7 +71,7 @@ def test_a_cluster_is_a_slab_of_the_permuted_head():
 def test_zero_rows_share_one_cluster():
     made_ = made(zeros=(4, 11, 150))
     assert made_.zero_cluster is not None
-    assert made_.members(made_.zero_cluster).tolist() == [4, 11, 150]
+    assert np.flatnonzero(made_.assignment == made_.zero_cluster).tolist() == [4, 11, 150]
     assert len(made_) == 10
     assert (made_.centroids[made_.zero_cluster] == 0).all()
     assert (np.linalg.norm(np.delete(made_.centroids, made_.zero_cluster, 0), axis=1) > 0.99).all()
@@ -120,7 +120,7 @@ DAMAGE = {
     "offsets fall": lambda c: {"offsets": _swap(c.offsets, 3, 4)},
     "offsets end early": lambda c: {"offsets": np.where(c.offsets == 200, 199, c.offsets)},
     "empty cluster": lambda c: {"offsets": np.concatenate([c.offsets[:2], c.offsets[1:-2], c.offsets[-1:]])},
-    "assignment changed": lambda c: {"assignment": _swap(c.assignment, 0, c.members(1)[0])},
+    "assignment changed": lambda c: {"assignment": _swap(c.assignment, 0, c.permutation[c.offsets[1]])},
     "too few centroids": lambda c: {"centroids": c.centroids[:-1]},
     "narrow centroids": lambda c: {"centroids": np.ascontiguousarray(c.centroids[:, :-1])},
     "centroids not finite": lambda c: {"centroids": c.centroids * np.float32(np.nan)},

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib.util
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 
@@ -64,14 +63,3 @@ def synchroniser(device: str) -> Callable[[], None]:
     if not device.startswith("cuda"):
         return lambda: None
     return lambda: torch.cuda.synchronize(device)
-
-
-@contextlib.contextmanager
-def threads_set(count: int) -> Iterator[None]:
-    """Set the number of CPU threads of torch within the context."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -120,17 +120,14 @@ class KVCache:
             cache.index_copy_(3, destination, cache.index_select(3, source))
 
 
-def causal_mask(q_positions: Tensor, key_positions: Tensor, window: int | None = None) -> Tensor:
+def causal_mask(q_positions: Tensor, key_positions: Tensor) -> Tensor:
     """Return the causal mask: bool (T, S), True = visible.
 
     Args:
         q_positions: (T,) integer positions of the queries.
         key_positions: (S,) integer positions of the cache slots; negative for an unused slot.
-        window: number of positions that a query attends to, itself included; None for all.
     """
-    distance = q_positions.unsqueeze(1) - key_positions.unsqueeze(0)  # (T, S)
-    visible = (distance >= 0) & (key_positions >= 0)
-    return visible if window is None else visible & (distance < window)
+    return (q_positions.unsqueeze(1) >= key_positions) & (key_positions >= 0)
 
 
 # Maps positions of queries (..., T, 1) and of earlier keys (..., 1, S) to the keys within a layer's bound.

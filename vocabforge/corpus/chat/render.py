@@ -91,12 +91,7 @@ class RenderedChat:
 
 
 def render_with_mask(
-    tokenizer: TextTokenizer,
-    messages: Sequence[Message],
-    options: ChatOptions | None = None,
-    *,
-    tools: Any = None,
-    variables: Mapping[str, Any] | None = None,
+    tokenizer: TextTokenizer, messages: Sequence[Message], options: ChatOptions | None = None
 ) -> tuple[list[int], list[int]]:
     """Render a conversation and return its token ids and loss mask l_t, of equal length.
 
@@ -113,7 +108,7 @@ def render_with_mask(
     options = options or ChatOptions()
     if options.answers == "each":
         raise UsageError("answers: each makes several renderings of a conversation", expected="all or last")
-    (chat,) = render_chats(tokenizer, messages, options, tools=tools, variables=variables)
+    (chat,) = render_chats(tokenizer, messages, options)
     ids, offsets = tokenizer.encode_with_offsets(chat.text)
     return ids, mask_tokens(chat, offsets, messages)
 

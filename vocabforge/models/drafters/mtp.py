@@ -61,7 +61,7 @@ class MtpConfig(parts.LayerSizes):
             )
 
     @classmethod
-    def of_family(cls, layer: Mapping[str, Any], draft_vocab_size: int | None = None) -> MtpConfig:
+    def of_family(cls, layer: Mapping[str, Any]) -> MtpConfig:
         """Return the sizes of the module of a target with this text configuration.
 
         Raises:
@@ -81,7 +81,7 @@ class MtpConfig(parts.LayerSizes):
             num_kv_heads=heads if latent else int(text.num_key_value_heads),
             head_dim=int(head_dim),
             vocab_size=int(text.vocab_size),
-            draft_vocab_size=draft_vocab_size,
+            draft_vocab_size=None,
             max_position_embeddings=int(text.max_position_embeddings),
             rms_norm_eps=float(text.rms_norm_eps),
             family=family,

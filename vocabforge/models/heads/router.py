@@ -114,17 +114,6 @@ def cluster_rows(assignment: Tensor, target_ids: Tensor) -> Tensor:
     return assignment[target_ids[:known]]
 
 
-def top_clusters(scores: Tensor, sizes: Tensor, budget: int, k: int) -> Tensor:
-    """Select each row's ``budget`` best clusters, and more until they have k tokens: bool (N, M).
-
-    Args:
-        scores: (N, M) fp32; ties go to the lower cluster.
-        sizes: (M,) int64 number of tokens in each cluster.
-        k: number of tokens needed, at most ``sizes.sum()``.
-    """
-    return first_clusters(*ranked_clusters(scores, sizes), budget, k)
-
-
 def ranked_clusters(scores: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
     """Rank each row's clusters, best first.
 
@@ -137,14 +126,19 @@ def ranked_clusters(scores: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def first_clusters(order: Tensor, before: Tensor, budget: int, k: int) -> Tensor:
-    """Select clusters as :func:`top_clusters` from the output of :func:`ranked_clusters`: bool (N, M)."""
+    """Select each row's ``budget`` best clusters, and more until they have k tokens: bool (N, M).
+
+    Args:
+        order, before: see :func:`ranked_clusters`.
+        k: number of tokens needed, at most those of all clusters.
+    """
     place = torch.arange(order.shape[-1], device=order.device)
     take = (place < budget) | (before < k)
     return torch.zeros_like(take).scatter_(-1, order, take)
 
 
 def most_clusters(sizes: Sequence[int], budget: int, k: int) -> int:
-    """Return the maximum number of clusters :func:`top_clusters` selects for a row (the smallest first)."""
+    """Return the maximum number of clusters :func:`first_clusters` selects for a row (the smallest first)."""
     needed, tokens = 0, 0
     for size in sorted(sizes):
         if tokens >= k:

@@ -71,10 +71,6 @@ class Clusters:
         """(M,) number of ids in each cluster."""
         return np.diff(self.offsets)
 
-    def members(self, cluster: int) -> Ids:
-        """Return the target ids of a cluster, ascending."""
-        return self.permutation[self.offsets[cluster] : self.offsets[cluster + 1]]
-
     def check_head(self, digest: str, source: object) -> None:
         """Check that the clusters were made from this target's LM head.
 
@@ -199,7 +195,6 @@ def save_clusters(
     clusters: Clusters,
     path: Path,
     *,
-    parents: Mapping[str, str] | None = None,
     config: Mapping[str, Any] | None = None,
     overwrite: bool = False,
 ) -> None:
@@ -213,7 +208,7 @@ def save_clusters(
         "origin": dict(clusters.origin),
     }
     arrays = {name: np.ascontiguousarray(getattr(clusters, name)) for name in _FORMS}
-    with write_artifact(path, KIND, meta, parents=parents, config=config, overwrite=overwrite) as folder:
+    with write_artifact(path, KIND, meta, config=config, overwrite=overwrite) as folder:
         save_file(arrays, folder / _FILE)
 
 

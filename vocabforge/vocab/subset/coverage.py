@@ -129,9 +129,9 @@ def size_ladder(vocab_size: int, extra: Iterable[int] = ()) -> list[int]:
     return sorted(kept | {vocab_size})
 
 
-def curve_sizes(vocab_size: int, points: int = 120) -> list[int]:
-    """Return distinct sizes for a curve, evenly spaced on a logarithmic axis from 1 to V."""
-    spread = np.geomspace(1, vocab_size, points)
+def curve_sizes(vocab_size: int) -> list[int]:
+    """Return up to 120 distinct sizes for a curve, evenly spaced on a logarithmic axis from 1 to V."""
+    spread = np.geomspace(1, vocab_size, 120)
     return sorted({int(size) for size in np.rint(spread)} | {1, vocab_size})
 
 

@@ -122,11 +122,9 @@ class VocabSubset:
         )
 
     @classmethod
-    def from_ranked(
-        cls, ranked: Ids, *, vocab_size: int, fingerprint: str, forced: Iterable[int] = ()
-    ) -> VocabSubset:
+    def from_ranked(cls, ranked: Ids, *, vocab_size: int, fingerprint: str) -> VocabSubset:
         """Create a draft vocabulary from ids in rank order, without counts."""
-        return cls(np.sort(ranked), ranked, vocab_size, fingerprint, tuple(sorted(set(forced))))
+        return cls(np.sort(ranked), ranked, vocab_size, fingerprint)
 
 
 def make_subset(
