@@ -54,7 +54,8 @@ def _chart(name: str, results: Results) -> str:
     bars = []
     for index, method in enumerate(results.methods):
         speedup = method.summary.overall.speedup
-        bars.append(Bar(index, method.name, number(speedup.value), speedup.value, speedup.low, speedup.high))
+        value = [(index, speedup.value or 0.0)]
+        bars.append(Bar(method.name, number(speedup.value), value, speedup.low, speedup.high))
     title = f"<b>{escape(results.target.name)}</b> on {escape(results.benchmark.name)}"
     svg = bar_rows(f"speed-up-{name}", "speed-up over plain decoding", bars)
     return f"<figure><figcaption>{title}</figcaption>{svg}</figure>"

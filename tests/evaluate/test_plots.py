@@ -13,7 +13,6 @@ from vocabforge.evaluate.reports.plots import (
     bar_rows,
     line_svg,
     method_colour,
-    stacked_rows,
 )
 
 
@@ -23,9 +22,8 @@ def texts(svg: str) -> list[str]:
 
 
 def test_bars_are_as_long_as_their_values() -> None:
-    svg = bar_rows(
-        "b", "tokens per second", [Bar(0, "plain", "10", 10.0, 9.0, 11.0), Bar(1, "fast", "30", 30.0)]
-    )
+    bars = [Bar("plain", "10", [(0, 10.0)], 9.0, 11.0), Bar("fast", "30", [(1, 30.0)])]
+    svg = bar_rows("b", "tokens per second", bars)
     lengths = {}
     for colour in (0, 1):
         (path,) = re.findall(rf'<path d="([^"]*)"[^>]*style="fill: {method_colour(colour)}', svg)
@@ -37,9 +35,11 @@ def test_bars_are_as_long_as_their_values() -> None:
 
 
 def test_shares_are_written_where_they_fit() -> None:
-    svg = stacked_rows(
-        "t", "ms", [("a", "4 ms"), ("b", "1 ms")], [(1, [3.0, 0.0]), (2, [0.9, 1.0]), (0, [0.1, 0.0])]
-    )
+    bars = [
+        Bar("a", "4 ms", [(1, 3.0), (2, 0.9), (0, 0.1)]),
+        Bar("b", "1 ms", [(1, 0.0), (2, 1.0), (0, 0.0)]),
+    ]
+    svg = bar_rows("t", "ms", bars)
     assert {"75%", "22%", "100%", "4 ms"} <= set(texts(svg))
     assert "2%" not in texts(svg)
     assert "0%" not in texts(svg)

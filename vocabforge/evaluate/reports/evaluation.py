@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...core.console import DataCell, DataTable, FactList
+from ...core.console import DataTable, FactList
 from ...decode.proposers.counts import phrase_of
 from ..results.schema import Results
 from .page import Block, CodeBlock, Folded, PageChart, PageSection, line_chart, render_page
-from .plots import Bar, Panel, Trace, bar_rows, stacked_rows
+from .plots import Bar, Panel, Trace, bar_rows
 from .tables import (
     PART_NAMES,
     alarms,
@@ -52,6 +52,7 @@ def render_report(results: Results, answers: Sequence[Block] = (), ratios: Seque
         + (f". It counted {counted}" if (counted := phrase_of(method.summary.counts)) else "")
         for method in results.methods
     }
+    tasks = [category_table(results)] if results.baseline and len(figure_rows(results)) > 1 else []
     sections = [
         PageSection("Methods", [overview_table(results, page=True), FactList(described)], "methods"),
         PageSection("Methods against each other", ratios, "ratios"),
@@ -59,15 +60,12 @@ def render_report(results: Results, answers: Sequence[Block] = (), ratios: Seque
         PageSection("Acceptance", _acceptance(results), "acceptance"),
         PageSection("Answers", answers, "answers"),
         PageSection("Load", _load(results), "load"),
-        PageSection("By task", [category_table(results)] if len(figure_rows(results)) > 1 else [], "tasks"),
+        PageSection("By task", tasks, "tasks"),
         PageSection("By length of the text", [one] if (one := position_table(results)) else [], "positions"),
-        PageSection("Outputs", _outputs(results), "outputs"),
         PageSection("Failures", _failures(results), "failures"),
         PageSection("Run it again", _again(results), "again"),
-        PageSection("What the figures mean", [FactList(_meanings(results))], "meanings"),
+        PageSection("What the figures mean", [FactList(_MEANINGS)], "meanings"),
     ]
-    if not results.baseline:
-        sections = [one for one in sections if one.key not in ("tasks", "outputs")]
     return render_page(
         f"{results.target.name} on {results.benchmark.name}",
         sections,
@@ -76,21 +74,6 @@ def render_report(results: Results, answers: Sequence[Block] = (), ratios: Seque
         alarms=alarms(results),
         warnings=_warnings(results),
     )
-
-
-def _meanings(results: Results) -> dict[str, str]:
-    outputs = [one.summary.outputs for one in results.methods if one.summary.outputs]
-    figures = [one.summary.overall for one in results.methods]
-    shown = {
-        "speed-up": any(one.speedup.value is not None for one in figures),
-        "forwards per token": any(one.forwards_per_token.value is not None for one in figures),
-        "95% interval": any(one.tokens_per_s.low is not None for one in figures),
-        "±": len(results.methods[0].summary.runs) > 1,
-        "identical": bool(outputs),
-        "near-tied": any(one.near_tied for one in outputs),
-        "fault": any(one.faults for one in outputs),
-    }
-    return {name: text for name, text in _MEANINGS.items() if shown.get(name, True)}
 
 
 def _about(results: Results) -> str:
@@ -129,26 +112,6 @@ def _warnings(results: Results) -> list[str]:
     return found
 
 
-def _outputs(results: Results) -> list[Block]:
-    rows = []
-    for look, method in enumerate(results.methods[1:], start=1):
-        if (same := method.summary.outputs) is None:
-            continue
-        faults = DataCell(str(same.faults), tone="bad" if same.faults else "")
-        name = DataCell(method.name, look=look)
-        rows.append([name, same.compared, same.identical, same.near_tied, faults, same.not_judged, same.cut])
-    if not rows:
-        return []
-    note = "Token ids against plain decoding's in the same run."
-    if any(one.summary.outputs and one.summary.outputs.divergences for one in results.methods):
-        note += (
-            " For each output that differs, the target judges the first differing token; results.json has them all "
-            "with their logits."
-        )
-    counts = ["compared", "identical", "near-tied", "faults", "not judged", "cut by the cache's end"]
-    return [note, DataTable("", ["method<", *counts], rows)]
-
-
 def _failures(results: Results) -> list[Block]:
     if not results.failures:
         return []
@@ -178,28 +141,28 @@ def _speed_chart(results: Results) -> list[PageChart]:
     for index, method in enumerate(results.methods):
         speed, speedup = method.summary.overall.tokens_per_s, method.summary.overall.speedup.value
         text = number(speed.value, 1) + (f" · {number(speedup)}×" if index and speedup is not None else "")
-        bars.append(Bar(index, method.name, text, speed.value, speed.low, speed.high))
-    if all(bar.value is None for bar in bars):
+        bars.append(Bar(method.name, text, [(index, speed.value or 0.0)], speed.low, speed.high))
+    if all(method.summary.overall.tokens_per_s.value is None for method in results.methods):
         return []
     note = "Mean over questions; the whisker is the 95% interval"
     return [PageChart("Tokens per second", note, bar_rows("tps", "tokens per second", bars))]
 
 
 def _time_chart(results: Results) -> list[PageChart]:
-    parts, rows = parts_of(results), []
-    columns: dict[str, list[float]] = {part: [] for part in parts}
-    for method in results.methods:
-        tokens = method.summary.overall.new_tokens
-        for part in parts:
-            columns[part].append(1e3 * method.summary.time_s.get(part, 0.0) / tokens if tokens else 0.0)
-        rows.append((method.name, f"{sum(columns[part][-1] for part in parts):,.2f} ms"))
-    shown = [part for part in parts if any(columns[part])]
+    shown = [
+        part for part in parts_of(results) if any(one.summary.time_s.get(part) for one in results.methods)
+    ]
     if not shown:
         return []
     # Colour 0 is grey, used for time that is neither drafting nor the target's.
     named = [part for part in shown if part != "other"]
     colours = {"other": 0} | {part: place for place, part in enumerate(named, start=1)}
-    svg = stacked_rows("time", "ms for one new token", rows, [(colours[one], columns[one]) for one in shown])
+    bars = []
+    for method in results.methods:
+        tokens, spent = method.summary.overall.new_tokens, method.summary.time_s
+        parts = [(colours[part], 1e3 * spent.get(part, 0.0) / tokens if tokens else 0.0) for part in shown]
+        bars.append(Bar(method.name, f"{sum(length for _, length in parts):,.2f} ms", parts))
+    svg = bar_rows("time", "ms for one new token", bars)
     legend = [(colours[part], PART_NAMES.get(part, part)) for part in shown]
     return [PageChart("Where the time goes", "Time for one new token, all questions and runs", svg, legend)]
 

@@ -56,12 +56,15 @@ def shortened(text: str, length: int = _LONGEST_NAME) -> str:
 
 @dataclass(frozen=True)
 class Bar:
-    """A method's value and interval; ``text`` is the formatted value, ``index`` its colour and marker."""
+    """A method's value and interval; ``text`` is the formatted value.
 
-    index: int
+    Attributes:
+        parts: (colour number, length) from left to right; their sum is the value.
+    """
+
     name: str
     text: str
-    value: float | None
+    parts: Sequence[tuple[int, float]]
     low: float | None = None
     high: float | None = None
 
@@ -198,20 +201,31 @@ def _short(value: float) -> str:
 
 
 def bar_rows(name: str, label: str, bars: Sequence[Bar]) -> str:
-    """Draw one bar per method with its 95% interval."""
+    """Draw one bar per method with its 95% interval; of several parts, wide ones show their share."""
+    totals = [sum(length for _, length in bar.parts) for bar in bars]
+    widest = max(totals, default=0.0) or 1.0
 
     def draw(axes: Axes) -> None:
-        for place, bar in enumerate(bars):
-            value = bar.value or 0.0
-            axes.barh(place, value, height=0.36, color=method_colour(bar.index))
+        for place, (bar, total) in enumerate(zip(bars, totals)):
+            left = 0.0
+            for colour, length in bar.parts:
+                look: dict[str, Any] = {"color": method_colour(colour), "edgecolor": PAPER, "linewidth": 0.8}
+                axes.barh(place, length, left=left, height=0.4, **look)
+                if len(bar.parts) > 1 and length >= 0.09 * widest:
+                    share, middle = f"{100 * length / total:.0f}%", left + length / 2
+                    axes.text(middle, place, share, ha="center", va="center", color=PAPER, fontweight="bold")
+                left += length
             if bar.low is not None and bar.high is not None:
-                reach = [[max(0.0, value - bar.low)], [max(0.0, bar.high - value)]]
-                axes.errorbar(value, place, xerr=reach, color=INK, capsize=3.5, linewidth=1.4)
-            _names(axes, place - 0.25, bar.name, bar.text)
+                reach = [[max(0.0, total - bar.low)], [max(0.0, bar.high - total)]]
+                axes.errorbar(total, place, xerr=reach, color=INK, capsize=3.5, linewidth=1.4)
+            _names(axes, place - 0.28, bar.name, bar.text)
         axes.set_ylim(len(bars) - 0.66, -0.78)
         axes.margins(x=0.02)
         axes.locator_params(axis="x", nbins=5)
-        _without_rows(axes, label)
+        axes.set_yticks([])
+        axes.spines["bottom"].set_visible(False)
+        axes.set_xlim(left=0)
+        axes.set_xlabel(label)
 
     return render_chart(name, 0.55 + _ROW_IN * len(bars), draw)
 
@@ -220,43 +234,6 @@ def _names(axes: Axes, place: float, name: str, text: str) -> None:
     across = axes.get_yaxis_transform()
     axes.text(0.0, place, shortened(name), transform=across, va="bottom", color=INK)
     axes.text(1.0, place, text, transform=across, va="bottom", ha="right", color=INK, fontweight="bold")
-
-
-def _without_rows(axes: Axes, label: str) -> None:
-    axes.set_yticks([])
-    axes.spines["bottom"].set_visible(False)
-    axes.set_xlim(left=0)
-    axes.set_xlabel(label)
-
-
-def stacked_rows(
-    name: str,
-    label: str,
-    rows: Sequence[tuple[str, str]],
-    parts: Sequence[tuple[int, Sequence[float]]],
-) -> str:
-    """Draw one bar per row (name, formatted value) of parts (colour, values); wide parts show their share."""
-    totals = [sum(values[row] for _, values in parts) for row in range(len(rows))]
-    widest = max(totals, default=0.0) or 1.0
-
-    def draw(axes: Axes) -> None:
-        left = [0.0] * len(rows)
-        for colour, values in parts:
-            look: dict[str, Any] = {"color": method_colour(colour), "edgecolor": PAPER, "linewidth": 0.8}
-            axes.barh(range(len(rows)), values, left=left, height=0.4, **look)
-            for row, value in enumerate(values):
-                if value >= 0.09 * widest and value > 0:
-                    text = f"{100 * value / totals[row]:.0f}%"
-                    middle = left[row] + value / 2
-                    axes.text(middle, row, text, ha="center", va="center", color=PAPER, fontweight="bold")
-            left = [a + b for a, b in zip(left, values)]
-        for place, (shown, text) in enumerate(rows):
-            _names(axes, place - 0.28, shown, text)
-        axes.set_ylim(len(rows) - 0.66, -0.78)
-        axes.set_xlim(0, widest * 1.01)
-        _without_rows(axes, label)
-
-    return render_chart(name, 0.55 + _ROW_IN * len(rows), draw)
 
 
 def render_chart(name: str, height: float, draw: Callable[[Any], None]) -> str:
