@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 
 from vocabforge.core.errors import DataError
 from vocabforge.doctor import machine as environment
@@ -156,19 +155,6 @@ def test_little_memory_and_disk_are_warned_of(monkeypatch: pytest.MonkeyPatch, t
     assert environment.check_disk().state == "warning"
     usage.free = 2**40
     assert environment.check_disk().state == "ok"
-
-
-def test_slow_bf16_is_a_warning() -> None:
-    slow = environment.judge_bf16(0.001, 0.1)
-    assert (slow.state, "100.0 times" in slow.found) == ("warning", True)
-    assert environment.judge_bf16(0.001, 0.0008).state == "ok"
-
-
-def test_one_disturbed_measurement_of_bf16_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    seconds = iter([0.5, 0.001, 0.001, 0.9, *[0.001] * 6])  # each dtype is disturbed once
-    timer = SimpleNamespace(blocked_autorange=lambda **_: SimpleNamespace(median=next(seconds)))
-    monkeypatch.setattr("torch.utils.benchmark.Timer", lambda *_, **__: timer)
-    assert environment.check_bf16(torch).found.startswith("1.0 times")
 
 
 def test_packages_are_held_against_the_requirements(monkeypatch: pytest.MonkeyPatch) -> None:

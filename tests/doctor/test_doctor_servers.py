@@ -205,7 +205,7 @@ def test_a_native_drafter_is_told_what_it_could_become(world: World, tmp_path: P
         world.tiny.facts,
         SimpleNamespace(kind="medusa", label="Medusa"),
     )
-    assert "vLLM 0.32: --format medusa" in report.rows[1].found
+    assert "export --format medusa" in report.rows[1].found
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,6 @@ from .checks import Finding, Report
 GROUP = "environment"
 _GIB = 2**30
 _LITTLE_MEMORY, _LITTLE_DISK = 2 * _GIB, 5 * _GIB
-_BF16_BUDGET_S, _ROUNDS = 0.4, 5
-_SLOW = 3.0
 
 
 def check_environment(report: Report) -> Any:
@@ -33,7 +31,6 @@ def check_environment(report: Report) -> Any:
     report.run(GROUP, "cores and threads", check_threads, torch)
     report.run(GROUP, "memory", check_memory)
     report.run(GROUP, "disk", check_disk)
-    report.run(GROUP, "bf16 on the CPU", check_bf16, torch)
     return torch
 
 
@@ -189,34 +186,6 @@ def check_disk() -> Finding[None]:
         return Finding(f"{found}, which is not writable", "warning", "choose an --output in another folder")
     if free < _LITTLE_DISK:
         return Finding(found, "warning", "free some space: exports and checkpoints may not fit")
-    return Finding(found)
-
-
-def check_bf16(torch: Any) -> Finding[None]:
-    """Time products of 256 x 256 matrices; without bf16 instructions they are far slower than in fp32."""
-    from torch.utils.benchmark import Timer
-
-    timers = [
-        Timer(
-            "a @ a",
-            globals={"a": torch.ones(256, 256, dtype=dtype)},
-            num_threads=torch.get_num_threads(),
-        )
-        for dtype in (torch.float32, torch.bfloat16)
-    ]
-    # Alternate, so that a busy machine slows both equally; the fastest round is the least disturbed.
-    rounds = [
-        [one.blocked_autorange(min_run_time=_BF16_BUDGET_S / _ROUNDS).median for one in timers]
-        for _ in range(_ROUNDS)
-    ]
-    return judge_bf16(*map(min, zip(*rounds)))
-
-
-def judge_bf16(fp32_s: float, bf16_s: float) -> Finding[None]:
-    ratio = bf16_s / fp32_s
-    found = f"{ratio:.1f} times the time of fp32 ({bf16_s * 1e3:.2f} ms and {fp32_s * 1e3:.2f} ms a product)"
-    if ratio > _SLOW:
-        return Finding(found, "warning", "keep --dtype float32 and run.mixed_precision no on this CPU")
     return Finding(found)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from ..corpus.tokenizer.tokenizer import TextTokenizer
+from ..export.forms import SERVED
 from ..export.servers.registry import READERS, open_folder, read_as, reader_of
 from ..export.servers.types import LAYERS_FROM, Check, Folder, Served, ServedTarget
 from ..layouts.block import ServedBlock
@@ -29,16 +30,6 @@ from .target import TargetFacts, probe_ids
 
 GROUP = "servers"
 NEW_TOKENS = 32  # generated per prompt
-_EXPORTS = {
-    "eagle3": "SGLang, vLLM: --format sglang-eagle3 or speculators-eagle3; llama.cpp: --format gguf",
-    "eagle1": "SGLang, vLLM: --format eagle; FR-Spec with a draft vocabulary: --format fr-spec",
-    "medusa": "vLLM 0.32: --format medusa",
-    "peagle": "vLLM, speculators: --format speculators-block",
-    **dict.fromkeys(
-        ("dflash", "dspark"), "SGLang, vLLM, llama.cpp: --format block; speculators: speculators-block"
-    ),
-    "mtp": "vLLM, SGLang, in the target's own checkpoint: --format mtp",
-}
 _WORST = ("failed", "warning")
 
 
@@ -127,10 +118,13 @@ def _texts(
 
 def check_native(drafter: Drafter) -> Finding[None]:
     """Report the layouts that a native artefact can be exported to."""
-    known = _EXPORTS.get(drafter.kind)
-    if known is None:
+    known = SERVED.get(drafter.kind, ("mtp",) if drafter.kind == "mtp" else ())
+    if not known:
         return Finding(f"native: no server's layout holds {drafter.label} drafters")
-    return Finding(f"native, read only by vocabforge; for servers export it ({known})")
+    ways = " or ".join(known)
+    return Finding(
+        f"native, read only by vocabforge; for servers: export --format {ways} (see export --help)"
+    )
 
 
 def check_folder(path: Path, servers: Sequence[str]) -> Finding[Folder]:
