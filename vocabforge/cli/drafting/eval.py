@@ -89,14 +89,13 @@ class BenchmarkOptions(StrictModel):
     data: Path | None = option(
         None, "Folder with benchmark files [default: VOCABFORGE_DATA, data, the cache]."
     )
-    offline: bool = option(False, "Never fetch a benchmark from its public source.")
     limit: Positive | None = option(None, "Use only N questions, spread evenly over the benchmark.")
 
     def load(self) -> Benchmark:
         """Load the questions."""
         from ...evaluate.benchmarks import load_benchmark
 
-        return load_benchmark(self.benchmark, self.limit, data=self.data, offline=self.offline)
+        return load_benchmark(self.benchmark, self.limit, data=self.data)
 
 
 class RunOptions(StrictModel):

@@ -32,10 +32,10 @@ def folders(data: Path | None) -> list[Path]:
     return list(dict.fromkeys(folder for folder in wanted if folder is not None))
 
 
-def find_file(name: str, row: BenchmarkRow, *, data: Path | None = None, offline: bool = False) -> Path:
+def find_file(name: str, row: BenchmarkRow, *, data: Path | None = None) -> Path:
     """Return the path of the benchmark's file; fetch it into the cache if it is not found.
 
-    Nothing is fetched with ``offline`` or ``HF_HUB_OFFLINE=1``.
+    Nothing is fetched with ``HF_HUB_OFFLINE=1``.
 
     Raises:
         DataError: the file was not found and could not, or must not, be fetched.
@@ -44,8 +44,9 @@ def find_file(name: str, row: BenchmarkRow, *, data: Path | None = None, offline
     for place in (folder / file for folder in folders(data) for file in row.files):
         if os.path.isfile(place):
             return place
-    if switch := offline_switch(offline):
-        raise _absent(name, row, data, f"nothing may be fetched ({switch})")
+    offline = os.environ.get(HUB_OFFLINE, "")
+    if offline.upper() in _TRUE:
+        raise _absent(name, row, data, f"nothing may be fetched ({HUB_OFFLINE}={offline})")
     failures = []
     for source in row.sources:
         place = cache_folder() / file_of(row, source)
@@ -57,15 +58,6 @@ def find_file(name: str, row: BenchmarkRow, *, data: Path | None = None, offline
         else:
             return place
     raise _absent(name, row, data, "; ".join(failures) or "no single file can be fetched")
-
-
-def offline_switch(offline: bool) -> str | None:
-    """Return the setting that forbids fetching, or None."""
-    if offline:
-        return "--offline"
-    if os.environ.get(HUB_OFFLINE, "").upper() in _TRUE:
-        return f"{HUB_OFFLINE}={os.environ[HUB_OFFLINE]}"
-    return None
 
 
 def file_of(row: BenchmarkRow, source: Source) -> str:

@@ -25,14 +25,12 @@ def load_benchmark(
     limit: int | None = None,
     *,
     data: Path | None = None,
-    offline: bool = False,
 ) -> Benchmark:
     """Read a benchmark by its table name or by the path of a question file.
 
     Args:
         limit: keep this many questions, evenly spread over the file so that every category is covered.
         data: folder that is searched first for a named benchmark.
-        offline: do not fetch a named benchmark that is missing on this machine.
 
     Raises:
         UsageError: neither a known name nor a file, or ``limit`` is not positive.
@@ -44,7 +42,7 @@ def load_benchmark(
     if row is None:
         whole = _from_path(name_or_path)
     else:
-        whole = _from_row(name_or_path, row, data, offline)
+        whole = _from_row(name_or_path, row, data)
     asked = whole.questions if limit is None else tuple(spread(whole.questions, limit))
     return replace(whole, questions=asked, of=len(whole.questions))
 
@@ -56,11 +54,11 @@ def spread(items: Sequence[ItemT], count: int) -> list[ItemT]:
     return [items[index * len(items) // count] for index in range(count)]
 
 
-def _from_row(name: str, row: BenchmarkRow, data: Path | None, offline: bool) -> Benchmark:
+def _from_row(name: str, row: BenchmarkRow, data: Path | None) -> Benchmark:
     if not row.files:
         made = tuple(read_format(row.format, QUESTIONS))
         return Benchmark(name, None, asked_sha256(made), row.max_new_tokens, made, row.format)
-    path = find_file(name, row, data=data, offline=offline)
+    path = find_file(name, row, data=data)
     questions = tuple(read_format(row.format, path))
     digest = sha256_file(path)
     hashes = {value for source in row.sources for value in (source.sha256, source.unpacked)}
