@@ -88,8 +88,8 @@ smollm2-study: $(STAMP)
 	  --overwrite --output $(SMOLLM2)/vocabs/trim
 	$(BIN)/vocabforge select-vocab --counts $(SMOLLM2)/counts --target "$(SMOLLM2_TARGET)" --schedule decay --k-max 8192 \
 	  --k-min 2048 --steps 4 --overwrite --output $(SMOLLM2)/vocabs/pa-fr
-	$(BIN)/vocabforge revocab --drafter $(SMOLLM2)/run/drafter --target "$(SMOLLM2_TARGET)" --overwrite \
-	  --vocab full --output $(SMOLLM2)/full
+	$(BIN)/vocabforge export --drafter $(SMOLLM2)/run/drafter --target "$(SMOLLM2_TARGET)" --overwrite \
+	  --vocab full --format native --output $(SMOLLM2)/full
 	$(BIN)/vocabforge cluster-vocab --target "$(SMOLLM2_TARGET)" --clusters 256 --overwrite --output $(SMOLLM2)/clusters
 	$(BIN)/vocabforge train-drafter --config smollm2-135m target="$(SMOLLM2_TARGET)" $(STUDY_DATA) \
 	  drafter.init=$(SMOLLM2)/full drafter.freeze=true ttt.warmup_fraction=0 optim.name=adamw optim.steps=60 \
@@ -122,8 +122,8 @@ TEXTS ?= $(VOCABFORGE_DATA)/corpus/c4_demo.jsonl.xz,$(VOCABFORGE_DATA)/corpus/wi
 gemma3: gemma3-vocab
 	$(BIN)/vocabforge train-drafter --config gemma3-270m target="$(GEMMA3_TARGET)" drafter.vocab=$(GEMMA3)/vocab \
 	  "data.train=[$(TEXTS)]" data.text_unit=line output=$(GEMMA3)/run
-	$(BIN)/vocabforge revocab --drafter $(GEMMA3)/run/drafter --target "$(GEMMA3_TARGET)" --vocab full \
-	  --overwrite --output $(GEMMA3)/full
+	$(BIN)/vocabforge export --drafter $(GEMMA3)/run/drafter --target "$(GEMMA3_TARGET)" --vocab full \
+	  --format native --overwrite --output $(GEMMA3)/full
 	$(BIN)/vocabforge eval --recipe recipes/decoding/gemma3.yaml --limit 24 --overwrite \
 	  --benchmark $(GEMMA3)/run/heldout_prompts.jsonl --max-new-tokens 48 --output $(GEMMA3)/eval
 

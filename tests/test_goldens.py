@@ -179,7 +179,7 @@ def test_a_drafter_is_exported_to_the_same_bits(name: str, files: Path) -> None:
 
 def test_a_drafter_takes_another_vocabulary(files: Path) -> None:
     words = ("--drafter", "drafters/reduced", "--target", "target", "--vocab", "scheduled")
-    succeeds("revocab", *words, "--output", "revised")
+    succeeds("export", *words, "--format", "native", "--output", "revised")
     ids = load_subset(Path("scheduled")).ids.tolist()
     assert load_file("revised/drafter.safetensors")["target_ids"].tolist() == ids
 

@@ -304,7 +304,11 @@ def test_sizes_are_written_alike_in_recipes(pristine: World, tmp_path: Path) -> 
 
 def test_a_size_where_a_folder_is_wanted(pristine: World, tmp_path: Path) -> None:
     words = ("--drafter", pristine.drafter, "--target", pristine.target, "--output", tmp_path / "out")
-    assert_user_error(invoke("revocab", *words, "--vocab", "32k"), 1, "select-vocab --size 32k makes one")
+    assert_user_error(
+        invoke("export", *words, "--format", "native", "--vocab", "32k"),
+        1,
+        "select-vocab --size 32k makes one",
+    )
 
 
 EMPTY = {

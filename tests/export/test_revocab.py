@@ -15,6 +15,7 @@ from tests.worlds import tiny_drafter
 from vocabforge.core.errors import MismatchError
 from vocabforge.models.drafters.revocab import change_of, end_tokens, head_drift, prune_head, revocab_head
 from vocabforge.models.target.hf import HFTarget
+from vocabforge.models.target.logits import LogitTransform
 from vocabforge.vocab.subset.subset import VocabSubset
 
 V, H = 61, 32
@@ -103,6 +104,16 @@ def test_a_shared_head_restricted_and_extended_again_is_shared(target: HFTarget)
     assert not back.has_own_head
     assert_same(back, drafter)
     assert revocab_head(trained(target, SMALL), FULL).has_own_head, "its own rows are not the target's"
+
+
+def test_rows_of_a_target_that_scales_its_logits_are_scaled(target: HFTarget) -> None:
+    drafter = trained(target, None)
+    drafter.target_transform = LogitTransform(scale=0.25)
+    small, g = revocab_head(drafter, SMALL), torch.randn(4, H)
+    assert torch.allclose(small.logits(g), drafter.logits(g)[:, SMALL], atol=1e-5)
+    large = revocab_head(small, LARGE)
+    assert torch.allclose(large.logits(g), drafter.logits(g)[:, LARGE], atol=1e-5)
+    assert not revocab_head(large, FULL).has_own_head
 
 
 @pytest.mark.parametrize("kind", ["eagle1", "medusa"])

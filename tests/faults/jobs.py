@@ -139,7 +139,6 @@ WRITERS = {
     "regenerate": Job(
         "regenerate --input {w}/chats.jsonl --target {w}/target --device cpu --max-tokens 6 --output {d}/out"
     ),
-    "revocab": Job("revocab --drafter {w}/drafter --vocab {w}/vocab --target {w}/target --output {d}/out"),
     "tune": Job(
         "tune --target {w}/tune/t --drafter {w}/tune/d --prompts {w}/tune/q.jsonl --prompt-format raw --device cpu "
         "--depth 0,1 --topk 2 --total-nodes 6 --max-new-tokens 6 --output {d}/out",

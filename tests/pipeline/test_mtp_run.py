@@ -163,8 +163,8 @@ def test_a_draft_vocabulary_goes_beside_the_shards(tmp_path: Path) -> None:
         limited.generator.generate([5, 9, 7], **asked).token_ids
         == plain.generate([5, 9, 7], **asked).token_ids
     )
-    words = ("--target", target, "--vocab", place / "vocab", "--output", place / "cut")
-    run("revocab", "--drafter", target, *words)
+    words = ("--target", target, "--vocab", place / "vocab", "--format", "native", "--output", place / "cut")
+    run("export", "--drafter", target, *words)
     words = ("--target", target, "--format", "mtp", "--output", place / "again")
     run("export", "--drafter", place / "cut", *words)
     assert sorted(torch.load(place / "again" / listed.name, weights_only=True)) == chosen

@@ -26,7 +26,6 @@ COMMANDS: dict[str, str] = {
     "train-drafter": "vocabforge.cli.training.train_drafter:train_drafter",
     "report-training": "vocabforge.cli.training.report_training:report_training",
     "export": "vocabforge.cli.drafting.export:export",
-    "revocab": "vocabforge.cli.drafting.revocab:revocab",
     "tune": "vocabforge.cli.drafting.tune:tune",
     "eval": "vocabforge.cli.drafting.eval:evaluate",
     "report": "vocabforge.cli.drafting.report:report",
@@ -42,6 +41,8 @@ MOVED = {
     "bench": "the scripts of recipes/bench or kernels/gpu_check.py in the repository",
     "train-router": "vocabforge train-drafter --config RECIPE drafter.init=DRAFTER drafter.freeze=true "
     "heads.router.clusters=CLUSTERS; see docs/guides/draft-heads.md",
+    "revocab": "vocabforge export --drafter DRAFTER --vocab SUBSET|full --format native --output FOLDER; see "
+    "docs/guides/revocab.md",
     "push": "hf upload OWNER/NAME FOLDER; see docs/guides/serving.md",
 }
 

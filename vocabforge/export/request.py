@@ -1,10 +1,10 @@
-"""What is exported or given another draft vocabulary, and how it is written."""
+"""What is exported, and how it is written."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from ..core.config import ModelPath, Positive, StrictModel, TokenizerPath, option
+from ..core.config import ModelPath, Positive, StrictModel, option
 
 FULL = "full"
 _FORMATS = (
@@ -27,7 +27,12 @@ class ExportRequest(StrictModel):
     target: ModelPath | None = option(
         None, "Target: a folder, a GGUF file, or a name of the Hub [default: that of its training]."
     )
-    vocab: Path | None = option(None, "Subset artefact: restrict the draft head to these tokens.")
+    vocab: str | None = option(
+        None,
+        "Draft vocabulary to write: a subset artefact, or full for the whole vocabulary. Rows that the drafter lacks "
+        "are the target's.",
+        "DIR|full",
+    )
     head: Path | None = option(
         None,
         "vllm: draft head (ranker, low-rank, router) of this drafter to include.",
@@ -42,17 +47,3 @@ class ExportRequest(StrictModel):
         "gguf, mtp: also write the target: as a second file (Llama and Qwen3), or as the whole checkpoint.",
     )
     dtype: str = option("float32", "Dtype of the written weights: float32, bfloat16 or float16.")
-
-
-class RevocabRequest(StrictModel):
-    """The drafter, its new draft vocabulary, and the output format."""
-
-    drafter: ModelPath = option(..., "Trained drafter in any layout, including others' drafters.")
-    vocab: str = option(..., "Subset artefact, or full for the whole vocabulary.", "DIR|full")
-    output: Path = option(..., "Folder to make.")
-    target: ModelPath | None = option(
-        None, "Target: a folder, a GGUF file, or a name of the Hub [default: that of its training]."
-    )
-    tokenizer: TokenizerPath | None = option(None, "Tokenizer folder [default: the target's].")
-    format: str = option("native", "Layout to write, as in export.")
-    dtype: str | None = option(None, "float32, bfloat16 or float16 [default: as the drafter is stored].")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from ..core.artifact import MANIFEST, Artifact, check_output, open_artifact
 from ..core.console import say
@@ -12,14 +15,16 @@ from ..core.errors import DataError, UsageError
 from ..core.files import check_apart
 from ..core.hub import hub_name, model_folder
 from ..core.registry import check_known
+from ..corpus.tokenizer.files import named_eos_ids, read_side_files
+from ..corpus.tokenizer.special_tokens import SpecialTokens
 from ..corpus.tokenizer.tokenizer import load_tokenizer
 from ..decode.build.heads import head_parts
 from ..decode.spec import MethodSpec, option_of
 from ..layouts.eagle1 import SERVERS, ranked_ids
 from ..layouts.interface import Export
-from ..layouts.registry import layout_of, load_drafter, restrict
+from ..layouts.registry import layout_of, load_drafter
 from ..models.drafters.io import trained_for
-from ..models.drafters.revocab import with_stored_rows
+from ..models.drafters.revocab import change_of, end_tokens, head_drift, revocab_head, with_stored_rows
 from ..models.heads.io import HeadOwner, check_owner, drafter_digest, load_head
 from ..models.heads.registry import base_of
 from ..models.heads.served import ServedHead
@@ -31,7 +36,7 @@ from ..vocab.subset.subset import load_subset
 from .card import model_card
 from .checked import write_checked
 from .measured import digests_of, measured_sections, recipe_of
-from .request import ExportRequest
+from .request import FULL, ExportRequest
 
 WITH_HEAD = "vllm"  # the only format that includes a draft head
 
@@ -82,7 +87,7 @@ def run_export(
     if request.format == WITH_HEAD:
         export = _with_head(request, drafting, target, export, artifact)
     elif request.vocab is not None:
-        export = _restricted(request.vocab, target, export, artifact)
+        export = _over(request.vocab, target, export, artifact)
     else:
         export = replace(export, ranked=ranked_ids(request.drafter))
     facts = _facts(request, export)
@@ -93,6 +98,8 @@ def run_export(
     write_checked(layout, request.output, replace(export, card=card), layers)
     if not quiet:
         _tell(request, export)
+        if "revocab" in facts:
+            _tell_change(facts["revocab"], request.output)
     return {"output": str(request.output), **facts}
 
 
@@ -118,25 +125,38 @@ def _check(request: ExportRequest, *, overwrite: bool) -> None:
         ("--drafter", request.drafter),
         ("--target", request.target),
         ("--head", request.head),
-        ("--vocab", request.vocab),
+        ("--vocab", None if request.vocab in (None, FULL) else Path(request.vocab)),
         *(("--eval", path) for path in request.eval),
     ]
     check_apart(request.output, read)
 
 
-def _restricted(vocab: Path, target: Path, export: Export, artifact: Artifact | None) -> Export:
-    subset = load_subset(vocab)
-    digest = open_artifact(vocab, "subset").content_hash
-    if not trained_for(artifact) and (target / "tokenizer.json").is_file():
-        # A drafter without a recorded tokenizer uses the target's.
-        subset.check_tokenizer(load_tokenizer(target), source=vocab)
-    return replace(
-        export,
-        drafter=restrict(export.drafter, vocab, artifact),
-        ranked=tuple(subset.ranked.tolist()),
-        meta={} if subset.coverage is None else {"coverage": subset.coverage},
-        parents={**export.parents, "vocab": digest},
-    )
+def _over(vocab: str, target: Path, export: Export, artifact: Artifact | None) -> Export:
+    """Give the drafter the draft vocabulary ``vocab`` without training; ``meta`` records what changes."""
+    before, tokens = export.drafter, target / "tokenizer.json"
+    tokenizer = load_tokenizer(target) if tokens.is_file() else None
+    ids, meta, parents = torch.arange(before.config.vocab_size), dict(export.meta), dict(export.parents)
+    ranked = None
+    if vocab != FULL:
+        owner = f"the drafter {artifact.path if artifact else ''}"
+        subset = load_subset(Path(vocab), trained_for(artifact), owner=owner)
+        if not trained_for(artifact) and tokenizer is not None:
+            # A drafter without a recorded tokenizer uses the target's.
+            subset.check_tokenizer(tokenizer, source=vocab)
+            meta["tokenizer_fingerprint"] = tokenizer.fingerprint
+        ids, ranked = torch.from_numpy(subset.ids), tuple(subset.ranked.tolist())
+        meta |= {} if subset.coverage is None else {"coverage": subset.coverage}
+        parents["vocab"] = open_artifact(Path(vocab), "subset").content_hash
+    made = revocab_head(before, ids)
+    own = () if tokenizer is None else SpecialTokens.of(tokenizer).eos
+    ends = sorted({*named_eos_ids(read_side_files(target)), *own})
+    meta["revocab"] = {
+        "vocab": vocab,
+        "head": change_of(before, made),
+        "drift": head_drift(before),
+        "eos": end_tokens(before.target_ids, made.target_ids, ends),
+    }
+    return replace(export, drafter=made, ranked=ranked, meta=meta, parents=parents)
 
 
 def _with_head(
@@ -144,7 +164,8 @@ def _with_head(
 ) -> Export:
     loaded, trained, parents = export.drafter, None, dict(export.parents)
     tokenizer = trained_for(artifact) or load_tokenizer(target).fingerprint
-    spec = drafting.model_copy(update={"head": request.head, "vocab": request.vocab})
+    vocab = None if request.vocab is None else Path(request.vocab)
+    spec = drafting.model_copy(update={"head": request.head, "vocab": vocab})
     if (problem := spec.contradiction()) is not None:
         raise UsageError(problem, expected="--head DIR, or --vocab DIR --dynamic context")
     if request.head is not None:
@@ -152,8 +173,8 @@ def _with_head(
         owner = HeadOwner(drafter_digest(request.drafter), target_fingerprint(target), tokenizer)
         check_owner(trained.artifact, owner, drafter=request.drafter)
         parents["head"] = trained.artifact.content_hash
-    if request.vocab is not None:
-        parents["vocab"] = open_artifact(request.vocab, "subset").content_hash
+    if vocab is not None:
+        parents["vocab"] = open_artifact(vocab, "subset").content_hash
     found = head_parts(base_of(loaded), spec, trained, tokenizer)
     if found is None:
         raise UsageError(
@@ -194,6 +215,27 @@ def _tell(request: ExportRequest, export: Export) -> None:
         say(f"The target's weights are {stored}: --dtype {stored} writes the drafter in it.")
     if request.format == "fr-spec" and export.ranked is None:
         say("The draft tokens are listed in the order of their ids: their rank is not known.")
+
+
+def _tell_change(record: Mapping[str, Any], output: Path) -> None:
+    head, drift, eos = record["head"], record["drift"], record["eos"]
+    say(f"{head['kept']:,} rows kept, {head['dropped']:,} dropped, {head['added']:,} added.")
+    if not head["own_after"]:
+        say("Every row is the target's: the drafter shares the target's head.")
+    if drift is not None and head["added"]:
+        say(
+            f"Added rows are the target's. The drafter's own rows differ from the target's: median cosine "
+            f"{drift['cosine']:.3f}, {drift['scale']:.2f} times as long. If either is far from 1, "
+            f"continue training: train-drafter drafter.init={output}."
+        )
+    if eos["lost"]:
+        say(
+            f"Warning: the draft vocabulary no longer has the end tokens {', '.join(map(str, eos['lost']))}: the last "
+            "cycle of every answer is wasted. Use a draft vocabulary with them (select-vocab --target forces "
+            "them)."
+        )
+    elif eos["outside"]:
+        say(f"End tokens outside the draft vocabulary, as before: {', '.join(map(str, eos['outside']))}.")
 
 
 def trained_with(drafter: Path) -> Path:

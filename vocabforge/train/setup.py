@@ -311,7 +311,7 @@ def _loaded_drafter(basis: Basis, target: Any, fingerprint: str) -> Drafter:
             got=f"{len(drafter.target_ids):,} other ids",
             expected=f"the {len(subset.ids):,} ids of {wanted.vocab}",
             source=wanted.init,
-            remedy="leave drafter.vocab out, or replace its head first with vocabforge revocab",
+            remedy="leave drafter.vocab out, or replace its head first: vocabforge export --vocab",
         )
     return drafter
 

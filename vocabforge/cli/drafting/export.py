@@ -20,7 +20,8 @@ def export(request: ExportRequest, drafting: _HEAD, ending: ResultOptions) -> No
     """Export a drafter to the layout of a decoder or server, with a model card and optional draft vocabulary.
 
     The exported folder is loaded and tested before it is renamed to --output. `--format native` also imports
-    drafters made elsewhere, for further training or another vocabulary.
+    drafters made elsewhere, for further training. `--vocab` prunes, extends or re-maps the drafter's head to
+    another draft vocabulary, without training: its rows are copied bit for bit.
 
     Example: `vocabforge export --drafter run/drafter --vocab subset/ --format sglang-eagle3 --output served/`
     """

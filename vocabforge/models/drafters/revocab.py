@@ -34,10 +34,11 @@ def revocab_head(drafter: Drafter, ids: Tensor) -> Drafter:
     rows, known = rows_of(drafter.target_ids, ids)
     if not drafter.has_own_head and known.all() and len(ids) == drafter.config.vocab_size:
         return with_head(drafter, ids, None)
-    weight = drafter.target_head[ids].to(drafter.head_weight.dtype)  # (R, H)
-    weight[known] = drafter.head_weight[rows[known]]
+    scale, dtype = drafter.target_transform.scale, drafter.head_weight.dtype
+    weight = (drafter.target_head[ids] * scale).to(dtype)  # (R, H)
+    weight[known] = drafter.head_weight[rows[known]] * drafter.transform.scale
     shared = len(ids) == drafter.config.vocab_size and torch.equal(
-        weight, drafter.target_head.to(weight.dtype)
+        weight, (drafter.target_head * scale).to(dtype)
     )
     return with_head(drafter, ids, None if shared else weight)
 
