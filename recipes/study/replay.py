@@ -183,7 +183,7 @@ class _TargetReader:
         """(T,) tokens -> (T, .) states."""
         self._side.set_length(0, 0)
         chunks = self._side.prefill(0, text, self._reads)[1]
-        return torch.cat([chunk.states for chunk in chunks if chunk.states is not None])
+        return torch.cat([states for states in chunks if states is not None])
 
 
 class _Unroller:

@@ -217,8 +217,7 @@ def draft(
 ) -> tuple[tuple[int, ...], Mapping[int, TreeDistribution]]:
     """The chain drafted, and the distributions that came with it."""
     proposer, prompt = drafting.proposer, drafting.prompt
-    proposer.begin(0, prompt[:-1])
-    proposer.prefill(0, torch.tensor(prompt[1:]), None)
+    proposer.begin(0, prompt)
     root = torch.tensor(prompt[-1:])
     tree = proposer.propose(root, proposer.plan, [Draw(params, chance)], lambda part: None)
     alive = [True] * tree.tokens.shape[1] if tree.alive is None else tree.alive[0].tolist()

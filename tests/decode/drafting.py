@@ -115,9 +115,9 @@ class Knows:
     truths: list[list[int]]
     draw: random.Random
 
-    def begin(self, row: int, prompt_ids: Any) -> None:
-        super().begin(row, prompt_ids)  # type: ignore[misc]
-        prompt = list(prompt_ids)
+    def begin(self, row: int, ids: Any) -> None:
+        super().begin(row, ids)  # type: ignore[misc]
+        prompt = list(ids[:-1])
         known = next((text for text in self.truths if text[: len(prompt)] == prompt), [])
         self.rest = {**getattr(self, "rest", {}), row: known[len(prompt) :]}
 

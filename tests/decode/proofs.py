@@ -406,11 +406,10 @@ class Following:
         self._seen = 5 * self._seen + 1 + sum(cycle.accepted)
 
 
-class FixedTree:
+class FixedTree(Proposer):
     """Proposes the same tree whatever was said: duplicates, impossible tokens, dead nodes, all of V."""
 
     kind = label = "fixed"
-    reads, aux_layers, samples, head, scratch = "none", (), False, None, 0
 
     def __init__(self, tokens: Sequence[int], parents: Sequence[int], dead: Sequence[int] = ()) -> None:
         self._tokens, self._parents, self._dead = tokens, torch.tensor([parents]), list(dead)
@@ -420,11 +419,6 @@ class FixedTree:
 
     def plans(self) -> list[Plan]:
         return [self.plan]
-
-    def allocate(self, rows: int, positions: int, cache: Any) -> None:
-        pass
-
-    begin = prefill = commit = lambda self, *_: None
 
     def propose(self, roots: Tensor, plan: Plan, draws: Any, lap: Any) -> DraftTree:
         rows = len(roots)

@@ -159,6 +159,8 @@ def same_as_eager(
     # Wrong drafts do not show in what is generated, and what a random drafter drafts is hardly ever accepted.
     assert torch.equal(decoder._side.committed, eager._side.committed)
     if whole and decoder.proposer is not None:
-        for ours, theirs in zip(decoder.proposer.device_state(), eager.proposer.device_state()):
+        for ours, theirs in zip(
+            decoder.proposer.backend.device_state(), eager.proposer.backend.device_state()
+        ):
             torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
     return capture, found

@@ -191,7 +191,7 @@ def test_decoders_that_share_a_proposer(models: Models, name: str) -> None:
     for decoder in (two, one, eager):
         for asked in (penalised, requests(3)):
             assert outcome(decoder.generate_batch(asked)) == outcome(alone.generate_batch(asked))
-            for ours, theirs in zip(proposer.device_state(), alone.proposer.device_state()):
+            for ours, theirs in zip(proposer.backend.device_state(), alone.proposer.backend.device_state()):
                 torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
 

@@ -177,7 +177,7 @@ def test_heads_that_choose_their_rows(kind: str) -> None:
     stepped, replayed = (outcome(decoder.generate_batch(asked)) for decoder in decoders)
     assert stepped == replayed
     assert all(isinstance(decoder._cycles, DeviceCycle) for decoder in decoders)
-    states = [decoder.proposer.device_state() for decoder in decoders]
+    states = [decoder.proposer.backend.device_state() for decoder in decoders]
     torch.testing.assert_close(*states)
 
 

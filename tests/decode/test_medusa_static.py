@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tests.decode.drafting import make_drafter, ready
-from vocabforge.core.errors import UsageError, VocabForgeError
+from vocabforge.core.errors import VocabForgeError
 from vocabforge.decode.interface import Commit, Plan
 from vocabforge.decode.proposers.medusa import build
 from vocabforge.decode.proposers.model import ModelProposer
@@ -101,5 +101,3 @@ def test_defaults_and_limits(drafter: Any, tmp_path: Path) -> None:
     ):
         with pytest.raises(VocabForgeError, match=words):
             made(drafter, **options)
-    with pytest.raises(UsageError, match="Medusa drafter"):
-        made(object())

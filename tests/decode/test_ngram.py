@@ -46,13 +46,6 @@ def made(
     return proposer
 
 
-def begin(proposer: NgramProposer, row: int, text: list[int], chunk: int = 100) -> None:
-    """A prompt, all of the text but its last token, read in chunks."""
-    proposer.begin(row, text[:-1])
-    for part in torch.tensor(text[1:]).split(chunk):
-        proposer.prefill(row, part, None)
-
-
 def commit(*tokens: list[int]) -> Commit:
     counts = torch.tensor([len(one) for one in tokens])
     width = max(map(len, tokens))
@@ -94,7 +87,7 @@ def test_the_index_finds_what_a_search_finds(text, shortest, more, data):
 def test_chains_of_every_row(texts: list[list[int]], length: int, shortest: int, data: st.DataObject) -> None:
     proposer = made(len(texts), shortest=shortest, longest=shortest + 1, length=length)
     for row, text in enumerate(texts):
-        begin(proposer, row, list(text), data.draw(st.integers(1, 7)))
+        proposer.begin(row, list(text))
     more = [data.draw(st.lists(st.integers(0, 3), min_size=1, max_size=4)) for _ in texts]
     proposer.commit(commit(*more))
     whole = [text + extra for text, extra in zip(texts, more)]
@@ -117,7 +110,7 @@ def test_chains_of_every_row(texts: list[list[int]], length: int, shortest: int,
 def test_trees_hold_the_first_different_continuations(texts, branches, data):
     proposer = made(len(texts), length=3, branches=branches)
     for row, text in enumerate(texts):
-        begin(proposer, row, list(text))
+        proposer.begin(row, list(text))
     plan = Plan(3, data.draw(st.integers(5, 3 * branches + 1)))
     tree = propose(proposer, [text[-1] for text in texts], plan)
     for row, text in enumerate(texts):
@@ -136,15 +129,15 @@ def test_trees_hold_the_first_different_continuations(texts, branches, data):
 
 def test_rows_begin_anew_and_idle_rows_draft_nothing() -> None:
     proposer = made(2, length=1)
-    begin(proposer, 0, [1, 2, 1])
-    begin(proposer, 1, [3, 4, 3])
+    proposer.begin(0, [1, 2, 1])
+    proposer.begin(1, [3, 4, 3])
     proposer.commit(commit([2], []))  # the second row is idle
     tree = propose(proposer, [2, 0])
     assert [paths(tree, row) for row in (0, 1)] == [[(1,)], []]
-    begin(proposer, 1, [2, 9, 2])  # what stood in the row before is gone
+    proposer.begin(1, [2, 9, 2])  # what stood in the row before is gone
     tree = propose(proposer, [2, 2])
     assert [paths(tree, row) for row in (0, 1)] == [[(1,)], [(9,)]]
-    begin(proposer, 1, [8, 3])
+    proposer.begin(1, [8, 3])
     assert paths(propose(proposer, [2, 3]), 1) == []
 
 

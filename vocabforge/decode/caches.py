@@ -7,7 +7,7 @@ from weakref import WeakKeyDictionary, ref
 import torch
 
 from .accelerate.graphs import GraphCapture
-from .interface import PLAIN_PLAN, WrapsPasses
+from .interface import PLAIN_PLAN
 from .proposers.registry import Proposer
 from .target_side import TargetSide
 
@@ -51,7 +51,7 @@ class Caches:
             # Take ownership before changing anything: a partial allocation invalidates the former owner's
             # data.
             _OWNERS[self._proposer] = ref(self)
-            if self._capture is not None and isinstance(self._proposer, WrapsPasses):
+            if self._capture is not None:
                 # Another decoder may have wrapped the proposer with its own passes.
                 self._proposer.wrap(self._capture)
             self._proposer.allocate(self._side.rows, positions, self._side.cache)

@@ -85,7 +85,7 @@ class DeviceCycle:
 
     def _state(self) -> list[Tensor]:
         """Return the state that differs between cycles, except for cache slots after the committed ones."""
-        of_proposer = () if self._proposer is None else self._proposer.device_state()
+        of_proposer = () if self._proposer is None else self._proposer.backend.device_state()
         return [self._roots, self._draws, self._side.committed, *of_proposer]
 
     def _cycle(self, sampled: bool) -> tuple[Tensor, Tensor]:
@@ -97,7 +97,7 @@ class DeviceCycle:
         self._side.keep(tree, path, counts)
         if self._proposer is not None:
             states = states_on(tree, path, output.states(self._proposer.reads))
-            self._proposer.advance(following, states, counts)
+            self._proposer.backend.advance(following, states, counts)
         self._roots.copy_(following[:, -1])
         if draws is not None:
             self._draws.copy_(draws)

@@ -16,13 +16,14 @@ import torch
 from ..core.errors import UsageError
 from ..core.registry import resolve
 from ..models.target.interface import Target
+from . import target_side
 from .accelerate.graphs import GraphCapture
 from .caches import Caches
 from .control.control import Control, CycleFigures, make_control
 from .cycle import Cycle, SteppedCycle
 from .device_cycle import check_window, device_cycle, serves
-from .interface import PLAIN_PLAN, SometimesReady, Wrap, WrapsPasses
-from .proposers.registry import Counts, Proposer
+from .interface import PLAIN_PLAN, Wrap
+from .proposers.registry import Proposer
 from .request import Generation, Request, SamplingParams, StopRule
 from .sampling import Chance, SeededChance, TokenHistory
 from .target_side import TargetSide
@@ -118,7 +119,7 @@ class Decoder:
             check_window(target, self.levels)
         self._capture = wrap if isinstance(wrap, GraphCapture) else None
         self._side = TargetSide(target, aux, rows, wrap)
-        if wrap is not None and self._capture is None and isinstance(proposer, WrapsPasses):
+        if wrap is not None and self._capture is None and proposer is not None:
             proposer.wrap(wrap)
         self._single = root_trees(torch.zeros(1, dtype=torch.int64, device=target.device))
         self._stepped = SteppedCycle(self._side, proposer, verifier)
@@ -248,11 +249,10 @@ class Decoder:
         verdict = verify(self._single, logits[None, None], [judge], 0, self._verifier)
         first = verdict.tokens[0][0]
         if self.proposer is not None:
-            self.proposer.begin(row, request.prompt_ids)
+            self.proposer.begin(row, [*request.prompt_ids, first])
             following = torch.cat([ids[1:], ids.new_tensor([first])])
-            parts = following.split([chunk.length for chunk in chunks])
-            for part, chunk in zip(parts, chunks):
-                self.proposer.prefill(row, part, chunk.states)
+            for part, states in zip(following.split(target_side.PREFILL_CHUNK), chunks, strict=True):
+                self.proposer.prefill(row, part, states)
         else:
             result.accept_lengths.append(1)
             result.verified_lengths.append(1)
@@ -268,8 +268,8 @@ class Decoder:
         """Draft and verify once; return the committed tokens of each busy row, cut at stops and limits."""
         clock.results = [one.result for one in work if one is not None]
         clock.resume()
-        ready = self.proposer.ready if isinstance(self.proposer, SometimesReady) else None
-        plan, began, captured = self.control.plan(ready), clock.last, self._captured_s()
+        ready = None if self.proposer is None else self.proposer.ready
+        plan, began, captured = self.control.plan(ready), clock.last, self.recording_s
         judges = [one.judge if one is not None else None for one in work]
         verdicts, deepest, drafted = self._cycles.run(plan, judges, clock.lap)
         fresh: dict[int, list[int]] = {}
@@ -280,12 +280,9 @@ class Decoder:
                 fresh[row] = one.take(verdicts.tokens[row])
         clock.lap("other")
         accepted = [count for count in verdicts.accepted if count >= 0]
-        recording = self._captured_s() - captured  # nonzero only in the first cycle
+        recording = self.recording_s - captured  # nonzero only in the first cycle
         self.control.observe(CycleFigures(plan, accepted, clock.last - began - recording))
         return fresh
-
-    def _captured_s(self) -> float:
-        return 0.0 if self._capture is None else self._capture.seconds
 
     def _deliver(
         self, work: list[Work | None], fresh: dict[int, list[int]], clock: Clock
@@ -296,7 +293,7 @@ class Decoder:
             assert one is not None
             if one.finish is not None:
                 one.result.finish, one.result.done = one.finish, True
-                if isinstance(self.proposer, Counts):
+                if self.proposer is not None:
                     one.result.counts = self.proposer.counts(row)
                 timings = one.result.timings
                 one.result.prefill_s = timings.get(PREFILL, 0.0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -114,8 +114,8 @@ class DraftBackend:
         """Allocate memory for B rows of ``positions`` and ``scratch`` draft nodes; discard all state."""
         raise NotImplementedError
 
-    def begin(self, row: int, prompt_ids: Sequence[int]) -> None:
-        """Start a new request in a row and discard the last one."""
+    def begin(self, row: int, ids: Sequence[int]) -> None:
+        """Start a new request in a row and discard the last one; see ``Proposer``."""
         if self.positions is not None:
             self.positions.reset(row)
 
@@ -183,21 +183,6 @@ class DraftBackend:
     def exits(self, tree: DraftTree) -> ExitStates | None:
         """Return the states of a draft that verification can reuse."""
         return None
-
-
-@runtime_checkable
-class SometimesReady(Protocol):
-    """Proposer that has nothing to draft in some cycles."""
-
-    def ready(self, plan: Plan) -> bool:
-        """Return whether a plan has anything to draft for any row now."""
-
-
-@runtime_checkable
-class WrapsPasses(Protocol):
-    """Object with passes that can be sped up."""
-
-    def wrap(self, wrap: Wrap) -> None: ...
 
 
 class Growth(Protocol):

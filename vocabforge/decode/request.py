@@ -124,7 +124,7 @@ class Generation:
     # Verifications whose path reached depth i + 1 (as in verified_lengths), and those whose tree did.
     accepted_by_depth: list[int] = field(default_factory=list)
     drafted_by_depth: list[int] = field(default_factory=list)
-    counts: dict[str, int] = field(default_factory=dict)  # counts of its proposer (``Counts``), by name
+    counts: dict[str, int] = field(default_factory=dict)  # counts of its proposer, by name
 
     @property
     def mean_accepted_length(self) -> float:

@@ -24,13 +24,6 @@ from .verify.greedy import decide_greedy
 PREFILL_CHUNK = 512
 
 
-class Chunk(NamedTuple):
-    """Part of a prompt: its length, and the target's states (T', .) that the proposer reads."""
-
-    length: int
-    states: Tensor | None
-
-
 class TargetPass(NamedTuple):
     """``hidden`` (B, N, H) after the final norm, ``aux`` (B, N, n * H) or None, ``logits`` (B, N, V) or None."""
 
@@ -80,9 +73,13 @@ class TargetSide:
         self.committed = torch.zeros(self.rows, dtype=torch.int64, device=self.target.device)
         self.lengths = [0] * self.rows  # host copy of ``committed``
 
-    def prefill(self, row: int, ids: Tensor, reads: str) -> tuple[Tensor, list[Chunk]]:
-        """Prefill the next prompt tokens (T,) of a row; return the last logits (V,) and the chunks."""
-        chunks: list[Chunk] = []
+    def prefill(self, row: int, ids: Tensor, reads: str) -> tuple[Tensor, list[Tensor | None]]:
+        """Prefill the next prompt tokens (T,) of a row in chunks of :data:`PREFILL_CHUNK`.
+
+        Returns:
+            the last logits (V,), and the states (T', .) of each chunk that the proposer reads.
+        """
+        chunks: list[Tensor | None] = []
         cache = self.cache.row(row)
         start = self.lengths[row]
         output = None
@@ -105,7 +102,7 @@ class TargetSide:
                 aux_layers=self.aux_layers,
             )
             found = TargetPass(output.hidden, output.aux).states(reads)
-            chunks.append(Chunk(len(part), None if found is None else found[0]))
+            chunks.append(None if found is None else found[0])
             start = used
         assert output is not None
         self.set_length(row, start)
@@ -120,8 +117,7 @@ class TargetSide:
 
     def verify_pass(self, tree: DraftTree) -> TargetPass:
         """Run one pass over all nodes, in the slots after the committed ones."""
-        states, _ = self._run(tree, None)
-        return states
+        return self._run(tree, None)[0]
 
     def judged_pass(self, tree: DraftTree, levels: int) -> tuple[TargetPass, tuple[Tensor, Tensor]]:
         """Run :meth:`verify_pass` and the device's half of greedy verification; return no logits."""

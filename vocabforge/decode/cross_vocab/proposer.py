@@ -10,21 +10,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ...core.errors import DataError, UsageError
-from ...models.heads.registry import DraftHead, StaticHead
+from ...models.heads.registry import StaticHead
 from ...models.kv_cache import KVCache
 from ...models.target.interface import Target
 from ...vocab.overlap.bridge import Bridge
 from ..interface import Commit, Draw, Plan, Wrap
 from ..proposers.draft_model import DraftModelBackend, draft_model_of
 from ..proposers.model import ModelProposer
-from ..proposers.registry import Lap, ProposerParts, unused_options
+from ..proposers.registry import Lap, Proposer, ProposerParts, unused_options
 from ..tree import DraftTree
 from ..trees.policies import choose_policy, refuse_given
 from .text import DraftText
@@ -39,16 +39,12 @@ MOST_DRAFTED = 12  # maximum draft tokens by default
 SLACK = 1.25  # how many more target tokens than average a drafted text may have
 
 
-class ForeignProposer:
+class ForeignProposer(Proposer):
     """Proposer with a model of another vocabulary: ``inner`` drafts, ``translate`` converts the draft.
 
     ``plans`` maps sizes in the target's tokens to sizes in the drafter's, smallest first; ``draft_tokens`` is
     the length of the longest text that a cycle drafts, in the drafter's tokens.
     """
-
-    reads: Literal["aux", "hidden", "none"] = "none"
-    aux_layers: tuple[int, ...] = ()
-    scratch = 0
 
     def __init__(
         self,
@@ -62,7 +58,7 @@ class ForeignProposer:
         assert isinstance(backend, DraftModelBackend)
         self.kind, self.label = names
         self.samples = inner.samples
-        self.head: DraftHead | None = inner.head
+        self.head = inner.head
         self._inner, self._backend, self._bridge, self._translate = inner, backend, bridge, translate
         self._plans = plans
         # TLI's drafts continue at the end of the text, so nothing may be held back.
@@ -85,22 +81,17 @@ class ForeignProposer:
         self._inner.allocate(rows, self._room, cache)
         self._texts = [DraftText(self._bridge, self._hold_space) for _ in range(rows)]
         self._held = [0] * rows  # leading ids of each text whose keys are valid
-        self._unread = [0] * rows  # prompt positions not yet prefilled
         self._drafted = None
 
-    def begin(self, row: int, prompt_ids: Sequence[int]) -> None:
-        self._texts[row].begin(prompt_ids)
-        self._backend.begin(row, self._texts[row].ids)
-        self._unread[row] = len(prompt_ids)
+    def begin(self, row: int, ids: Sequence[int]) -> None:
+        text = self._texts[row]
+        text.begin(ids[:-1])
+        self._backend.begin(row, text.ids)
+        text.add(ids[-1:])
         self._held[row] = 0
-
-    def prefill(self, row: int, following: Tensor, states: Tensor | None) -> None:
-        self._unread[row] -= len(following)
-        if self._unread[row] == 0:
-            self._texts[row].add([int(following[-1])])
-            self._rewrite(row)
-            self._backend.read(row)
-            self._held[row] = len(self._texts[row].ids) - 1
+        self._rewrite(row)
+        self._backend.read(row)
+        self._held[row] = len(text.ids) - 1
 
     def commit(self, commit: Commit) -> None:
         """Append accepted tokens to the texts; keep the keys of accepted draft tokens."""
@@ -157,7 +148,7 @@ def build_tli(parts: ProposerParts) -> ForeignProposer:
     The draft model's LM head is restricted to their rows, in a copy. Drawn drafts have q'(x) = q(x) / sum of
     q over the intersection.
     """
-    bridge, drafter = check_parts(parts, "tli")
+    bridge, drafter = check_parts(parts)
     if not len(bridge.pairs):
         raise UsageError(
             "the vocabularies of target and draft model have no token in common",
@@ -176,7 +167,7 @@ def build_tli(parts: ProposerParts) -> ForeignProposer:
 
 def build_slem(parts: ProposerParts) -> ForeignProposer:
     """Build the SLEM proposer (string-level exact match; Timor et al. 2025), which respells drafts."""
-    bridge, drafter = check_parts(parts, "slem")
+    bridge, drafter = check_parts(parts)
     options = parts.options
     refuse_given(
         options,
@@ -210,27 +201,14 @@ def target_levels(bridge: Bridge, tokens: int) -> int:
     return math.ceil(tokens * bridge.drafter.mean_bytes / max(bridge.target.mean_bytes, 1.0) * SLACK)
 
 
-def check_parts(parts: ProposerParts, name: str) -> tuple[Bridge, Target]:
-    """Check and return the bridge and the draft model of the proposer ``name``.
+def check_parts(parts: ProposerParts) -> tuple[Bridge, Target]:
+    """Check and return the bridge and the draft model of a proposer for two vocabularies.
 
     Raises:
-        UsageError: one of them is missing, or there is a draft head.
         DataError: the draft model has no tokens of text.
     """
     drafter = draft_model_of(parts)
-    if parts.bridge is None:
-        raise UsageError(
-            f"{name} needs both vocabularies",
-            got="no bridge between them",
-            expected="the tokenizers of target and draft model",
-            remedy="put the draft model's tokenizer.json into its folder",
-        )
-    if parts.head is not None:
-        raise UsageError(
-            f"{name} chooses its own rows of the LM head",
-            got="a draft head",
-            expected="no --vocab, --head, --dynamic",
-        )
+    assert parts.bridge is not None  # made with the way of drafting, see ``build/foreign.py``
     if not len(parts.bridge.drafter.text_ids):
         raise DataError(
             "the draft model has no text tokens",

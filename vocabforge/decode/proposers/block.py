@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from ...core.errors import UsageError
-from ...models.drafters.parallel import ParallelDrafter, is_parallel
+from ...models.drafters.parallel import ParallelDrafter
 from ...models.heads.exact import FullHead, answer
 from ...models.heads.registry import DraftHead, DraftState, exact_head
 from ...models.kv_cache import CacheView
@@ -97,8 +96,7 @@ class BlockBackend(DraftBackend):
 
     def chains(self, head: DraftHead) -> bool:
         # Fewer calls, for one row on a CPU.
-        level = head.head if isinstance(head, BiasedHead) else head
-        inner = level.head if isinstance(level, LevelHead) else None
+        inner = head.head if isinstance(head, LevelHead) else None
         self._head = inner.table() if isinstance(inner, FullHead) else None
         if self._head is None or len(self.positions.lengths) > 1 or not runs_layers(self._weight):
             return False
@@ -182,25 +180,20 @@ class ConfidentBackend(BlockBackend):
         return logits.float().sigmoid()
 
 
-class BiasedHead:
+class BiasedHead(LevelHead):
     """Draft head with a bias by the previous token (DSpark), on the tokens of its shortlist."""
 
-    def __init__(self, head: LevelHead, backend: BlockBackend, weight: Tensor) -> None:
-        self.head, self._backend, self._weight = head, backend, weight
-        self.size, self.context_size, self.by_step = head.size, head.context_size, head.by_step
-        self.static_shapes, self.on_ops = head.static_shapes, head.on_ops
-
-    @property
-    def target_ids(self) -> Tensor:
-        return self.head.target_ids
+    def __init__(self, head: DraftHead, backend: BlockBackend, width: int, weight: Tensor) -> None:
+        super().__init__(head, backend, width)
+        self._block, self._weight = backend, weight
 
     def topk(self, hidden: Tensor, k: int, state: DraftState | None = None) -> Answer:
         return answer(*self.scores(hidden, k, state), k)
 
     def scores(self, hidden: Tensor, k: int, state: DraftState | None = None) -> Answer:
-        logits, ids = self.head.scores(hidden, k, state)  # (N, C), (C,) or (N, C)
-        drafter, weight, rows = self._backend.drafter, self._weight, ids
-        before = drafter.token_state(self._backend.fed_tokens.flatten())  # (N, r)
+        logits, ids = super().scores(hidden, k, state)  # (N, C), (C,) or (N, C)
+        drafter, weight, rows = self._block.drafter, self._weight, ids
+        before = drafter.token_state(self._block.fed_tokens.flatten())  # (N, r)
         if len(weight) != drafter.config.vocab_size:
             known = drafter.target_ids
             rows = torch.searchsorted(known, ids).clamp(max=len(known) - 1)
@@ -227,15 +220,9 @@ def build(parts: ProposerParts) -> ModelProposer:
     """Build the proposer of a block drafter: a chain, or a dynamic tree if a width is given.
 
     Raises:
-        UsageError: the drafter is of another kind, or the tree is deeper than its block.
+        UsageError: the tree is deeper than the drafter's block, or a chain cannot end early.
     """
-    drafter: Any = parts.drafter
-    if not is_parallel(drafter):
-        raise UsageError(
-            "this proposer drafts a block in one pass",
-            got="no drafter" if drafter is None else getattr(drafter, "kind", type(drafter).__name__),
-            expected="--drafter with a DFlash, DSpark or P-EAGLE drafter",
-        )
+    drafter: ParallelDrafter = parts.drafter
     wide = parts.options.topk or parts.options.total_nodes
     policy = choose_policy(parts.options, "dynamic" if wide else "chain", drafter.max_steps)
     backend, least = BlockBackend(drafter, policy.plan.levels), parts.options.confidence
@@ -247,7 +234,7 @@ def build(parts: ProposerParts) -> ModelProposer:
                 expected="--tree chain, and a DSpark drafter that was trained with its confidence head",
             )
         backend = ConfidentBackend(drafter, policy.plan.levels, least)
-    levels = LevelHead(parts.head or exact_head(drafter), backend, policy.width)
-    bias = drafter.bias_weight
-    head: DraftHead = levels if bias is None else BiasedHead(levels, backend, bias)
-    return ModelProposer(backend, head, policy)
+    head, bias = parts.head or exact_head(drafter), drafter.bias_weight
+    if bias is None:
+        return ModelProposer(backend, LevelHead(head, backend, policy.width), policy)
+    return ModelProposer(backend, BiasedHead(head, backend, policy.width, bias), policy)

@@ -1,4 +1,4 @@
-"""Counts that proposers keep (``registry.Counts``), as figures and as a sentence."""
+"""Counts that proposers keep (``Proposer.counts``), as figures and as a sentence."""
 
 from __future__ import annotations
 

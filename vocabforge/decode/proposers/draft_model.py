@@ -18,7 +18,6 @@ from torch import Tensor
 
 from ...core.errors import MismatchError, UsageError
 from ...corpus.tokenizer.tokenizer import TextTokenizer
-from ...models.drafters.interface import Drafter
 from ...models.heads.registry import HeadBase, exact_head_of
 from ...models.target.interface import Target
 from ..interface import Commit, DraftBackend, DraftStep, Frontier, Wrap
@@ -54,11 +53,11 @@ class DraftModelBackend(DraftBackend):
     def wrap(self, wrap: Wrap) -> None:
         self.passes.wrap(wrap)
 
-    def begin(self, row: int, prompt_ids: Sequence[int]) -> None:
+    def begin(self, row: int, ids: Sequence[int]) -> None:
         self.passes.forget(row, CATCH_UP)
         self.passes.set_length(row, 0)
         self._unread[row] = 0
-        self._text[row, 0] = prompt_ids[0] if self._last_id is None else min(prompt_ids[0], self._last_id)
+        self._text[row, 0] = ids[0] if self._last_id is None else min(ids[0], self._last_id)
 
     def prefill(self, row: int, following: Tensor, states: Tensor | None) -> None:
         start = self.passes.lengths[row]
@@ -179,14 +178,7 @@ def build(parts: ProposerParts) -> ModelProposer:
 
 def draft_model_of(parts: ProposerParts) -> Target:
     """Check and return the draft model of a proposer's parts."""
-    drafter: Target | Drafter | None = parts.drafter
-    if drafter is None or isinstance(drafter, Drafter):
-        raise UsageError(
-            "there is no draft model",
-            got="no drafter" if drafter is None else type(drafter).__name__,
-            expected="a language model",
-            remedy="give the folder of a smaller model with --drafter",
-        )
+    drafter: Target = parts.drafter
     if drafter.config.recurrent or drafter.config.chunk is not None:
         kind = "recurrent layers" if drafter.config.recurrent else "attention in chunks"
         raise UsageError(

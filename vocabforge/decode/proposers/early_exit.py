@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,14 +30,6 @@ from .node_passes import NodePasses, NodeStates
 from .registry import ProposerParts
 
 
-class _ExitLevel(NamedTuple):
-    """One level of a draft: tokens (B, W), parents (B, W) in the level above, and states."""
-
-    tokens: Tensor
-    parents: Tensor
-    states: Tensor  # (B, W, H) after the last drafting layer, before the norm
-
-
 class EarlyExitBackend(DraftBackend):
     """Draft states from the target's first layers (1 to all) and its final norm."""
 
@@ -50,7 +41,8 @@ class EarlyExitBackend(DraftBackend):
         self.passes = NodePasses(target, range(layers))
         # Not for compiled or captured passes, and of no use if all layers draft.
         self.passes.tells_residual = layers < target.config.num_layers
-        self._levels: list[_ExitLevel] = []  # levels run for this draft
+        # Levels run for this draft: nodes, and states (B, W, H) after the last drafting layer, before the norm.
+        self._levels: list[tuple[Frontier, Tensor]] = []
 
     def share(self, cache: KVCache) -> None:
         self._cache = cache
@@ -62,7 +54,7 @@ class EarlyExitBackend(DraftBackend):
         self.passes.wrap(wrap)
         self.passes.tells_residual = False
 
-    def begin(self, row: int, prompt_ids: Sequence[int]) -> None:
+    def begin(self, row: int, ids: Sequence[int]) -> None:
         self.passes.set_length(row, 0)
 
     def prefill(self, row: int, following: Tensor, states: Tensor | None) -> None:
@@ -94,17 +86,16 @@ class EarlyExitBackend(DraftBackend):
 
     def _keep(self, frontier: Frontier, states: NodeStates) -> None:
         if states.residual is not None:
-            self._levels.append(_ExitLevel(frontier.tokens, frontier.parents, states.residual))
+            self._levels.append((frontier, states.residual))
 
     def exits(self, tree: DraftTree) -> ExitStates | None:
         if not self._levels:
             return None
-        _, *levels = self._levels
-        states = torch.cat([level.states for level in self._levels], 1)
+        _, *levels = nodes = [level for level, _ in self._levels]
+        states = torch.cat([state for _, state in self._levels], 1)
         if tree.chain or not levels:  # with one level, all nodes except the root are leaves
             return ExitStates(self.layers, states, None)
-        sizes = [level.tokens.shape[1] for level in self._levels]
-        starts = [0, *accumulate(sizes)]  # of each level
+        starts = [0, *accumulate(level.tokens.shape[1] for level in nodes)]  # of each level
         tokens = torch.cat([level.tokens for level in levels], 1)
         parents = torch.cat([level.parents + start for level, start in zip(levels, starts)], 1)
         return ExitStates(self.layers, states, places_of(tree, tokens, parents, len(levels)))

@@ -8,19 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
 
 from torch import Tensor
 
 from ...core.errors import UsageError
-from ...models.heads.registry import DraftHead
 from ...models.kv_cache import KVCache
-from ..interface import Commit, Draw, Plan, SometimesReady, Wrap, WrapsPasses
+from ..interface import Commit, Draw, Plan, Wrap
 from ..tree import DraftTree
 from .registry import JOIN, Lap, Proposer
 
 
-class HybridProposer:
+class HybridProposer(Proposer):
     """Proposer that drafts with the part whose kind is ``Plan.by``; a fixed control uses the first part.
 
     Raises:
@@ -39,8 +37,6 @@ class HybridProposer:
             )
         self.parts = list(parts)
         self.kind, self.label = JOIN.join(kinds), " + ".join(part.label for part in parts)
-        self.reads: Literal["aux", "hidden", "none"]
-        self.aux_layers: tuple[int, ...]
         self.reads, self.aux_layers = next(iter(reading), ("none", ()))
         # Plan of each arm -> (part, the part's own plan); the first part's last.
         self._arms = {
@@ -49,11 +45,8 @@ class HybridProposer:
         self.plan = Plan(max(part.plan.levels for part in parts), max(part.plan.nodes for part in parts))
         self.samples = any(part.samples for part in parts)
         self.scratch = max(part.scratch for part in parts)
+        self.head = next((part.head for part in parts if part.head is not None), None)
         self._drafted: Proposer | None = None  # part that drafts in this cycle
-
-    @property
-    def head(self) -> DraftHead | None:
-        return next((part.head for part in self.parts if part.head is not None), None)
 
     def plans(self) -> list[Plan]:
         return list(self._arms)
@@ -65,9 +58,9 @@ class HybridProposer:
         for part in self.parts:
             part.allocate(rows, positions + room, cache)
 
-    def begin(self, row: int, prompt_ids: Sequence[int]) -> None:
+    def begin(self, row: int, ids: Sequence[int]) -> None:
         for part in self.parts:
-            part.begin(row, prompt_ids)
+            part.begin(row, ids)
 
     def prefill(self, row: int, following: Tensor, states: Tensor | None) -> None:
         for part in self.parts:
@@ -83,7 +76,7 @@ class HybridProposer:
 
     def ready(self, plan: Plan) -> bool:
         part, own = self._arms[plan]
-        return part.ready(own) if isinstance(part, SometimesReady) else True
+        return part.ready(own)
 
     def propose(self, roots: Tensor, plan: Plan, draws: Sequence[Draw] | None, lap: Lap) -> DraftTree:
         part, own = self._arms[plan]
@@ -93,5 +86,4 @@ class HybridProposer:
     def wrap(self, wrap: Wrap) -> None:
         """Speed up the passes of all parts."""
         for part in self.parts:
-            if isinstance(part, WrapsPasses):
-                part.wrap(wrap)
+            part.wrap(wrap)

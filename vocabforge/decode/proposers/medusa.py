@@ -12,7 +12,6 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ...core.errors import UsageError
 from ...models.drafters.medusa import MedusaDrafter
 from ...models.heads.registry import exact_head
 from ..interface import DraftBackend, DraftStep, Frontier
@@ -65,14 +64,6 @@ class MedusaBackend(DraftBackend):
 
 def build(parts: ProposerParts) -> ModelProposer:
     """Build the proposer of Medusa heads, by default with a fixed tree."""
-    if not isinstance(parts.drafter, MedusaDrafter):
-        raise UsageError(
-            "the Medusa proposer needs a Medusa drafter",
-            got="none"
-            if parts.drafter is None
-            else getattr(parts.drafter, "kind", type(parts.drafter).__name__),
-            expected="--drafter with trained Medusa heads",
-        )
     policy = choose_policy(parts.options, "static", parts.drafter.config.medusa_heads)
     backend = MedusaBackend(parts.drafter, policy.plan.levels)
     head = parts.head or exact_head(parts.drafter)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Protocol
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -20,17 +20,19 @@ from ..interface import Commit, DraftBackend, DraftPolicy, DraftStep, Draw, Fron
 from ..tree import DraftTree
 from ..trees.fixed import ShapePolicy
 from .context import ContextTokens
-from .registry import Lap
+from .registry import Lap, Proposer
 
 MOST_PENDING = 1024  # positions committed without a draft that may accumulate before the next draft
 
 
-class ModelProposer:
+class ModelProposer(Proposer):
     """Proposer that drafts with a model, level by level: backend, head and policy work in turn.
 
     Raises:
         UsageError: the tree is wider than the draft vocabulary or deeper than the backend can draft.
     """
+
+    head: DraftHead
 
     def __init__(self, backend: DraftBackend, head: DraftHead, policy: DraftPolicy) -> None:
         check_tree(backend, head, policy)
@@ -39,14 +41,15 @@ class ModelProposer:
         self.reads, self.aux_layers = backend.reads, backend.aux_layers
         self.plan, self.samples = policy.plan, policy.samples
         self.scratch = policy.scratch + 1 if backend.shares_cache else 0
-        self.pending = PendingCommits()
+        self._pending: list[Commit] = []  # they wait for the next draft
+        self._waiting = 0  # positions of these, with padding
         self._context: ContextTokens | None = None
-        self._unread: dict[int, int] = {}  # prompt positions of each row not yet prefilled
         # The head, if it prepares steps; a check in every cycle would take longer than a kernel.
         self._prepares = head if isinstance(head, PreparesSteps) else None
         self._capture: GraphCapture | None = None
-        self._one_pass: _OnePass | None = None  # if all drafting is wrapped
-        self._mode: _Mode = _LevelByLevel(self)
+        self._one_pass: Wrap | None = None  # if all drafting is one pass
+        self._passes: dict[Plan, Callable[..., DraftTree]] = {}
+        self._one_call = False  # chains of one row on a CPU: a call commits and drafts the best tokens
 
     def plans(self) -> list[Plan]:
         return self.policy.plans()
@@ -59,41 +62,56 @@ class ModelProposer:
         self._rows = rows
         if self.head.context_size:
             self._context = ContextTokens(rows, self.head.context_size, cache.device)
-        self.pending = PendingCommits()
-        self._mode = self._one_pass or _LevelByLevel(self)
+        self._pending, self._waiting = [], 0
         chain = isinstance(self.policy, ShapePolicy) and self.policy.chain
-        if self._one_pass is None and chain and self.backend.chains(self.head):
-            self._mode = _OneCall(self)
+        self._one_call = self._one_pass is None and chain and self.backend.chains(self.head)
 
-    def begin(self, row: int, prompt_ids: Sequence[int]) -> None:
+    def begin(self, row: int, ids: Sequence[int]) -> None:
         if self._rows > 1:  # the other rows' positions
             self.flush()
-        self.pending = PendingCommits()
-        self.backend.begin(row, prompt_ids)
-        self._unread[row] = len(prompt_ids)
+        self._pending, self._waiting = [], 0
+        self.backend.begin(row, ids)
         if self._context is not None:
-            self._context.begin(row, prompt_ids)
+            self._context.begin(row, ids[:-1])
+            self._context.add(row, ids[-1:])
 
     def prefill(self, row: int, following: Tensor, states: Tensor | None) -> None:
         self.backend.prefill(row, following, states)
-        self._unread[row] -= len(following)
-        if self._context is not None and self._unread[row] == 0:  # the prompt itself is already known
-            self._context.add(row, following[-1:].tolist())
 
     def commit(self, commit: Commit) -> None:
         """Keep accepted positions; without a draft, they may wait until the next one."""
         self._add_context(commit.tokens)
-        if commit.path is not None and not self._mode.commits:
+        if commit.path is not None and not self._one_call:
             self.backend.commit(commit)
             return
-        self.pending.add(commit)
-        if self.pending.positions >= MOST_PENDING:
+        if self._rows == 1:  # commits of a single row are joined without padding
+            count = len(commit.tokens[0])
+            states = None if commit.states is None else commit.states[:, :count]
+            commit = replace(commit, following=commit.following[:, :count], states=states)
+        self._pending.append(commit)
+        self._waiting += commit.following.shape[1]
+        if self._waiting >= MOST_PENDING:
             self.flush()
 
     def flush(self) -> None:
         """Commit the pending positions."""
-        for commit in self.pending.take():
+        for commit in self._take_pending():
             self.backend.commit(commit)
+
+    def _take_pending(self) -> list[Commit]:
+        """Remove and return the pending commits, those of a single row as one."""
+        commits, self._pending, self._waiting = self._pending, [], 0
+        if len(commits) < 2 or self._rows > 1:
+            return commits
+        states = [commit.states for commit in commits if commit.states is not None]
+        joined = replace(
+            commits[0],
+            following=torch.cat([commit.following for commit in commits], 1),
+            states=torch.cat(states, 1) if states else None,
+            counts=torch.stack([commit.counts for commit in commits]).sum(0),
+            tokens=[[token for commit in commits for token in commit.tokens[0]]],
+        )
+        return [joined]
 
     def _add_context(self, tokens: Sequence[Sequence[int]]) -> None:
         if self._context is not None:
@@ -105,7 +123,23 @@ class ModelProposer:
         return None if self._context is None else self._context.tensor
 
     def propose(self, roots: Tensor, plan: Plan, draws: Sequence[Draw] | None, lap: Lap) -> DraftTree:
-        return self._mode.propose(roots, plan, draws, lap)
+        if self._one_call and 0 < self._waiting <= FEW:
+            (commit,) = self._take_pending()
+            tokens, head_s = self.backend.chain(commit, plan.levels)
+            lap("layers", head_s)
+            assert isinstance(self.policy, ShapePolicy)
+            return self.policy.tree(plan, tokens)
+        self.flush()
+        if self._one_pass is not None:
+            if plan not in self._passes:
+                name = f"{self.kind} drafting of {plan.nodes} nodes"
+                self._passes[plan] = self._one_pass(name, partial(self.draft_in, plan=plan))
+            tree = self._passes[plan](roots, self.backend.view(), self.context())
+            lap("layers")
+            return tree
+        tree = self.grow(self.backend.start(roots), roots, self.context(), plan, draws, lap)
+        exits = self.backend.exits(tree)
+        return tree if exits is None else replace(tree, exits=exits)
 
     def grow(
         self,
@@ -167,116 +201,17 @@ class ModelProposer:
         """Draft as a function of tensors; ``view``: see ``DraftBackend``."""
         return self.grow(self.backend.start_in(roots, view), roots, context, plan, None, _no_lap)
 
-    def advance(self, following: Tensor, states: Tensor | None, counts: Tensor) -> None:
-        """Commit drafted positions on the device; see ``DraftBackend``."""
-        self.backend.advance(following, states, counts)
-
     def note(self, tokens: Sequence[Sequence[int]]) -> None:
         """Commit on the host: the committed tokens of each row."""
         self._add_context(tokens)
         self.backend.note(list(map(len, tokens)))
 
-    def device_state(self) -> Sequence[Tensor]:
-        return self.backend.device_state()
-
     def wrap(self, wrap: Wrap) -> None:
         """Speed up drafting: all of it as one pass if it is a function of tensors, otherwise its passes."""
         self._capture = wrap if isinstance(wrap, GraphCapture) else None
         self.backend.wrap(wrap)
-        self._one_pass = _OnePass(self, wrap) if self.on_device() else None
-
-
-class PendingCommits:
-    """Commits that wait for the next draft; ``positions`` counts theirs, with padding."""
-
-    def __init__(self) -> None:
-        self._commits: list[Commit] = []
-        self.positions = 0
-
-    def add(self, commit: Commit) -> None:
-        if len(commit.tokens) == 1:  # commits of a single row are joined without padding
-            count = len(commit.tokens[0])
-            states = None if commit.states is None else commit.states[:, :count]
-            commit = replace(commit, following=commit.following[:, :count], states=states)
-        self._commits.append(commit)
-        self.positions += commit.following.shape[1]
-
-    def take(self) -> list[Commit]:
-        """Remove and return the commits, those of a single row as one."""
-        commits, self._commits, self.positions = self._commits, [], 0
-        if len(commits) < 2 or len(commits[0].tokens) > 1:
-            return commits
-        states = [commit.states for commit in commits if commit.states is not None]
-        joined = replace(
-            commits[0],
-            following=torch.cat([commit.following for commit in commits], 1),
-            states=torch.cat(states, 1) if states else None,
-            counts=torch.stack([commit.counts for commit in commits]).sum(0),
-            tokens=[[token for commit in commits for token in commit.tokens[0]]],
-        )
-        return [joined]
-
-
-class _Mode(Protocol):
-    """A way to run the drafting of a cycle; ``commits`` if it commits the last cycle's positions as well."""
-
-    commits: bool
-
-    def propose(self, roots: Tensor, plan: Plan, draws: Sequence[Draw] | None, lap: Lap) -> DraftTree: ...
-
-
-class _LevelByLevel:
-    commits = False
-
-    def __init__(self, proposer: ModelProposer) -> None:
-        self._proposer = proposer
-
-    def propose(self, roots: Tensor, plan: Plan, draws: Sequence[Draw] | None, lap: Lap) -> DraftTree:
-        proposer, backend = self._proposer, self._proposer.backend
-        proposer.flush()
-        tree = proposer.grow(backend.start(roots), roots, proposer.context(), plan, draws, lap)
-        exits = backend.exits(tree)
-        return tree if exits is None else replace(tree, exits=exits)
-
-
-class _OnePass:
-    commits = False
-
-    def __init__(self, proposer: ModelProposer, wrap: Wrap) -> None:
-        self._proposer, self._wrap = proposer, wrap
-        self._passes: dict[Plan, Callable[..., DraftTree]] = {}
-
-    def propose(self, roots: Tensor, plan: Plan, draws: Sequence[Draw] | None, lap: Lap) -> DraftTree:
-        proposer = self._proposer
-        proposer.flush()
-        if plan not in self._passes:
-
-            def draft(roots: Tensor, view: Tensor, context: Tensor | None) -> DraftTree:
-                return proposer.draft_in(roots, view, context, plan)
-
-            self._passes[plan] = self._wrap(f"{proposer.kind} drafting of {plan.nodes} nodes", draft)
-        tree = self._passes[plan](roots, proposer.backend.view(), proposer.context())
-        lap("layers")
-        return tree
-
-
-class _OneCall:
-    """Chains of one row on a CPU: one call commits the pending positions and drafts the best tokens."""
-
-    commits = True
-
-    def __init__(self, proposer: ModelProposer) -> None:
-        self._proposer, self._otherwise = proposer, _LevelByLevel(proposer)
-
-    def propose(self, roots: Tensor, plan: Plan, draws: Sequence[Draw] | None, lap: Lap) -> DraftTree:
-        proposer, policy = self._proposer, self._proposer.policy
-        if not 0 < proposer.pending.positions <= FEW:
-            return self._otherwise.propose(roots, plan, draws, lap)
-        (commit,) = proposer.pending.take()
-        tokens, head_s = proposer.backend.chain(commit, plan.levels)
-        lap("layers", head_s)
-        assert isinstance(policy, ShapePolicy)
-        return policy.tree(plan, tokens)
+        self._one_pass = wrap if self.on_device() else None
+        self._passes = {}
 
 
 def _no_lap(part: str, head_s: float = 0.0, /) -> None:

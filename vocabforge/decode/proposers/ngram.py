@@ -7,19 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from ...core.errors import UsageError
-from ...models.heads.registry import DraftHead
 from ...models.kv_cache import KVCache
 from ..interface import Commit, Draw, Plan, shallower_plans
 from ..tree import DraftTree, build_tree, root_trees
 from ..trees.policies import refuse_given
 from ..trees.shapes import chain
-from .registry import Lap, ProposerParts, unused_options
+from .registry import Lap, Proposer, ProposerParts, unused_options
 
 
 def chain_trees(
@@ -134,7 +132,7 @@ class NgramIndex:
         return [self.text[place + 1 + step % period] for step in range(length)]
 
 
-class NgramProposer:
+class NgramProposer(Proposer):
     """Proposer that drafts what followed the longest suffix of the text that occurred before.
 
     A cycle's trees have the plan's size, or only the root if no row has a match.
@@ -144,11 +142,6 @@ class NgramProposer:
     """
 
     kind, label = "n-gram", "n-gram"
-    reads: Literal["aux", "hidden", "none"] = "none"
-    aux_layers: tuple[int, ...] = ()
-    samples = False
-    head: DraftHead | None = None
-    scratch = 0
 
     def __init__(self, shortest: int, longest: int, plan: Plan, branches: int = 1) -> None:
         self.shortest, self.longest, self.plan, self.branches = shortest, longest, plan, branches
@@ -160,19 +153,12 @@ class NgramProposer:
     def allocate(self, rows: int, positions: int, cache: KVCache) -> None:
         self._device = cache.device
         self._index = [NgramIndex(self.shortest, self.longest) for _ in range(rows)]
-        self._unread = [0] * rows  # prompt positions not read yet
         self._busy = [False] * rows
 
-    def begin(self, row: int, prompt_ids: Sequence[int]) -> None:
+    def begin(self, row: int, ids: Sequence[int]) -> None:
         self._index[row] = NgramIndex(self.shortest, self.longest)
-        self._index[row].add(prompt_ids)
-        self._unread[row] = len(prompt_ids)
+        self._index[row].add(ids)
         self._busy[row] = True
-
-    def prefill(self, row: int, following: Tensor, states: Tensor | None) -> None:
-        self._unread[row] -= len(following)
-        if self._unread[row] == 0:
-            self._index[row].add([int(following[-1])])
 
     def commit(self, commit: Commit) -> None:
         # A row without tokens is idle until it begins again.

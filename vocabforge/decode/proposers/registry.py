@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from torch import Tensor
 
@@ -12,7 +12,7 @@ from ...core.registry import ExtensionTable, load_attribute, resolve
 from ...models.heads.registry import DraftHead
 from ...models.kv_cache import KVCache
 from ...models.target.interface import Target
-from ..interface import Commit, Draw, Plan
+from ..interface import Commit, Draw, Plan, Wrap
 from ..tree import DraftTree, TreeSettings
 
 if TYPE_CHECKING:
@@ -95,26 +95,29 @@ class ProposerParts:
     bridge: Bridge | None = None
 
 
-class Proposer(Protocol):
-    """Interface of proposers, which draft a tree under the last committed token of each of B rows."""
+class Proposer:
+    """Base class of proposers, which draft a tree under the last committed token of each of B rows."""
 
     kind: str  # name in the table
     label: str  # name shown to users
-    reads: Literal["aux", "hidden", "none"]  # states of the target that it reads; see ``DraftBackend``
-    aux_layers: tuple[int, ...]
+    reads: Literal["aux", "hidden", "none"] = "none"  # states of the target; see ``DraftBackend``
+    aux_layers: tuple[int, ...] = ()
     plan: Plan  # full size; ``plans`` returns all sizes that it can draft
-    samples: bool  # its trees carry the distributions from which their nodes were drawn
-    scratch: int  # slots after the committed ones of the target's cache that drafting writes
+    samples = False  # its trees carry the distributions from which their nodes were drawn
+    scratch = 0  # slots after the committed ones of the target's cache that drafting writes
+    head: DraftHead | None = None
 
-    @property
-    def head(self) -> DraftHead | None: ...  # None for n-gram
-    def plans(self) -> list[Plan]: ...
+    def plans(self) -> list[Plan]:
+        raise NotImplementedError
+
+    def wrap(self, wrap: Wrap) -> None:
+        """Speed up its passes."""
 
     def allocate(self, rows: int, positions: int, cache: KVCache) -> None:
         """Allocate memory for B rows of ``positions``, discarding all state; ``cache`` is the target's."""
 
-    def begin(self, row: int, prompt_ids: Sequence[int]) -> None:
-        """Start a new request in a row."""
+    def begin(self, row: int, ids: Sequence[int]) -> None:
+        """Start a new request in a row; ``ids``: the prompt and the first generated token, the first root."""
 
     def prefill(self, row: int, following: Tensor, states: Tensor | None) -> None:
         """Process a row's next prompt positions: tokens (T,) after them, the target's states (T, .)."""
@@ -122,15 +125,17 @@ class Proposer(Protocol):
     def commit(self, commit: Commit) -> None:
         """Keep the accepted positions."""
 
+    def ready(self, plan: Plan) -> bool:
+        """Return whether a plan has anything to draft for any row now."""
+        return True
+
     def propose(self, roots: Tensor, plan: Plan, draws: Sequence[Draw] | None, lap: Lap) -> DraftTree:
         """Draft trees under the last committed tokens (B,), of at most the plan's size."""
+        raise NotImplementedError
 
-
-@runtime_checkable
-class Counts(Protocol):
-    """Proposer that counts the cost of drafting a row's request, apart from passes of the target."""
-
-    def counts(self, row: int) -> dict[str, int]: ...
+    def counts(self, row: int) -> dict[str, int]:
+        """Return the cost of drafting a row's request, apart from passes of the target; see ``counts.py``."""
+        return {}
 
 
 def make_proposer(name: str, parts: ProposerParts) -> Proposer:

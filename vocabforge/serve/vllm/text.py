@@ -138,7 +138,7 @@ class TextProposer:
         return list(range(count))
 
     def _begin(self, slot: int, text: np.ndarray) -> None:
-        self._proposer.begin(slot, text[:-1].tolist())
+        self._proposer.begin(slot, text.tolist())
         self._proposer.prefill(slot, torch.from_numpy(text[1:].astype(np.int64)).to(self._device), None)
 
 

@@ -11,19 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
 
 import numpy as np
 from torch import Tensor
 
 from ....core.console import say
-from ....models.heads.registry import DraftHead
 from ....models.kv_cache import KVCache
 from ....models.target.interface import Target
 from ....vocab.overlap.bridge import Bridge
 from ...interface import Commit, Draw, Plan, Wrap
 from ...proposers.ngram import chain_trees
-from ...proposers.registry import Lap, ProposerParts, unused_options
+from ...proposers.registry import Lap, Proposer, ProposerParts, unused_options
 from ...request import SamplingParams
 from ...tree import DraftTree, LazyDistribution, root_trees
 from ...trees.policies import refuse_given
@@ -45,7 +43,7 @@ LONG_WORDS = 1.5  # mean bytes of draft tokens from which psi needs many context
 Drafted = tuple[list[int], list[LazyDistribution]]
 
 
-class SlrsProposer:
+class SlrsProposer(Proposer):
     """Proposer that draws texts with a draft model of another vocabulary and provides their distribution.
 
     At temperature 0 the text is the draft model's best, and no distribution is needed. A text has ``length``
@@ -54,11 +52,7 @@ class SlrsProposer:
     """
 
     kind, label = "slrs", "SLRS"
-    reads: Literal["aux", "hidden", "none"] = "none"
-    aux_layers: tuple[int, ...] = ()
     samples = True
-    head: DraftHead | None = None
-    scratch = 0
 
     def __init__(
         self,
@@ -99,7 +93,6 @@ class SlrsProposer:
             RowContexts(self._model, memory.row(row), scratch, self._wrap) for row in range(rows)
         ]
         self._texts = [DraftText(self._bridge) for _ in range(rows)]
-        self._unread = [0] * rows  # prompt positions not yet prefilled
         self._busy = [False] * rows
         self._drawn: list[list[int]] = [[] for _ in range(rows)]  # draft tokens of the last drafting
         self._distributions: list[ChainDistributions | None] = [None] * rows  # of the last drafting
@@ -107,19 +100,15 @@ class SlrsProposer:
         self._most = [self._first] * rows  # maximum draft tokens of a row's next text
         self._since = [0] * rows  # contexts evaluated before the last drafting
 
-    def begin(self, row: int, prompt_ids: Sequence[int]) -> None:
-        self._texts[row].begin(prompt_ids)
-        self._unread[row], self._busy[row] = len(prompt_ids), True
+    def begin(self, row: int, ids: Sequence[int]) -> None:
+        text = self._texts[row]
+        text.begin(ids[:-1])
+        text.add(ids[-1:])
+        text.forget(self._room)
+        self._contexts[row].begin(text.ids, SamplingParams())
+        self._busy[row] = True
         self._drawn[row], self._distributions[row], self._counts[row] = [], None, _no_counts()
         self._most[row], self._since[row] = self._first, 0
-
-    def prefill(self, row: int, following: Tensor, states: Tensor | None) -> None:
-        self._unread[row] -= len(following)
-        if self._unread[row] == 0:
-            text = self._texts[row]
-            text.add([int(following[-1])])
-            text.forget(self._room)
-            self._contexts[row].begin(text.ids, SamplingParams())
 
     def commit(self, commit: Commit) -> None:
         # A row without tokens is idle until it begins again.
@@ -229,7 +218,7 @@ def _plans(bridge: Bridge, length: int, single: bool) -> dict[Plan, int]:
 
 def build(parts: ProposerParts) -> SlrsProposer:
     """Build the SLRS proposer; its text is drawn whether or not ``--draft-sampling`` is given."""
-    bridge, drafter = check_parts(parts, "slrs")
+    bridge, drafter = check_parts(parts)
     options, mean = parts.options, bridge.drafter.mean_bytes
     refuse_given(
         options,
