@@ -218,7 +218,9 @@ def test_eval_with_bad_input(pristine: World, tmp_path: Path) -> None:
     assert_user_error(invoke("eval", "--target", tmp_path, *drafter, *common), 1, "tokenizer.json")
     assert_user_error(invoke("eval", *target, "--drafter", tmp_path, *common), 1, "no drafter here")
     assert_user_error(invoke("eval", *target, *drafter, *drafter, *common), 2, "LABEL=DIR")
-    assert_user_error(invoke("eval", *target, *drafter, "--method", "x", *common), 2, "no such method")
+    assert_user_error(
+        invoke("eval", *target, *drafter, "--method", "x", *common), 2, "no method of this name"
+    )
     (tmp_path / "q.jsonl").write_text("not json\n")
     assert_user_error(invoke("eval", *target, *drafter, *common), 1, "q.jsonl")
     assert not (tmp_path / "out").exists()

@@ -45,9 +45,9 @@ def test_what_does_not_belong_together_is_refused(place: Path, tmp_path: Path) -
     with pytest.raises(UsageError, match=r"(?s)no drafter that drafts so.*medusa with eagle3"):
         methods_of(place, "a", proposer=["medusa"])
     for asked, words in (
-        ({"dtype": "int8"}, "no such dtype"),
+        ({"dtype": "int8"}, "no dtype of this name"),
         ({"device": "tpu9"}, "no such device"),
-        ({"proposer": ["ngram"]}, r"(?s)no such proposer.*ngram.*early-exit.*did you mean n-gram"),
+        ({"proposer": ["ngram"]}, r"(?s)no proposer of this name.*ngram.*early-exit.*did you mean n-gram"),
     ):
         with pytest.raises(UsageError, match=words):
             methods_of(place, **asked)
@@ -111,7 +111,7 @@ def test_hybrids(place: Path) -> None:
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        ({"proposer": ["n-gram+eagle9"]}, "no such proposer"),
+        ({"proposer": ["n-gram+eagle9"]}, "no proposer of this name"),
         ({"proposer": ["n-gram+n-gram"]}, "make no hybrid"),
         ({"proposer": ["slem+n-gram"]}, "make no hybrid"),
         ({"proposer": ["n-gram+early-exit"], "control": "fixed"}, "choice of the proposer"),

@@ -177,7 +177,7 @@ def test_only_what_is_asked_for_is_built(place: Path) -> None:
     recipe = recipe_of(place, a={"drafter": place / "a"}, b={"drafter": place / "missing"})
     assert [one.name for one in recipe_methods(recipe, ["a"])] == ["plain", "a"]
     assert [one.name for one in recipe_methods(recipe, ["plain", "a"])] == ["plain", "a"]
-    with pytest.raises(UsageError, match="no such method") as error:
+    with pytest.raises(UsageError, match="no method of this name") as error:
         recipe_methods(recipe, ["c"])
     assert "a, b" in str(error.value)
 

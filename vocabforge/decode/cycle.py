@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,21 +32,11 @@ class CycleResult(NamedTuple):
     drafted: list[int]
 
 
-class Cycle(Protocol):
-    """Interface of decode cycles over the engine's target and proposer; holds each row's last token."""
-
-    def begin(self, row: int, root: int, sampling: SamplingParams) -> None:
-        """Start a request in a row after its prefill; ``root`` is its first generated token."""
-
-    def end(self, row: int) -> None:
-        """Mark the row as idle."""
-
-    def run(self, plan: Plan, judges: Judges, lap: Lap) -> CycleResult:
-        """Run one cycle and call ``lap`` at the end of each part."""
-
-
 class SteppedCycle:
-    """Cycle driven step by step from the host, for any proposer (None: plain decoding), verifier and plan."""
+    """Cycle driven step by step from the host, for any proposer (None: plain decoding), verifier and plan.
+
+    Like :class:`~vocabforge.decode.device_cycle.DeviceCycle`, it holds each row's last token.
+    """
 
     def __init__(self, side: TargetSide, proposer: Proposer | None, verifier: str | None) -> None:
         self._side, self._proposer, self._verifier = side, proposer, verifier
@@ -55,12 +45,14 @@ class SteppedCycle:
         self._plain = root_trees(self._roots)
 
     def begin(self, row: int, root: int, sampling: SamplingParams) -> None:
+        """Start a request in a row after its prefill; ``root`` is its first generated token."""
         self._roots[row] = root
 
     def end(self, row: int) -> None:
-        """Keep the row's last token: idle rows are drafted together with the others."""
+        """Mark a row as idle. Its last token stays: idle rows are drafted together with the others."""
 
     def run(self, plan: Plan, judges: Judges, lap: Lap) -> CycleResult:
+        """Run one cycle and call ``lap`` at the end of each part."""
         if plan.levels == 0 or self._proposer is None:
             tree = replace(self._plain, tokens=self._roots[:, None])
         else:
@@ -74,10 +66,11 @@ class SteppedCycle:
         if greedy and self._side.eager and whole and (tree.chain or tree.tokens.shape[1] == 1):
             return self._line(plan, tree, judges, lap)
         if greedy:
-            output, decision = self._side.judged_pass(tree, plan.levels)
+            output, decision = self._side.verify_pass(tree, plan.levels)
+            assert decision is not None
             verdicts = greedy_verdicts(*decision, judges)
         else:
-            output = self._side.verify_pass(tree)
+            output, _ = self._side.verify_pass(tree)
             assert output.logits is not None
             verdicts = verify(tree, output.logits, judges, plan.levels, self._verifier)
         lap("verify")
@@ -86,7 +79,7 @@ class SteppedCycle:
 
     def _line(self, plan: Plan, tree: DraftTree, judges: Judges, lap: Lap) -> CycleResult:
         """Verify a chain, or a root alone, greedily; this needs no tree operations."""
-        output = self._side.verify_pass(tree)
+        output, _ = self._side.verify_pass(tree)
         assert output.logits is not None
         highest, choices = output.logits.max(-1)  # (B, N)
         rows = zip(judges, choices.tolist(), highest.tolist(), tree.tokens.tolist())

@@ -109,7 +109,7 @@ class DeviceCycle:
         self, tree: DraftTree, sampled: bool = False
     ) -> tuple[TargetPass, tuple[Tensor, Tensor, Tensor | None]]:
         """Run the target over all nodes; return its output and that of :meth:`_judge`, without a commit."""
-        output = self._side.look_at_all(tree)
+        output = self._side.look(tree)
         assert output.logits is not None
         return output, self._judge(tree, output.logits, sampled)
 

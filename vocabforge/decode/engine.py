@@ -19,13 +19,14 @@ from ..models.target.interface import Target
 from . import target_side
 from .accelerate.graphs import GraphCapture
 from .caches import Caches
-from .control.control import Control, CycleFigures, make_control
-from .cycle import Cycle, SteppedCycle
-from .device_cycle import check_window, device_cycle, serves
+from .control.control import CONTROLS, Control, CycleFigures
+from .cycle import SteppedCycle
+from .device_cycle import DeviceCycle, check_window, device_cycle, serves
 from .interface import PLAIN_PLAN, Wrap
 from .proposers.registry import Proposer
-from .request import Generation, Request, SamplingParams, StopRule
+from .request import Generation, Request, SamplingParams
 from .sampling import Chance, SeededChance, TokenHistory
+from .stops import StopStrings
 from .target_side import TargetSide
 from .tree import root_trees
 from .verify.registry import VERIFIERS, RowVerification, verify
@@ -107,7 +108,9 @@ class Decoder:
         self._verifier, self._chance = verifier, chance
         self.levels = proposer.plan.levels if proposer else 0
         plans = proposer.plans() if proposer else [PLAIN_PLAN]
-        self.control = make_control(control, plans) if isinstance(control, str) else control
+        self.control: Control = (
+            resolve(CONTROLS, control, "control")(plans) if isinstance(control, str) else control
+        )
         if target.config.recurrent:
             wrap = None  # recurrent states are rolled back after rejections, so they are not static memory
             check_chain(proposer)
@@ -125,7 +128,7 @@ class Decoder:
         self._stepped = SteppedCycle(self._side, proposer, verifier)
         # Whole cycles on the device; None if passes are not captured, or not all of them can be.
         self.device_cycle = device_cycle(self._side, proposer, self.control, self._capture, verifier)
-        self._cycles: Cycle = self._stepped  # runs the active requests
+        self._cycles: SteppedCycle | DeviceCycle = self._stepped  # runs the active requests
         grow = wrap is None or self._capture is not None  # compiled passes are made for one size
         self._caches = Caches(self._side, proposer, self._capture, self.context, grow=grow)
 
@@ -155,7 +158,7 @@ class Decoder:
         temperature: float = 0.0,
         seed: int = 0,
         sampling: SamplingParams | None = None,
-        stop: StopRule | None = None,
+        stop: StopStrings | None = None,
     ) -> Generation:
         """Continue a prompt; ``sampling`` replaces ``temperature`` and ``seed``.
 
@@ -163,10 +166,7 @@ class Decoder:
             UsageError: the prompt is empty, fills the context, or has a token that the target does not have.
         """
         sampling = sampling or SamplingParams(temperature, seed=seed)
-        result = Generation()
-        for _ in self.stream_batch([Request(prompt_ids, max_new_tokens, stop_ids, sampling, stop)], [result]):
-            pass
-        return result
+        return self.generate_batch([Request(prompt_ids, max_new_tokens, stop_ids, sampling, stop)])[0]
 
     def generate_batch(self, requests: Sequence[Request]) -> list[Generation]:
         """Continue prompts in parallel; each result is independent of the other requests."""

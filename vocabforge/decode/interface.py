@@ -107,11 +107,11 @@ class DraftBackend:
     levels: int
     states: Tensor
 
-    def share(self, cache: KVCache) -> None:
-        """Share the target's cache of B rows; called before ``allocate``."""
+    def allocate(self, rows: int, positions: int, scratch: int, cache: KVCache) -> None:
+        """Allocate memory for B rows of ``positions`` and ``scratch`` draft nodes; discard all state.
 
-    def allocate(self, rows: int, positions: int, scratch: int) -> None:
-        """Allocate memory for B rows of ``positions`` and ``scratch`` draft nodes; discard all state."""
+        ``cache`` is the target's.
+        """
         raise NotImplementedError
 
     def begin(self, row: int, ids: Sequence[int]) -> None:

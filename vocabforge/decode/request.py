@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from ..core.errors import UsageError
+from .stops import StopStrings
 
 
 @dataclass(frozen=True)
@@ -72,29 +73,19 @@ class SamplingParams:
         return (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (1.0, 0.0, 0.0)
 
 
-class StopRule(Protocol):
-    """Rule that ends a request based on the generated tokens, besides stop tokens; see ``stops.py``."""
-
-    def kept(self, token_ids: Sequence[int], fresh: int) -> int | None:
-        """Return how many generated tokens to keep if the request ends here; None to continue.
-
-        The last ``fresh`` of the ``token_ids`` are new since the last call.
-        """
-
-
 @dataclass(frozen=True)
 class Request:
     """One request: at least one token id of the target, and its limits.
 
-    ``stop_ids`` end the output and are part of it. ``stop`` is a further rule, such as stop strings; every
-    request needs a new object.
+    ``stop_ids`` end the output and are part of it. ``stop`` are stop strings; every request needs a new
+    object.
     """
 
     prompt_ids: Sequence[int]
     max_new_tokens: int
     stop_ids: Collection[int] = ()
     sampling: SamplingParams = field(default_factory=SamplingParams)
-    stop: StopRule | None = None
+    stop: StopStrings | None = None
 
 
 Finish = Literal["stop", "length", "cache"]

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from ..core.errors import UsageError
+
+if TYPE_CHECKING:
+    from ..corpus.tokenizer.tokenizer import TextTokenizer
 
 INCOMPLETE = "\N{REPLACEMENT CHARACTER}"  # how tokenizers decode bytes that do not form a complete character
 
 
-class Decodes(Protocol):
-    """The tokenizer method needed here; special tokens have no text."""
-
-    def decode(self, ids: Sequence[int]) -> str: ...
-
-
 class StopStrings:
-    """``StopRule`` that ends the output at the first token after which its text contains one of the strings.
+    """Rule that ends the output at the first token after which its text contains one of the strings.
 
     Each token costs one decoding of the few tokens since the second-to-last point with complete text: a
     character may span several tokens, and decoders treat the first token of a text differently.
@@ -30,7 +27,7 @@ class StopStrings:
         UsageError: no string is given, or one is empty or has a replacement character (U+FFFD).
     """
 
-    def __init__(self, tokenizer: Decodes, strings: Sequence[str], before: Sequence[int] = ()) -> None:
+    def __init__(self, tokenizer: TextTokenizer, strings: Sequence[str], before: Sequence[int] = ()) -> None:
         wrong = [string for string in strings if not string or INCOMPLETE in string]
         if wrong or not strings or isinstance(strings, str):
             raise UsageError(
@@ -49,7 +46,10 @@ class StopStrings:
         self._known = self._base
 
     def kept(self, token_ids: Sequence[int], fresh: int) -> int | None:
-        """Return how many generated tokens to keep, the completing one included; None to continue."""
+        """Return how many generated tokens to keep, the completing one included; None to continue.
+
+        The last ``fresh`` of the ``token_ids`` are new since the last call.
+        """
         for token in token_ids[len(token_ids) - fresh :]:
             self._ids.append(token)
             if self._completes():

@@ -115,17 +115,14 @@ class TargetSide:
         if length == 0:
             self.cache.restart(row)
 
-    def verify_pass(self, tree: DraftTree) -> TargetPass:
-        """Run one pass over all nodes, in the slots after the committed ones."""
-        return self._run(tree, None)[0]
+    def verify_pass(
+        self, tree: DraftTree, levels: int | None = None
+    ) -> tuple[TargetPass, tuple[Tensor, Tensor] | None]:
+        """Run one pass over all nodes, in the slots after the committed ones.
 
-    def judged_pass(self, tree: DraftTree, levels: int) -> tuple[TargetPass, tuple[Tensor, Tensor]]:
-        """Run :meth:`verify_pass` and the device's half of greedy verification; return no logits."""
-        states, decision = self._run(tree, levels)
-        assert decision is not None
-        return states, decision
-
-    def _run(self, tree: DraftTree, levels: int | None) -> tuple[TargetPass, tuple[Tensor, Tensor] | None]:
+        With ``levels``, also run the device's half of greedy verification (see ``decide_greedy``) and return
+        its outcome instead of logits.
+        """
         count = tree.tokens.shape[1]
         self.cache.attempt(count)
         used = max(self.lengths) + count
@@ -157,8 +154,12 @@ class TargetSide:
 
         return run
 
-    def look(self, tree: DraftTree, view: Tensor) -> TargetPass:
-        """Run all nodes of trees over the slots ``view``; write keys and values after the committed slots."""
+    def look(self, tree: DraftTree, view: Tensor | None = None) -> TargetPass:
+        """Run all nodes of trees; write keys and values after the committed slots.
+
+        ``view``: slots that are read; None: all, which is valid for all lengths.
+        """
+        view = self._slots if view is None else view
         count = tree.tokens.shape[1]
         # With one eager row, use the length on the host: this takes fewer calls, which matters on a CPU.
         told = self.eager and self.rows == 1
@@ -180,10 +181,6 @@ class TargetSide:
             aux_layers=self.aux_layers,
         )
         return TargetPass(output.hidden, output.aux, self.target.logits(output.hidden))
-
-    def look_at_all(self, tree: DraftTree) -> TargetPass:
-        """Run :meth:`look` over all slots, for a pass that is valid for all lengths."""
-        return self.look(tree, self._slots)
 
     def _masks(
         self, tree: DraftTree, slots: Tensor, positions: Tensor, view: Tensor, last: bool

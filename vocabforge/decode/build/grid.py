@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...core.errors import UsageError, did_you_mean
-from ...core.registry import resolve
+from ...core.errors import UsageError
+from ...core.registry import check_known, resolve
 from ..proposers.registry import FITTING, FOREIGN, PROPOSERS, part_names, usable, with_drafter
 from ..spec import DRAFT_MODEL, MethodGrid, MethodSpec, meaningless, option_needs, option_of
 from ..trees.policies import tree_settings
@@ -187,14 +187,8 @@ def _check_settings(
     spec: MethodSpec, proposers: Sequence[str], kinds: Sequence[str], *, sampled: bool
 ) -> None:
     parts = [part for name in proposers for part in part_names(name)]
-    if unknown := [name for name in parts if name not in PROPOSERS]:
-        raise UsageError(
-            "there is no such proposer",
-            got=", ".join(unknown),
-            expected=", ".join(PROPOSERS),
-            source="--proposer",
-            remedy=did_you_mean(unknown[0], PROPOSERS),
-        )
+    for name in parts:
+        check_known(name, PROPOSERS, "proposer", source="--proposer")
     if spec.verifier is not None:
         chosen_verifier(spec.verifier, sampled=sampled)
     for name in proposers:

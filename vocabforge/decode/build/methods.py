@@ -12,6 +12,7 @@ from typing import Any
 from ...core.console import say
 from ...core.errors import UsageError, VocabForgeError
 from ...core.files import read_json
+from ...core.registry import check_known
 from ...models.drafters.io import CONFIG, trained_for
 from ...models.heads.io import check_owner, owner_of
 from ...models.heads.registry import HeadBase, base_of, base_of_model
@@ -71,13 +72,8 @@ def recipe_methods(
     Raises:
         VocabForgeError: a method is unknown, settings do not fit together, or anything is missing or damaged.
     """
-    unknown = [name for name in only if name not in (PLAIN, *recipe.methods)]
-    if unknown:
-        raise UsageError(
-            "there is no such method in this run",
-            got=", ".join(unknown),
-            expected=", ".join((PLAIN, *recipe.methods)),
-        )
+    for name in only:
+        check_known(name, (PLAIN, *recipe.methods), "method", source="--method")
     wanted = {name: spec for name, spec in recipe.methods.items() if not only or name in only}
     for name, spec in wanted.items():  # before anything is loaded
         with _named(name):

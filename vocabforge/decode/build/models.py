@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...core.artifact import MANIFEST, Artifact, open_artifact
 from ...core.console import say
-from ...core.errors import ArtifactError, DataError, UnsupportedError, UsageError
+from ...core.errors import ArtifactError, DataError, UnsupportedError
+from ...core.registry import check_known
 from ...core.values import Backend
 from ...corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
 from ...layouts.registry import load_drafter
@@ -50,8 +51,7 @@ class Models:
         device_map: str | None = None,
         model: Target | None = None,
     ) -> None:
-        if dtype not in DTYPES:
-            raise UsageError("there is no such dtype", got=dtype, expected=", ".join(DTYPES))
+        check_known(dtype, DTYPES, "dtype")
         self.target = target
         self.model: Target = model or load_decoding_target(
             target, backend, dtype=DTYPES[dtype], device=choose_device(device), device_map=device_map

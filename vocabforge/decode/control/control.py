@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from ...core.registry import resolve
 from ..interface import PLAIN_PLAN, Plan
 
-# name -> "module:attr", called as control(plans)
+# name -> "module:attr", called as control(plans) with the proposer's plans, smallest first
 CONTROLS: dict[str, str] = {
     "fixed": "vocabforge.decode.control.control:FixedControl",
     "adaptive": "vocabforge.decode.control.adaptive:AdaptiveControl",
@@ -84,13 +83,3 @@ def distinct(plans: Sequence[Plan]) -> list[Plan]:
 
 def _is_chain(plan: Plan) -> bool:
     return plan.nodes == plan.levels + 1
-
-
-def make_control(name: str, plans: Sequence[Plan]) -> Control:
-    """Return the named control over the proposer's plans, smallest first.
-
-    Raises:
-        UsageError: the control is unknown.
-    """
-    control: Control = resolve(CONTROLS, name, "control")(plans)
-    return control

@@ -20,7 +20,7 @@ from ...core.errors import UsageError
 from ...models.drafters.parallel import ParallelDrafter
 from ...models.heads.exact import FullHead, answer
 from ...models.heads.registry import DraftHead, DraftState, exact_head
-from ...models.kv_cache import CacheView
+from ...models.kv_cache import CacheView, KVCache
 from ...ops.decoder_layers import runs_layers
 from ...ops.few_rows import linear
 from ...ops.trees import bits_of
@@ -47,7 +47,7 @@ class BlockBackend(DraftBackend):
         self._weight = next(iter(drafter.parameters()))
         self._positions: type[Positions] = Positions
 
-    def allocate(self, rows: int, positions: int, scratch: int) -> None:
+    def allocate(self, rows: int, positions: int, scratch: int, cache: KVCache) -> None:
         c, weight, block = self.drafter.config, self._weight, self.drafter.block_rows
         # After the committed positions: a padded path while committing, or a block while drafting.
         capacity = positions + block + 2 * (scratch + 2)

@@ -19,6 +19,7 @@ from torch import Tensor
 from ...core.errors import MismatchError, UsageError
 from ...corpus.tokenizer.tokenizer import TextTokenizer
 from ...models.heads.registry import HeadBase, exact_head_of
+from ...models.kv_cache import KVCache
 from ...models.target.interface import Target
 from ..interface import Commit, DraftBackend, DraftStep, Frontier, Wrap
 from ..trees.policies import choose_policy
@@ -43,11 +44,11 @@ class DraftModelBackend(DraftBackend):
         own = drafter.config.vocab_size
         self._last_id = own - 1 if own < target_vocab else None
 
-    def allocate(self, rows: int, positions: int, scratch: int) -> None:
+    def allocate(self, rows: int, positions: int, scratch: int, cache: KVCache) -> None:
         # After the positions: a root with its nodes, or the padding of a catch-up pass.
-        cache = self.drafter.new_cache(positions + max(scratch + 1, CATCH_UP), rows)
-        self.passes.allocate(cache, rows, positions, scratch)
-        self._text = torch.zeros(rows, cache.capacity, dtype=torch.int64, device=self.drafter.device)
+        own = self.drafter.new_cache(positions + max(scratch + 1, CATCH_UP), rows)
+        self.passes.allocate(own, rows, positions, scratch)
+        self._text = torch.zeros(rows, own.capacity, dtype=torch.int64, device=self.drafter.device)
         self._unread = [0] * rows  # tokens before the root whose keys may be missing
 
     def wrap(self, wrap: Wrap) -> None:

@@ -22,7 +22,7 @@ from ...models.drafters.interface import CachedDrafter
 from ...models.drafters.parts import RotaryPositions
 from ...models.heads.exact import FullHead
 from ...models.heads.registry import DraftHead, exact_head
-from ...models.kv_cache import CacheView
+from ...models.kv_cache import CacheView, KVCache
 from ...ops.draft_chain import runs_chains
 from ..accelerate.graphs import GraphCapture
 from ..interface import Commit, DraftBackend, DraftStep, Frontier, Wrap
@@ -64,7 +64,7 @@ class EagleBackend(DraftBackend):
         self._wrap: Wrap | None = None
         self._run_extend = self._extend
 
-    def allocate(self, rows: int, positions: int, scratch: int) -> None:
+    def allocate(self, rows: int, positions: int, scratch: int, cache: KVCache) -> None:
         # After the committed rows: a padded path while committing, or the nodes of a tree while drafting. A
         # row whose request has ended may be a path beyond its positions, and is drafted for with the others.
         capacity = positions + 2 * (scratch + 2)

@@ -44,11 +44,8 @@ class EarlyExitBackend(DraftBackend):
         # Levels run for this draft: nodes, and states (B, W, H) after the last drafting layer, before the norm.
         self._levels: list[tuple[Frontier, Tensor]] = []
 
-    def share(self, cache: KVCache) -> None:
-        self._cache = cache
-
-    def allocate(self, rows: int, positions: int, scratch: int) -> None:
-        self.passes.allocate(self._cache, rows, positions, scratch)
+    def allocate(self, rows: int, positions: int, scratch: int, cache: KVCache) -> None:
+        self.passes.allocate(cache, rows, positions, scratch)
 
     def wrap(self, wrap: Wrap) -> None:
         self.passes.wrap(wrap)

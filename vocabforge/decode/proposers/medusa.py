@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ...models.drafters.medusa import MedusaDrafter
 from ...models.heads.registry import exact_head
+from ...models.kv_cache import KVCache
 from ..interface import DraftBackend, DraftStep, Frontier
 from ..trees.policies import choose_policy
 from .levels import LevelHead, level_step
@@ -32,7 +33,7 @@ class MedusaBackend(DraftBackend):
         self.most_levels = most = drafter.config.medusa_heads
         self.levels = min(levels or most, most)
 
-    def allocate(self, rows: int, positions: int, scratch: int) -> None:
+    def allocate(self, rows: int, positions: int, scratch: int, cache: KVCache) -> None:
         weight = next(iter(self.drafter.parameters()))
         size = self.drafter.config.hidden_size
         self._h = torch.zeros(rows, size, dtype=weight.dtype, device=weight.device)

@@ -57,8 +57,7 @@ class ModelProposer(Proposer):
     def allocate(self, rows: int, positions: int, cache: KVCache) -> None:
         if self._capture is not None:
             self.wrap(self._capture)  # captured passes access the old memory
-        self.backend.share(cache)
-        self.backend.allocate(rows, positions, self.policy.scratch)
+        self.backend.allocate(rows, positions, self.policy.scratch, cache)
         self._rows = rows
         if self.head.context_size:
             self._context = ContextTokens(rows, self.head.context_size, cache.device)

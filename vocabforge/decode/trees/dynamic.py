@@ -34,10 +34,8 @@ class DynamicPolicy:
 
     def plans(self) -> list[Plan]:
         """Return trees of fewer levels, with a proportional number of nodes."""
-        return [plan for plan in shallower_plans(self.plan) if self._fits(plan)]
-
-    def _fits(self, plan: Plan) -> bool:
-        return plan.nodes <= self.settings.topk + (plan.levels - 1) * self.settings.topk**2 + 1
+        k, plans = self.settings.topk, shallower_plans(self.plan)
+        return [plan for plan in plans if plan.nodes <= k + (plan.levels - 1) * k**2 + 1]
 
     def grow(self, rows: int, plan: Plan, draws: Sequence[Draw] | None, bits: bool = False) -> Growth:
         return DynamicGrowth(TreeSettings(self.settings.topk, plan.levels - 1, plan.nodes), bits)

@@ -10,23 +10,13 @@ For several tokens, the P of all continuations that may not follow are subtracte
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
-from .contexts import Path, StreamDistribution
+from .contexts import Path, RowContexts
 from .trie import DraftWords, TargetTrie
 
 Spellings = dict[Path, Any]  # draft tokens that spell some bytes -> their probability
-
-
-class Contexts(Protocol):
-    """Distributions after paths of draft tokens.
-
-    See :class:`~vocabforge.decode.cross_vocab.slrs.contexts.RowContexts`.
-    """
-
-    def known(self, path: Path) -> StreamDistribution | None: ...
-    def evaluate(self, paths: Iterable[Path]) -> None: ...
 
 
 class Streams:
@@ -35,7 +25,7 @@ class Streams:
     ``contexts`` are evaluated on demand, together for all texts of a call.
     """
 
-    def __init__(self, words: DraftWords, contexts: Contexts, length: int) -> None:
+    def __init__(self, words: DraftWords, contexts: RowContexts, length: int) -> None:
         self._words, self._contexts, self._length = words, contexts, length
         self._spellings: dict[bytes, Spellings] = {b"": {(): 1}}
         self._begins: dict[bytes, Any] = {b"": 1}
