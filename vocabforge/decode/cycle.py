@@ -66,11 +66,11 @@ class SteppedCycle:
         if greedy and self._side.eager and whole and (tree.chain or tree.tokens.shape[1] == 1):
             return self._line(plan, tree, judges, lap)
         if greedy:
-            output, decision = self._side.verify_pass(tree, plan.levels)
-            assert decision is not None
-            verdicts = greedy_verdicts(*decision, judges)
+            output = self._side.verify_pass(tree, plan.levels)
+            assert output.decision is not None
+            verdicts = greedy_verdicts(*output.decision, judges)
         else:
-            output, _ = self._side.verify_pass(tree)
+            output = self._side.verify_pass(tree)
             assert output.logits is not None
             verdicts = verify(tree, output.logits, judges, plan.levels, self._verifier)
         lap("verify")
@@ -79,7 +79,7 @@ class SteppedCycle:
 
     def _line(self, plan: Plan, tree: DraftTree, judges: Judges, lap: Lap) -> CycleResult:
         """Verify a chain, or a root alone, greedily; this needs no tree operations."""
-        output, _ = self._side.verify_pass(tree)
+        output = self._side.verify_pass(tree)
         assert output.logits is not None
         highest, choices = output.logits.max(-1)  # (B, N)
         rows = zip(judges, choices.tolist(), highest.tolist(), tree.tokens.tolist())
@@ -101,8 +101,7 @@ class SteppedCycle:
             drafted = None if plan.levels == 0 else path
             self._proposer.commit(Commit(following, states, counts, drafted, tokens))
         count = tree.tokens.shape[1] - 1
-        verdicts = Verdicts(path, [length - 1 for length in lengths], tokens)
-        return CycleResult(verdicts, [count] * len(lengths), [count] * len(lengths))
+        return CycleResult(Verdicts(path, tokens), [count] * len(lengths), [count] * len(lengths))
 
     def _commit(self, plan: Plan, tree: DraftTree, output: TargetPass, verdicts: Verdicts) -> None:
         path = verdicts.path  # (B, L)

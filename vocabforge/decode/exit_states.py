@@ -30,14 +30,7 @@ class NodeInputs(NamedTuple):
 
     def behind(self, count: int) -> NodeInputs:
         """Drop the first ``count`` nodes."""
-        mask, near = self.mask, self.window_mask
-        return NodeInputs(
-            self.ids[:, count:],
-            self.positions[:, count:],
-            self.slots[:, count:],
-            mask if isinstance(mask, int) else mask[:, count:],
-            None if near is None else near[:, count:],
-        )
+        return NodeInputs._make(one[:, count:] if isinstance(one, Tensor) else one for one in self)
 
     def at(self, nodes: Tensor) -> NodeInputs:
         """Select nodes by index (B, M); the masks must be tensors."""

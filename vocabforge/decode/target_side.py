@@ -25,25 +25,19 @@ PREFILL_CHUNK = 512
 
 
 class TargetPass(NamedTuple):
-    """``hidden`` (B, N, H) after the final norm, ``aux`` (B, N, n * H) or None, ``logits`` (B, N, V) or None."""
+    """``hidden`` (B, N, H) after the final norm, ``aux`` (B, N, n * H) or None, ``logits`` (B, N, V) or None.
+
+    ``decision``: path and numbers of ``decide_greedy``, in place of the logits.
+    """
 
     hidden: Tensor
     aux: Tensor | None
     logits: Tensor | None = None
+    decision: tuple[Tensor, Tensor] | None = None
 
     def states(self, reads: str) -> Tensor | None:
         """Return the states that a proposer reads."""
         return {"aux": self.aux, "hidden": self.hidden, "none": None}[reads]
-
-
-def _judged(
-    output: TargetPass, tree: DraftTree, levels: int | None
-) -> tuple[TargetPass, tuple[Tensor, Tensor] | None]:
-    """Replace the logits with the device's half of greedy verification; no change if ``levels`` is None."""
-    if levels is None:
-        return output, None
-    assert output.logits is not None
-    return output._replace(logits=None), decide_greedy(tree, output.logits, levels)
 
 
 class TargetSide:
@@ -115,49 +109,34 @@ class TargetSide:
         if length == 0:
             self.cache.restart(row)
 
-    def verify_pass(
-        self, tree: DraftTree, levels: int | None = None
-    ) -> tuple[TargetPass, tuple[Tensor, Tensor] | None]:
-        """Run one pass over all nodes, in the slots after the committed ones.
-
-        With ``levels``, also run the device's half of greedy verification (see ``decide_greedy``) and return
-        its outcome instead of logits.
-        """
+    def verify_pass(self, tree: DraftTree, levels: int | None = None) -> TargetPass:
+        """Run :meth:`look` in the slots after the committed ones."""
         count = tree.tokens.shape[1]
         self.cache.attempt(count)
         used = max(self.lengths) + count
         if self._wrap is None:
-            return _judged(self.look(tree, self._slots[:used]), tree, levels)
+            return self.look(tree, self._slots[:used], levels)
         used = self.cache.capacity if self._captured else view_length(used, self.cache.capacity)
-        view = self._slots[:used]
-        key = levels, tree.chain
-        if key not in self._passes:
-            self._passes[key] = self._wrap("target", self._make_pass(levels, tree.chain))
-        result: tuple[TargetPass, tuple[Tensor, Tensor] | None] = self._passes[key](
-            tree.tokens, tree.parents, tree.depths, tree.ancestors, view, tree.alive
+        chain = tree.chain
+        if (levels, chain) not in self._passes:
+            # A pure function of trees: all other tensors that it reads keep their addresses.
+            def run(
+                tokens: Tensor, parents: Tensor, depths: Tensor, ancestors: Tensor, view: Tensor, alive: Any
+            ) -> TargetPass:
+                return self.look(DraftTree(tokens, parents, depths, ancestors, alive, chain), view, levels)
+
+            self._passes[levels, chain] = self._wrap("target", run)
+        result: TargetPass = self._passes[levels, chain](
+            tree.tokens, tree.parents, tree.depths, tree.ancestors, self._slots[:used], tree.alive
         )
         return result
 
-    def _make_pass(self, levels: int | None, chain: bool) -> Callable[..., Any]:
-        """Return a pure function of trees; all other tensors that it reads keep their addresses."""
-
-        def run(
-            tokens: Tensor,
-            parents: Tensor,
-            depths: Tensor,
-            ancestors: Tensor,
-            view: Tensor,
-            alive: Tensor | None = None,
-        ) -> tuple[TargetPass, tuple[Tensor, Tensor] | None]:
-            tree = DraftTree(tokens, parents, depths, ancestors, alive, chain)
-            return _judged(self.look(tree, view), tree, levels)
-
-        return run
-
-    def look(self, tree: DraftTree, view: Tensor | None = None) -> TargetPass:
+    def look(self, tree: DraftTree, view: Tensor | None = None, levels: int | None = None) -> TargetPass:
         """Run all nodes of trees; write keys and values after the committed slots.
 
-        ``view``: slots that are read; None: all, which is valid for all lengths.
+        Args:
+            view: slots that are read; None: all, which is valid for all lengths.
+            levels: also run the device's half of greedy verification, over these levels, and return no logits.
         """
         view = self._slots if view is None else view
         count = tree.tokens.shape[1]
@@ -180,7 +159,10 @@ class TargetSide:
             window_mask=near,
             aux_layers=self.aux_layers,
         )
-        return TargetPass(output.hidden, output.aux, self.target.logits(output.hidden))
+        logits = self.target.logits(output.hidden)
+        if levels is None:
+            return TargetPass(output.hidden, output.aux, logits)
+        return TargetPass(output.hidden, output.aux, decision=decide_greedy(tree, logits, levels))
 
     def _masks(
         self, tree: DraftTree, slots: Tensor, positions: Tensor, view: Tensor, last: bool

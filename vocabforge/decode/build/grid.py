@@ -56,7 +56,14 @@ def expand(
     Raises:
         UsageError: two methods have the same name, or no method uses an option.
     """
-    _check_heads(grid, heads)
+    there = ", ".join(f"{label} ({kind})" for label, kind in heads.items()) or "no draft head"
+    check_head_options(grid.common, set(heads.values()), there)
+    for text in grid.dynamic:
+        parse_dynamic(text)
+    if grid.dynamic and not grid.vocabs:
+        raise UsageError(
+            "--dynamic adds tokens to a draft vocabulary", got="no draft vocabulary", expected="--vocab DIR"
+        )
     specs, notes = dict[str, MethodSpec](), list[str]()
     several = draft_several(grid)
 
@@ -109,6 +116,10 @@ def expand(
     return specs, notes
 
 
+def _head_options(spec: MethodSpec, kind: str) -> MethodSpec:
+    return spec.without(*(name for name in spec.given() if kind not in (option_needs(name).heads or [kind])))
+
+
 _Way = tuple[str, "str | None", dict[str, object]]
 
 
@@ -125,21 +136,6 @@ def _vocab_ways(grid: MethodGrid, trained: Mapping[str, str], hot_only: Sequence
         for text in grid.dynamic
     ]
     return ways
-
-
-def _head_options(spec: MethodSpec, kind: str) -> MethodSpec:
-    return spec.without(*(name for name in spec.given() if kind not in (option_needs(name).heads or [kind])))
-
-
-def _check_heads(grid: MethodGrid, heads: Mapping[str, str]) -> None:
-    there = ", ".join(f"{label} ({kind})" for label, kind in heads.items()) or "no draft head"
-    check_head_options(grid.common, set(heads.values()), there)
-    for text in grid.dynamic:
-        parse_dynamic(text)
-    if grid.dynamic and not grid.vocabs:
-        raise UsageError(
-            "--dynamic adds tokens to a draft vocabulary", got="no draft vocabulary", expected="--vocab DIR"
-        )
 
 
 def check_grid(grid: MethodGrid, kinds: Sequence[str], *, sampled: bool) -> None:

@@ -23,15 +23,14 @@ from .registry import ProposerParts
 
 
 class MedusaBackend(DraftBackend):
-    """Draft states of Medusa heads, the same for all nodes of a level; ``levels`` None uses all heads."""
+    """Draft states of the first ``levels`` Medusa heads, the same for all nodes of a level."""
 
     kind, label = "medusa", "Medusa"
     reads: Literal["aux", "hidden", "none"] = "hidden"
 
-    def __init__(self, drafter: MedusaDrafter, levels: int | None = None) -> None:
-        self.drafter = drafter
-        self.most_levels = most = drafter.config.medusa_heads
-        self.levels = min(levels or most, most)
+    def __init__(self, drafter: MedusaDrafter, levels: int) -> None:
+        self.drafter, self.levels = drafter, levels
+        self.most_levels = drafter.config.medusa_heads
 
     def allocate(self, rows: int, positions: int, scratch: int, cache: KVCache) -> None:
         weight = next(iter(self.drafter.parameters()))

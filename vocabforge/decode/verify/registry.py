@@ -28,7 +28,7 @@ VERIFIERS = ExtensionTable(
 
 
 def chosen_verifier(name: str, *, sampled: bool) -> Verifier:
-    """Return the verifier named by a user; reject one that is never used at this temperature."""
+    """Return a verifier; reject one that is never used at this temperature."""
     check_known(name, VERIFIERS, "verifier", source="--verifier")
     found: Verifier = resolve(VERIFIERS, name, "verifier")
     if found.samples and not sampled:
@@ -40,18 +40,13 @@ def chosen_verifier(name: str, *, sampled: bool) -> Verifier:
             remedy="leave --verifier out: greedy outputs are verified by argmax",
         )
     if sampled and not found.samples:
-        raise no_draws(name)
+        raise UsageError(
+            f"the verifier {name!r} takes the best token, but the request samples",
+            got="a temperature above 0",
+            expected="temperature 0, or a verifier that samples: "
+            + ", ".join(other for other in VERIFIERS if other != name),
+        )
     return found
-
-
-def no_draws(name: str, temperature: float | None = None) -> UsageError:
-    """Return the error for a verifier that takes the best token although the request samples."""
-    return UsageError(
-        f"the verifier {name!r} takes the best token, but the request samples",
-        got="a temperature above 0" if temperature is None else f"temperature {temperature:g}",
-        expected="temperature 0, or a verifier that samples: "
-        + ", ".join(other for other in VERIFIERS if other != name),
-    )
 
 
 @dataclass
@@ -71,8 +66,12 @@ class Verdicts:
     """Outcome of one verification of B rows."""
 
     path: Tensor  # (B, levels + 1) int64 nodes from the root to the last accepted one, repeated as padding
-    accepted: list[int]  # draft tokens of each row: path[row, : accepted + 1] is real; -1 for an idle row
-    tokens: list[list[int]]  # these tokens, then the target's own; none for an idle row
+    tokens: list[list[int]]  # accepted draft tokens, then the target's own; none for an idle row
+
+    @property
+    def accepted(self) -> list[int]:
+        """Number of accepted draft tokens: path[row, : accepted + 1] is real; -1 for an idle row."""
+        return [len(own) - 1 for own in self.tokens]
 
 
 def verify(
@@ -113,7 +112,7 @@ def verify(
         picked = torch.tensor(together, device=logits.device)
         path = moved if path is None else torch.where(picked[:, None], path, moved)
     assert path is not None
-    return Verdicts(path, [len(own) - 1 for own in tokens], tokens)
+    return Verdicts(path, tokens)
 
 
 def greedy_verdicts(path: Tensor, numbers: Tensor, rows: Sequence[RowVerification | None]) -> Verdicts:
@@ -124,7 +123,7 @@ def greedy_verdicts(path: Tensor, numbers: Tensor, rows: Sequence[RowVerificatio
             if good < path.shape[1]:
                 raise no_distribution("target", row.history.length + good)
             tokens[number] = own[: count + 1]
-    return Verdicts(path, [len(found) - 1 for found in tokens], tokens)
+    return Verdicts(path, tokens)
 
 
 def by_argmax(sampling: SamplingParams) -> bool:
@@ -157,16 +156,7 @@ def _walk_rows(
         one = RowTree(
             drafted[number], children, logits[number], row.sampling, row.chance, row.history, distributions
         )
-        walked.append(_verifier_of(row.sampling, name, tree.distributions is not None).walk(one))
+        wanted = name or ("match" if tree.distributions is None else "residual")
+        greedy = row.sampling.greedy
+        walked.append(chosen_verifier("greedy" if greedy else wanted, sampled=not greedy).walk(one))
     return walked
-
-
-def _verifier_of(sampling: SamplingParams, name: str | None, drawn: bool) -> Verifier:
-    if sampling.greedy:
-        name = "greedy"
-    elif name is None:
-        name = "residual" if drawn else "match"
-    found: Verifier = resolve(VERIFIERS, name, "verifier")
-    if not sampling.greedy and not found.samples:
-        raise no_draws(name, sampling.temperature)
-    return found

@@ -8,7 +8,6 @@ from exactly these.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -31,16 +30,17 @@ MOST_LOGITS = 1 << 24  # maximum computed at once
 Path = tuple[int, ...]  # draft tokens after the committed text
 
 
-@dataclass(frozen=True)
 class StreamDistribution:
     """The distribution of the next draft token.
 
-    ``heights`` (C + 1,) are cumulative from 0 to 1, over the drafter's tokens in the order of their bytes,
-    ``words`` of them, then its end tokens. They are fractions if the transform's weights are.
+    ``weights`` (C,), known up to a factor, are those of the drafter's tokens in the order of their bytes,
+    ``words`` of them, then of its end tokens. ``heights`` (C + 1,) are cumulative from 0 to 1; they are
+    fractions if the weights are.
     """
 
-    heights: Weights
-    words: int
+    def __init__(self, weights: Weights, words: int) -> None:
+        heights = np.concatenate([0 * weights[:1], np.cumsum(weights)])
+        self.heights, self.words = heights / heights[-1], words
 
     @property
     def weights(self) -> Weights:
@@ -57,12 +57,6 @@ class StreamDistribution:
         return self.heights[last] - self.heights[first]
 
 
-def stream_distribution(weights: Weights, words: int) -> StreamDistribution:
-    """Return the distribution of weights (C,) known up to a factor."""
-    heights = np.concatenate([0 * weights[:1], np.cumsum(weights)])
-    return StreamDistribution(heights / heights[-1], words)
-
-
 class ContextModel:
     """A draft model as a source of distributions; its LM head's rows are copied in byte order."""
 
@@ -77,7 +71,7 @@ class ContextModel:
         found = []
         for part in hidden.split(max(MOST_LOGITS // len(self._weight), 1)):
             logits = self.drafter.transform(F.linear(part, self._weight)).float().cpu().numpy()
-            found += [stream_distribution(draft_weights(one, sampling), len(self.words)) for one in logits]
+            found += [StreamDistribution(draft_weights(one, sampling), len(self.words)) for one in logits]
         return found
 
 
