@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from tests.decode.drafting import make_drafter, ready
+from tests.decode.test_shapes import paths_of
 from vocabforge.core.errors import VocabForgeError
 from vocabforge.decode.interface import Commit, Plan
 from vocabforge.decode.proposers.medusa import build
@@ -55,7 +56,7 @@ class Watched(FullHead):
 @torch.inference_mode()
 def test_a_fixed_tree_holds_each_heads_best(drafter: Any, by_step: bool, tmp_path: Path) -> None:
     """One call for all levels; a head that knows the step is asked level by level."""
-    (tmp_path / "tree.json").write_text(json.dumps(SHAPE.paths[1:]))
+    (tmp_path / "tree.json").write_text(json.dumps(paths_of(SHAPE)[1:]))
     head = Watched(drafter.head_weight, by_step)
     proposer = ready(made(drafter, head, tree_file=tmp_path / "tree.json"), 32, rows=3)
     states = torch.randn(3, 4, drafter.config.hidden_size, generator=torch.Generator().manual_seed(4))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from vocabforge.core.errors import DataError, UsageError
 from vocabforge.decode.interface import Plan
-from vocabforge.decode.trees.shapes import FIRST_RIGHT, default_shape, from_paths, read_shape
+from vocabforge.decode.trees.shapes import FIRST_RIGHT, TreeShape, default_shape, from_paths, read_shape
 
 
 def expected_length(paths: Iterable[tuple[int, ...]]) -> float:
@@ -37,7 +37,17 @@ def test_default_shape_is_the_best_of_all_trees(levels: int, topk: int, most: in
         shape = default_shape(levels, topk, nodes)
         assert (shape.nodes, shape.levels) == (nodes, levels)
         assert shape.width <= topk
-        assert expected_length(shape.paths) == pytest.approx(best_by_force(levels, topk, nodes), abs=1e-12)
+        assert expected_length(paths_of(shape)) == pytest.approx(
+            best_by_force(levels, topk, nodes), abs=1e-12
+        )
+
+
+def paths_of(shape: TreeShape) -> tuple[tuple[int, ...], ...]:
+    """Ranks from the root to every node."""
+    found: list[tuple[int, ...]] = [()]
+    for node in range(1, shape.nodes):
+        found.append((*found[shape.parents[node]], shape.ranks[node]))
+    return tuple(found)
 
 
 @st.composite
@@ -57,16 +67,16 @@ def path_sets(draw: st.DrawFn) -> list[list[int]]:
 def test_shapes_are_their_paths_in_level_order(paths: list[list[int]]) -> None:
     shape = from_paths(paths)
     expected = sorted(map(tuple, paths), key=lambda path: (len(path), path))
-    assert shape.paths == ((), *expected)
+    assert paths_of(shape) == ((), *expected)
     assert all(parent < node for node, parent in enumerate(shape.parents[1:], 1))
-    assert shape.depths == tuple(map(len, shape.paths))
+    assert shape.depths == tuple(map(len, paths_of(shape)))
     assert shape.levels == max(map(len, expected))
     assert shape.width == max(path[-1] for path in expected) + 1
     assert sorted(itertools.chain(*shape.children)) == list(range(1, shape.nodes))
     assert all(shape.parents[child] == node for node, part in enumerate(shape.children) for child in part)
     for plan in shape.plans():
         part = shape.cut(plan)
-        assert part.paths == ((), *(path for path in expected if len(path) <= plan.levels))
+        assert paths_of(part) == ((), *(path for path in expected if len(path) <= plan.levels))
         assert (part.levels, part.nodes) == (plan.levels, plan.nodes)
     assert shape.plans()[-1] == Plan(shape.levels, shape.nodes)
     assert shape.cut(shape.plans()[-1]) is shape
@@ -98,7 +108,7 @@ def test_bad_files_are_refused_by_name(tmp_path: Path, text: str, message: str) 
 def test_a_file_is_read_back(tmp_path: Path) -> None:
     shape = default_shape(4, 3, 20)
     file = tmp_path / "tree.json"
-    file.write_text(json.dumps(shape.paths[1:]))
+    file.write_text(json.dumps(paths_of(shape)[1:]))
     assert read_shape(file, most_levels=4) == shape
 
 

@@ -17,7 +17,6 @@ from .request import Generation, Request, SamplingParams
 from .spec import MethodSpec
 from .stops import INCOMPLETE, StopStrings
 from .threads import choose_threads
-from .work import check_request
 
 Prompt = str | Sequence[Mapping[str, Any]]
 # Number of prompt tokens decoded with the continuation: decoders strip the first space of a text.
@@ -109,7 +108,6 @@ class TextDecoder:
         ids, before = self._read(prompt, prompt_format, answer)
         stops = StopStrings(self.tokenizer, stop, before) if stop else None
         request = Request(ids, max_new_tokens, set(self.tokenizer.eos_ids), sampling, stops)
-        check_request(request, decoder.context, decoder.target.config.vocab_size)
         if self._wrap is not None and decoder not in self._warm:
             # Compile or capture passes before the clock starts, with the same cache size and the same kind of
             # sampling; three cycles run every pass.

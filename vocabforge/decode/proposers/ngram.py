@@ -16,7 +16,6 @@ from ...models.kv_cache import KVCache
 from ..interface import Commit, Draw, Plan, shallower_plans
 from ..tree import DraftTree, build_tree, root_trees
 from ..trees.policies import refuse_given
-from ..trees.shapes import chain
 from .registry import Lap, Proposer, ProposerParts, unused_options
 
 
@@ -208,7 +207,7 @@ def build(parts: ProposerParts) -> NgramProposer:
         expected="--ngram, --depth and --tree chain, or --tree dynamic with --topk and --total-nodes",
     )
     shortest, longest = options.ngram or DEFAULT_NGRAM
-    levels = chain(DEFAULT_LENGTH if options.depth is None else options.depth + 1).levels
+    levels = DEFAULT_LENGTH if options.depth is None else options.depth + 1
     if options.tree != "dynamic":
         return NgramProposer(shortest, longest, Plan(levels, levels + 1))
     branches = DEFAULT_BRANCHES if options.topk is None else options.topk

@@ -57,14 +57,6 @@ class TreeShape:
         """Number of best children that a node needs: the highest rank + 1."""
         return max(self.ranks) + 1
 
-    @cached_property
-    def paths(self) -> tuple[RankPath, ...]:
-        """Ranks from the root to every node; empty for the root."""
-        found: list[RankPath] = [()]
-        for node in range(1, self.nodes):
-            found.append((*found[self.parents[node]], self.ranks[node]))
-        return tuple(found)
-
     def cut(self, plan: Plan) -> TreeShape:
         """Return the part that fits a plan: its first levels and, of these, at most the plan's nodes."""
         count = min(sum(depth <= plan.levels for depth in self.depths), max(plan.nodes, 1))
