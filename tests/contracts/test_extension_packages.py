@@ -153,7 +153,7 @@ def walk(row):
     return MATCH.walk(row)
 
 VERIFIER = Verifier(walk)
-QUESTIONS = BenchmarkRow(("acorn.jsonl",), "spec-bench", (), 8, "Acorn's.", 1)
+QUESTIONS = BenchmarkRow(("acorn.jsonl",), "spec-bench", (), 8, "Acorn's.")
 FAMILY = FamilyTraits("acorn", qk_norm="head")
 '''  # fmt: skip
 

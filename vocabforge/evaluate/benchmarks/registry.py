@@ -52,7 +52,6 @@ _SCROLLS = {
         sources=(),
         max_new_tokens=1024,
         about=f"validation.jsonl in {task}.zip of huggingface.co/datasets/tau/scrolls at revision 16d7a159dc46",
-        questions=None,
     )
     for task in ("gov_report", "summ_screen_fd", "qmsum", "qasper")
 }
@@ -73,8 +72,6 @@ BENCHMARKS = ExtensionTable(
                 ),
             ),
             max_new_tokens=1024,
-            about="Six tasks in 13 categories: conversations of two turns, translation, summaries, answers, sums, RAG.",
-            questions=480,
         ),
         "human-eval": BenchmarkRow(
             files=(
@@ -94,8 +91,6 @@ BENCHMARKS = ExtensionTable(
                 _source("thunlp/FR-Spec", _FR_SPEC, "data/human_eval/question.jsonl", _HUMAN_EVAL_SHA256),
             ),
             max_new_tokens=512,
-            about="Python functions to complete.",
-            questions=164,
         ),
         "gsm8k": BenchmarkRow(
             files=("gsm8k/test.jsonl", "gsm8k/test-00000-of-00001.parquet"),
@@ -115,8 +110,6 @@ BENCHMARKS = ExtensionTable(
                 ),
             ),
             max_new_tokens=512,
-            about="Sums in words for school children (test split).",
-            questions=1319,
         ),
         "math-500": BenchmarkRow(
             files=("math_500/test.jsonl",),
@@ -130,8 +123,6 @@ BENCHMARKS = ExtensionTable(
                 ),
             ),
             max_new_tokens=1024,
-            about="Problems of mathematics competitions.",
-            questions=500,
         ),
         "mbpp": BenchmarkRow(
             files=("mbpp/test-00000-of-00001.parquet",),
@@ -145,8 +136,6 @@ BENCHMARKS = ExtensionTable(
                 ),
             ),
             max_new_tokens=512,
-            about="Python functions to write, each with three tests (test split).",
-            questions=500,
         ),
         **_SCROLLS,
         "speed-bench": BenchmarkRow(
@@ -156,15 +145,12 @@ BENCHMARKS = ExtensionTable(
             max_new_tokens=1024,
             about="the file that prepare_data.py --config qualitative writes (github.com/NVIDIA/Model-Optimizer, "
             "examples/specdec_bench): huggingface.co/datasets/nvidia/SPEED-Bench lacks the texts of some sources",
-            questions=880,
         ),
         "sample": BenchmarkRow(
             files=(),
             format="spec-bench",
             sources=(),
             max_new_tokens=256,
-            about="The demo's questions in nine categories: needs no file, measures no real use.",
-            questions=45,
         ),
     },
 )

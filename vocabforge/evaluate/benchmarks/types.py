@@ -35,15 +35,13 @@ class BenchmarkRow:
         sources: tried in order; each address ends with the name of one of ``files``. Empty if no single file
             can be fetched; ``about`` then names its origin.
         max_new_tokens: the benchmark's limit per turn.
-        questions: their number; None if it was not verified.
     """
 
     files: tuple[str, ...]
     format: str
     sources: tuple[Source, ...]
     max_new_tokens: int
-    about: str
-    questions: int | None
+    about: str = ""
 
 
 @dataclass(frozen=True)
