@@ -114,26 +114,11 @@ def _call(command: list[str], name: str, *, quiet: bool) -> None:
         )
 
 
-@dataclass(frozen=True)
-class _Scale:
-    """Settings of a demo size.
-
-    Attributes:
-        responses: options of ``vocabforge regenerate``.
-        drafter: overrides of recipes/tiny/demo.yaml.
-        subset: size of the restricted draft vocabulary.
-        evaluation: options of ``vocabforge eval``.
-    """
-
-    responses: str
-    drafter: str
-    subset: int
-    evaluation: str
-
-
+# Size of the demo -> options of regenerate, overrides of recipes/tiny/demo.yaml, size of the restricted draft
+# vocabulary, options of eval.
 SCALES = {
-    "full": _Scale("", "", 768, "--control fixed --max-new-tokens 160 --warmup 1"),
-    "ci": _Scale(
+    "full": ("", "", 768, "--control fixed --max-new-tokens 160 --warmup 1"),
+    "ci": (
         "--sample 0.05",
         "optim.steps=10 ttt.steps=2 run.eval_every=10 run.checkpoint_every=10 run.eval_rows=4 data.heldout_documents=8",
         256,
@@ -184,7 +169,8 @@ def demo(asked: DemoRequest, as_json: JsonOption = False) -> None:
 
 def demo_steps(output: Path, size: str) -> list[Step]:
     """Return the steps in order."""
-    scale, target, run = SCALES[size], output / "target", output / "drafter"
+    answering, training, rows, evaluating = SCALES[size]
+    target, run = output / "target", output / "drafter"
     prompts, questions = output / "prompts.jsonl", output / "question.jsonl"
     responses, counts, subset = output / "responses", output / "counts", output / "subset"
     answers, drafter = responses / "responses.jsonl", run / "drafter"
@@ -195,7 +181,7 @@ def demo_steps(output: Path, size: str) -> list[Step]:
         _command(
             "responses", responses,
             "regenerate", "--target", target, "--input", prompts, "--max-tokens", 160,
-            *scale.responses.split(), "--output", responses, again="--overwrite --fresh",
+            *answering.split(), "--output", responses, again="--overwrite --fresh",
         ),
         _command(
             "counts", counts,
@@ -203,12 +189,12 @@ def demo_steps(output: Path, size: str) -> list[Step]:
         ),
         _command(
             "subset", subset,
-            "select-vocab", "--counts", counts, "--target", target, "--size", scale.subset, "--output", subset,
+            "select-vocab", "--counts", counts, "--target", target, "--size", rows, "--output", subset,
         ),
         _command(
             "drafter", drafter,
             "train-drafter", "--config", config, f"target={target}", f"output={run}", f"data.train=[{answers}]",
-            *scale.drafter.split(), again="--fresh", facts=recipe_path(config).read_text("utf-8"),
+            *training.split(), again="--fresh", facts=recipe_path(config).read_text("utf-8"),
         ),
         _command(
             "export native", full,
@@ -222,8 +208,8 @@ def demo_steps(output: Path, size: str) -> list[Step]:
         _command(
             "eval", evaluation,
             "eval", "--target", target, "--drafter", f"eagle3={full}",
-            "--drafter", f"eagle3-{scale.subset}={restricted}", "--benchmark", questions,
-            *scale.evaluation.split(), "--output", evaluation,
+            "--drafter", f"eagle3-{rows}={restricted}", "--benchmark", questions,
+            *evaluating.split(), "--output", evaluation,
         ),
     ]  # fmt: skip
 

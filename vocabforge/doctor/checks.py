@@ -65,12 +65,10 @@ class Report:
             with ProgressBar(f"check {group}: {check}"):
                 finding = function(*needs)
         except VocabForgeError as error:
-            self.rows.append(CheckRow(group, check, "failed", _in_one_line(error), error.remedy))
-            return None
+            finding = Finding(_in_one_line(error), "failed", error.remedy)
         except Exception as error:  # noqa: BLE001 (a crash is the result of the check)
             remedy = "this is not a known failure: please report it with the command line"
-            self.rows.append(CheckRow(group, check, "failed", f"{type(error).__name__}: {error}", remedy))
-            return None
+            finding = Finding(f"{type(error).__name__}: {error}", "failed", remedy)
         self.rows.append(
             CheckRow(group, check, finding.state, finding.found, finding.remedy, finding.details)
         )
