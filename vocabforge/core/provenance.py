@@ -76,22 +76,3 @@ def package_versions() -> Mapping[str, str]:
         with contextlib.suppress(PackageNotFoundError):
             found[name] = version(name)
     return found
-
-
-_PEAK = re.compile(r"VmHWM:\s+(\d+) kB")
-
-
-def peak_memory() -> int | None:
-    """Return this process's peak resident memory in bytes, including mapped files; None if unknown."""
-    try:
-        found = _PEAK.search(Path("/proc/self/status").read_text("utf-8"))
-    except OSError:
-        found = None
-    if found is not None:  # getrusage would include the parent's memory at fork time
-        return int(found.group(1)) * 1024
-    try:
-        import resource
-    except ImportError:  # Windows
-        return None
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024

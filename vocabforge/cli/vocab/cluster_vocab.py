@@ -60,13 +60,12 @@ def cluster_vocab(asked: ClusterRequest, ending: ResultOptions) -> None:
     options = KMeansOptions(count, asked.iterations, asked.seed)
     if rows > size:
         say(f"{rows - size:,} padded rows of the head are left out")
-    made, run = _cluster(head, loaded, options)
+    made = _cluster(head, loaded, options)
     facts: dict[str, Any] = {
         "output": str(asked.output),
         "figures": cluster_figures(made),
         "head": dict(made.head),
         "origin": dict(made.origin),
-        "run": run,
     }
     save_clusters(made, asked.output, config=facts, overwrite=ending.overwrite)
     if ending.as_json:
@@ -75,16 +74,11 @@ def cluster_vocab(asked: ClusterRequest, ending: ResultOptions) -> None:
         _print(facts)
 
 
-def _cluster(
-    head: StoredHead, tokenizer: TextTokenizer, options: KMeansOptions
-) -> tuple[Clusters, dict[str, Any]]:
-    import time
-
-    from ...core.provenance import peak_memory
+def _cluster(head: StoredHead, tokenizer: TextTokenizer, options: KMeansOptions) -> Clusters:
     from ...vocab.clusters.clusters import make_clusters
     from ...vocab.clusters.kmeans import unit_rows
 
-    begun, size, item = time.monotonic(), tokenizer.vocab_size, head.item
+    size, item = tokenizer.vocab_size, head.item
     rows = unit_rows(head.rows()[:size], name=item.file)
     if len(rows.zero_ids):
         say(f"{len(rows.zero_ids):,} rows of the head are zero: they share one cluster")
@@ -97,12 +91,11 @@ def _cluster(
         "name": item.name,
         "tied": head.tied,
     }
-    made = make_clusters(rows, options, fingerprint=tokenizer.fingerprint, head=facts)
-    return made, {"seconds": round(time.monotonic() - begun, 1), "peak_rss_bytes": peak_memory()}
+    return make_clusters(rows, options, fingerprint=tokenizer.fingerprint, head=facts)
 
 
 def _print(facts: Mapping[str, Any]) -> None:
-    figures, origin, head, run = (facts[name] for name in ("figures", "origin", "head", "run"))
+    figures, origin, head = (facts[name] for name in ("figures", "origin", "head"))
     sizes = figures["sizes"]
     print_line(
         f"{figures['clusters']:,} clusters of {figures['vocab_size']:,} ids from {head['name']} "
@@ -122,8 +115,6 @@ def _print(facts: Mapping[str, Any]) -> None:
             f"silhouette {quality['silhouette']:.3f} (-1 to 1, 0: neighbours overlap), Calinski-Harabasz "
             f"{quality['calinski_harabasz']:.1f}, on {quality['rows']:,} rows"
         )
-    memory = "" if run["peak_rss_bytes"] is None else f", {run['peak_rss_bytes'] / 2**30:.2f} GiB at most"
-    print_line(f"took {run['seconds']:.0f} s{memory}")
     if (share := sizes["max"] / figures["vocab_size"]) > _LARGE:
         print_line(
             f"Warning: the largest cluster holds {share:.0%} of the ids. A router that opens it scores most of the "
