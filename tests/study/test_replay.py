@@ -13,6 +13,7 @@ import replay as replaying
 import torch
 from replay import MISSED, Continuation, Replayed, accepted, cycle_offsets, replay, walk
 
+from tests.decode.test_shapes import paths_of
 from tests.study.replay_support import HIDDEN, NEW, SUBSET, VOCAB, world
 from vocabforge.core.errors import UsageError
 from vocabforge.decode.trees.shapes import TreeShape, chain, default_shape, from_paths
@@ -201,7 +202,7 @@ def plain_walk(ranks: np.ndarray, offsets: list[int], shape: TreeShape) -> tuple
         lengths, at = [], begin
         while at < end:
             row = tuple(ranks[at].tolist())
-            depth = max(len(path) for path in shape.paths if row[: len(path)] == path)
+            depth = max(len(path) for path in paths_of(shape) if row[: len(path)] == path)
             lengths.append(min(depth + 1, end - at))
             at += lengths[-1]
         found.append(tuple(lengths))
