@@ -65,9 +65,8 @@ def load_drafter(path: Path, target: TargetTensors, target_path: Path) -> tuple[
         if path.resolve() != target_path.resolve():  # otherwise it is the target's own MTP module
             check_target(artifact, target_fingerprint(target_path), target=target_path)
         return _checked(kind.read(path, target, layers), layers, path), artifact
-    if (
-        (made := path / "drafter") / MANIFEST
-    ).is_file():  # a training run, which has a config.json of its own
+    made = path / "drafter"
+    if (made / MANIFEST).is_file():  # a training run also has a config.json
         raise DataError("there is no drafter here", got=f"{path}, a training run", remedy=f"give {made}")
     if (path / "config.json").is_file() and (layout := folder_layout(path)) is not None:
         body = read_config(path)

@@ -45,7 +45,7 @@ class SpecialTokens:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Sequence[int]]) -> SpecialTokens:
-        # Tables made before 2026-12 also have "bytes".
+        # Earlier tables also have "bytes".
         return cls(**{name: tuple(map(int, ids)) for name, ids in value.items() if name != "bytes"})
 
     def to_json(self) -> dict[str, list[int]]:
