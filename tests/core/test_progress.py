@@ -36,6 +36,14 @@ def test_off_a_terminal_progress_is_sparse_whole_lines(clock: Clock, capsys, mon
     assert lines[-1] == "count | 100% | 10.0 steps/s | 100 s | loss 1.0"
 
 
+@pytest.mark.parametrize(
+    ("rate", "shown"),
+    [(2.5e6, "2.5M rows/s"), (0.5, "0.5 rows/s"), (0.07, "4.2 rows/min"), (1 / 600, "6.0 rows/h")],
+)
+def test_a_slow_rate_is_given_in_a_longer_time(rate: float, shown: str) -> None:
+    assert progress.human_rate(rate, "rows") == shown
+
+
 def lines_of_silent_work(clock: Clock, capsys, seconds: int) -> list[tuple[float, str]]:
     """Lines that come while the main thread does nothing, each with its time."""
     found: list[tuple[float, str]] = []

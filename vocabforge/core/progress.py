@@ -28,13 +28,19 @@ _NOTEBOOK_COLUMNS = 100  # lines are padded to this width to overwrite the previ
 
 
 def human_rate(value: float, unit: str) -> str:
-    """Format a rate: ``1234567, "tokens"`` -> ``1.2M tokens/s``; ``unit="B"`` gives MB/s."""
+    """Format a rate per second: ``1234567, "tokens"`` -> ``1.2M tokens/s``; ``unit="B"`` gives MB/s.
+
+    Rates below 0.5 are given per minute, or per hour.
+    """
     if unit == "B":
         return f"{value / 1e6:.1f} MB/s"
     for limit, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= limit:
             return f"{value / limit:.1f}{suffix} {unit}/s"
-    return f"{value:.1f} {unit}/s"
+    for seconds, period in ((1, "s"), (60, "min")):
+        if value * seconds >= 0.5:
+            return f"{value * seconds:.1f} {unit}/{period}"
+    return f"{value * 3600:.1f} {unit}/h"
 
 
 class _Pace:
