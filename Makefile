@@ -133,6 +133,11 @@ gemma3-vocab: $(STAMP)
 	  --input $(subst $(comma), ,$(TEXTS))
 	$(BIN)/vocabforge select-vocab --counts $(GEMMA3)/counts --target "$(GEMMA3_TARGET)" --size 16384 --overwrite \
 	  --fill lowest-id --output $(GEMMA3)/vocab
+	$(BIN)/vocabforge select-vocab --counts $(GEMMA3)/counts --target "$(GEMMA3_TARGET)" --size 2048 --overwrite \
+	  --output $(GEMMA3)/vocab-2k
+	$(BIN)/python -c "import torch; torch.save([i for i in range(262144) if i != 108], '$(GEMMA3)/but-one.pt')"
+	$(BIN)/vocabforge select-vocab --from-list $(GEMMA3)/but-one.pt --target "$(GEMMA3_TARGET)" --overwrite \
+	  --output $(GEMMA3)/vocab-but-one
 
 # No set-up of their own: a GPU machine may have no network, and any Python with torch will do.
 ANY_PYTHON = $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
