@@ -93,6 +93,7 @@ def test_what_is_said_and_a_lost_end_token(world: World, own: Path, tmp_path: Pa
     assert "median cosine" in said
     assert "drafter.init=" in said
     assert "32 rows kept, 8 dropped, 32 added" in said
+    assert "Training never scored the added rows" in said
     assert f"Wrote {tmp_path / 'new'} (native, 64 draft tokens, bfloat16)" in said
 
 

@@ -222,6 +222,11 @@ def _tell_change(record: Mapping[str, Any], output: Path) -> None:
     say(f"{head['kept']:,} rows kept, {head['dropped']:,} dropped, {head['added']:,} added.")
     if not head["own_after"]:
         say("Every row is the target's: the drafter shares the target's head.")
+    if head["added"]:
+        say(
+            "Training never scored the added rows; a single one may outrank the right token in every draft. "
+            "Compare accepted lengths before and after (docs/guides/revocab.md)."
+        )
     if drift is not None and head["added"]:
         say(
             f"Added rows are the target's. The drafter's own rows differ from the target's: median cosine "
