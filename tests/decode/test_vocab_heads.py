@@ -11,14 +11,8 @@ import torch
 
 from tests.models.head_cases import RANKED, VOCAB, make_base, make_module
 from vocabforge.core.errors import ArtifactError, MismatchError, UsageError
-from vocabforge.decode.build.heads import (
-    BuiltHead,
-    DraftVocabulary,
-    draft_vocabulary,
-    parse_dynamic,
-    spec_head,
-)
-from vocabforge.decode.spec import MethodSpec
+from vocabforge.decode.build.heads import BuiltHead, draft_vocabulary, parse_dynamic, spec_head
+from vocabforge.decode.spec import DraftVocabulary, MethodSpec
 from vocabforge.models.heads.io import HeadOwner, load_head, save_head
 from vocabforge.models.heads.registry import HeadBase, HeadOptions, build_head
 from vocabforge.models.heads.router import Router

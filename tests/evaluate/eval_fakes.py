@@ -14,8 +14,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from vocabforge.core.errors import DataError
 from vocabforge.corpus.tokenizer.prompt_format import resolve_format
 from vocabforge.corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
-from vocabforge.decode.build.heads import DraftVocabulary
 from vocabforge.decode.request import Generation, SamplingParams
+from vocabforge.decode.spec import DraftVocabulary
 from vocabforge.evaluate.benchmarks import Benchmark, Question
 from vocabforge.evaluate.evaluation import Evaluation, Provenance, evaluate_methods
 from vocabforge.evaluate.results.schema import FailureRow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+from vocabforge.decode.spec import DraftVocabulary
 from vocabforge.evaluate.benchmarks import MT_BENCH
 from vocabforge.evaluate.results.schema import (
     BenchmarkFacts,
@@ -16,10 +17,8 @@ from vocabforge.evaluate.results.schema import (
     MethodResults,
     Outputs,
     Results,
-    RunFigures,
     Settings,
     Summary,
-    VocabularyFacts,
 )
 from vocabforge.evaluate.results.settings import run_files
 
@@ -86,7 +85,7 @@ def sample_results(
                 name=name,
                 description=f"{name}, a tree of depth 5 with 60 nodes" if index else "plain decoding",
                 head=head,
-                vocabulary=None if kind is None else VocabularyFacts(kind=kind, size=size, of=OF),
+                vocabulary=None if kind is None else DraftVocabulary(kind=kind, size=size, of=OF),
                 answers=_files("answers", name, runs),
                 details=_files("details", name, runs),
                 summary=summary.model_copy(update=update),
@@ -125,7 +124,6 @@ def sample_results(
         environment=dict(ENVIRONMENT),
         command="vocabforge eval --target llama-3-8b-instruct --benchmark spec-bench --drafter eagle3 "
         "--vocab freq-32k --repeats 2 --output out/eval",
-        time_parts=list(PARTS),
         methods=rows,
         failures=[
             FailureRow(
@@ -166,7 +164,6 @@ def _group(questions: int, runs: int, length: float, speedup: float) -> GroupFig
         tokens_per_s=_figure(speed, runs, 0.02, questions),
         speedup=one if plain else _figure(speedup, runs, 0.015, questions),
         speedup_retokenised=_figure(speedup * 1.01, runs, 0.015, questions),
-        seconds_per_step=_figure(length / speed, runs, 0.02, questions),
         forwards_per_token=_figure(1.01 / length, runs, still, questions),
     )
 
@@ -188,30 +185,11 @@ def _summary(categories: dict[str, int], runs: int, length: float, speedup: floa
         overall=overall,
         tasks=tasks,
         categories=groups,
-        runs=[
-            RunFigures(
-                run=number,
-                seed=0,
-                repeat=number,
-                accepted_length=overall.accepted_length.value,
-                tokens_per_s=TOKENS_PER_S * speedup,
-                speedup=speedup,
-                speedup_retokenised=speedup * 1.01,
-                forwards_per_token=overall.forwards_per_token.value,
-                new_tokens=overall.new_tokens // runs,
-                wall_time_s=overall.wall_time_s / runs,
-            )
-            for number in range(1, runs + 1)
-        ],
-        accept_length_histogram={"1": steps},
         depths=[
-            DepthFigures(
-                depth=depth, offered=steps, accepted=round(steps * share), reached=share, conditional=keep
-            )
+            DepthFigures(depth=depth, offered=steps, accepted=round(steps * share), reached=share)
             for depth, share in enumerate(reached, start=1)
         ],
         time_s={part: overall.wall_time_s * share for part, share in zip(PARTS, split) if share},
-        finish={"eos": 7 * runs, "length": 3 * runs},
         counts={},
     )
 

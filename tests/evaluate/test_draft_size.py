@@ -15,7 +15,7 @@ from tests.evaluate.eval_fakes import FakeGenerator, FakeMethod, evaluate_fakes,
 from tests.vocab.table_factory import make_table
 from vocabforge.core.artifact import open_artifact
 from vocabforge.corpus.tokenizer.special_tokens import SpecialTokens
-from vocabforge.decode.build.heads import DraftVocabulary
+from vocabforge.decode.spec import DraftVocabulary
 from vocabforge.evaluate.acceptance.draft_size import DraftRecord, estimate_sizes
 from vocabforge.vocab.counts.table import load_counts, save_counts
 from vocabforge.vocab.subset.coverage import rank_all

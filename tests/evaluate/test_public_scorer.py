@@ -71,7 +71,6 @@ class Score:
     accept_lengths: list[int]
     speed: float
     base_speed: float
-    seconds_per_step: float
 
     @property
     def speedup(self) -> float:
@@ -80,11 +79,10 @@ class Score:
 
 def score(file: Path, base: Path, task: str, count_tokens: Callable[[str], int] | None) -> Score:
     """One file against that of plain decoding; ``count_tokens``: Spec-Bench counts the latter's tokens again."""
-    speeds, base_speeds, accept_lengths, step_seconds = [], [], [], []
+    speeds, base_speeds, accept_lengths = [], [], []
     for row in of_task(rows_of(file), task):
         choice = row["choices"][0]
         speeds.append(sum(choice["new_tokens"]) / sum(choice["wall_time"]))
-        step_seconds.append(sum(choice["wall_time"]) / sum(choice["decoding_steps"]))
         accept_lengths.extend(choice["accept_lengths"])
     for row in of_task(rows_of(base), task):
         choice = row["choices"][0]
@@ -94,7 +92,7 @@ def score(file: Path, base: Path, task: str, count_tokens: Callable[[str], int] 
             for turn in choice["turns"]:
                 tokens += count_tokens(turn) - 1
         base_speeds.append(tokens / sum(choice["wall_time"]))
-    return Score(accept_lengths, mean(speeds), mean(base_speeds), mean(step_seconds))
+    return Score(accept_lengths, mean(speeds), mean(base_speeds))
 
 
 @dataclass
@@ -211,6 +209,3 @@ def test_several_runs_have_the_mean_reports_figures(several: Made, method: str, 
     ):
         assert ours["value"] == pytest.approx(mean(theirs), rel=CLOSE)
         assert ours["sd"] == pytest.approx(deviation(theirs), rel=1e-9, abs=1e-12)
-    seconds = [one.seconds_per_step for one in recorded]  # as FR-Spec's scorer prints
-    assert figures["seconds_per_step"]["value"] == pytest.approx(mean(seconds), rel=CLOSE)
-    assert figures["seconds_per_step"]["sd"] == pytest.approx(deviation(seconds), rel=1e-9)

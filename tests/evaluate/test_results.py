@@ -31,7 +31,10 @@ def test_results_are_read_as_they_were_written(tmp_path: Path, content: dict[str
             "methods.0.summary.overall.speed",
         ),
         (lambda one: one.update(answered="480"), "answered"),
-        (lambda one: one["methods"][0]["summary"]["runs"][0].pop("seed"), "methods.0.summary.runs.0.seed"),
+        (
+            lambda one: one["methods"][1]["summary"]["depths"][0].pop("reached"),
+            "methods.1.summary.depths.0.reached",
+        ),
     ],
 )
 def test_mistakes_name_their_place(tmp_path, content, spoil, place):
@@ -45,13 +48,13 @@ def test_mistakes_name_their_place(tmp_path, content, spoil, place):
     assert caught.value.source == file
 
 
-@pytest.mark.parametrize("version", [1, 5, None, "2", [2]])
+@pytest.mark.parametrize("version", [1, 6, None, "2", [2]])
 def test_other_versions_are_refused(tmp_path: Path, content: dict[str, Any], version: object) -> None:
     file = tmp_path / RESULTS
     file.write_text(json.dumps({**content, "schema_version": version}), "utf-8")
     with pytest.raises(DataError, match="another version") as caught:
         read_results(file)
-    assert caught.value.expected == 4
+    assert caught.value.expected == 5
 
 
 SCORES = {
@@ -66,16 +69,24 @@ SCORES = {
 }
 
 
-@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("version", [2, 3, 4])
 @pytest.mark.parametrize("scores", [None, SCORES])
 def test_older_versions_are_read(tmp_path, content, version, scores):
-    """Version 2 has no verifiers: its methods are lossless. Both have scores of the answers, which are ignored."""
-    old = json.loads(json.dumps({**content, "schema_version": version}))
+    """Version 2 has no verifiers: its methods are lossless. Keys that were removed since are ignored."""
+    old = json.loads(json.dumps({**content, "schema_version": version, "time_parts": ["verify"]}))
     for method in old["methods"]:
-        method["summary"]["quality"] = scores
+        method["summary"] |= {
+            "quality": scores,
+            "runs": [],
+            "accept_length_histogram": {"1": 2},
+            "finish": {},
+        }
+        method["summary"]["overall"]["seconds_per_step"] = {"value": 0.1}
+        for row in method["summary"]["depths"]:
+            row["conditional"] = 0.5
         if version == 2:
             del method["verifier"], method["lossless"]
     (tmp_path / RESULTS).write_text(json.dumps(old), "utf-8")
     read = read_results(tmp_path).model_dump(mode="json")
     assert {(one["verifier"], one["lossless"]) for one in read["methods"]} == {(None, True)}
-    assert {**read, "schema_version": 4} == content
+    assert {**read, "schema_version": 5} == content

@@ -66,9 +66,6 @@ def test_counters_become_the_figures_of_a_local_evaluation(questions: Path, kind
     summary = method.summary
     assert summary.overall.accepted_length.value == pytest.approx(1 + sum(lengths) / len(lengths))
     assert summary.overall.accepted_length.low is not None, "each answer is counted by itself"
-    assert summary.accept_length_histogram == {
-        str(1 + length): lengths.count(length) for length in sorted(set(lengths))
-    }
     assert [row.accepted for row in summary.depths] == [
         sum(length >= depth for length in lengths) for depth in range(1, DRAFTED + 1)
     ]
@@ -77,7 +74,7 @@ def test_counters_become_the_figures_of_a_local_evaluation(questions: Path, kind
     assert summary.overall.speedup.value is not None
     assert summary.outputs is not None
     assert (summary.outputs.compared, summary.outputs.identical) == (4, 4)
-    assert summary.overall.seconds_per_step.value is summary.overall.forwards_per_token.value is None
+    assert summary.overall.forwards_per_token.value is None
     assert [(one.method, one.concurrency, one.turns) for one in results.load] == [
         ("plain", 1, TURNS),
         ("eagle3", 1, TURNS),
@@ -116,7 +113,6 @@ def test_one_load_above_1_has_totals_without_an_interval(questions: Path) -> Non
     assert overall.accepted_length.value == pytest.approx(1 + sum(lengths) / len(lengths))
     assert overall.accepted_length.low is None
     assert results.methods[0].summary.tasks["qa"].accepted_length.value is None
-    assert sum(results.methods[0].summary.accept_length_histogram.values()) == len(lengths)
 
 
 def test_without_a_plain_server_nothing_is_compared(questions: Path) -> None:
@@ -150,7 +146,7 @@ def test_sampling_and_seeds_are_sent(questions: Path) -> None:
     assert len(bodies) == 2 * TURNS
     assert len({body["seed"] for body in bodies}) == 2 * TURNS
     assert {(body["temperature"], body["top_k"]) for body in bodies} == {(0.7, 5)}
-    assert len(results.methods[0].summary.runs) == 2
+    assert results.runs == 2
 
 
 def test_other_outputs_are_found_by_token_or_by_text(questions: Path) -> None:

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
+from pydantic.dataclasses import dataclass as record
 
 from ..core.config import ModelPath, Positive, Size, StrictModel, TokenizerPath, option
 from ..core.errors import UsageError
 from ..core.hub import model_folder
+from ..core.records import RECORD
 from ..core.values import LEAST_WINDOW, labelled
 
 NonNegative = Annotated[int, Field(ge=0)]
@@ -260,6 +262,15 @@ class MethodSpec(StrictModel):
         return f"{useless[0]} applies to a trained draft head: give head" if useless else None
 
 
+@record(frozen=True, config=RECORD)
+class DraftVocabulary:
+    """Size of a draft head."""
+
+    kind: str  # of ``models.heads.HEADS``; ``full`` or ``static`` for others
+    size: int  # scored tokens per draft step, the mean over the steps of a draft
+    of: int  # rows of the target's LM head
+
+
 class MethodGrid:
     """Several decoding methods: every drafter alone, with every draft vocabulary and with every draft head.
 
@@ -309,17 +320,11 @@ def meaningless(what: str, got: object, expected: str, remedy: str | None = None
 
 
 class OptionNeeds(NamedTuple):
-    """What an option of :class:`MethodSpec` needs to have an effect; its field declares it as ``extra``.
+    """What an option of :class:`MethodSpec` needs to have an effect; its field declares it as ``extra``."""
 
-    Attributes:
-        heads: kinds of trained draft head that read it; empty: it is not about heads.
-        proposer: the only proposer that reads it; None: all do.
-        drafter: the only kinds of drafter that it is for; empty: any.
-    """
-
-    heads: Sequence[str] = ()
-    proposer: str | None = None
-    drafter: Sequence[str] = ()
+    heads: Sequence[str] = ()  # kinds of trained draft head that read it; empty: it is not about heads
+    proposer: str | None = None  # the only proposer that reads it; None: all do
+    drafter: Sequence[str] = ()  # the only kinds of drafter that it is for; empty: any
 
 
 def option_needs(name: str) -> OptionNeeds:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,6 @@ from .results.schema import (
     MethodResults,
     Results,
     Settings,
-    VocabularyFacts,
 )
 from .results.settings import run_files
 from .results.summary import retokenised_counts, summarise_runs
@@ -79,7 +77,6 @@ def build_results(
         run_facts=_run_facts(evaluation),
         environment=dict(provenance.environment),
         command=shlex.join(provenance.command),
-        time_parts=list(dict.fromkeys(part for one in methods for part in one.summary.time_s)),
         methods=methods,
         failures=list(failures),
         baseline=evaluation.baseline,
@@ -101,13 +98,7 @@ def _methods(
     recounted = [retokenised_counts(one.answers, count) for one in baseline]
     entries = []
     for method in evaluation.methods:
-        summary = summarise_runs(
-            rows[method.name],
-            baseline,
-            recounted,
-            evaluation.settings.runs,
-            compared=evaluation.baseline,
-        )
+        summary = summarise_runs(rows[method.name], baseline, recounted, compared=evaluation.baseline)
         # Sampled outputs may differ.
         compared = evaluation.settings.temperature == 0 and evaluation.baseline
         outputs = compare_outputs(evaluation, baseline, rows[method.name]) if compared else None
@@ -116,9 +107,7 @@ def _methods(
                 name=method.name,
                 description=method.description,
                 head=method.head,
-                vocabulary=None
-                if method.vocabulary is None
-                else VocabularyFacts(**asdict(method.vocabulary)),
+                vocabulary=method.vocabulary,
                 verifier=method.verifier,
                 lossless=method.lossless,
                 answers=files["answers"][method.name],

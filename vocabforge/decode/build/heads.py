@@ -20,7 +20,7 @@ from ...models.heads.router import Router, check_budgets
 from ...models.heads.scorer import LowRankScorer
 from ...vocab.subset.schedule import schedule_sizes
 from ...vocab.subset.subset import VocabSubset, load_subset
-from ..spec import RANKER_REMOVED, MethodSpec, meaningless, option_needs, option_of
+from ..spec import RANKER_REMOVED, DraftVocabulary, MethodSpec, meaningless, option_needs, option_of
 
 
 @dataclass(frozen=True)
@@ -170,21 +170,6 @@ def phrase(kind: str, built: DraftHead, options: HeadOptions) -> str:
     if options.rows is not None:
         parts.append(f"{options.rows} rows")
     return ", ".join(parts)
-
-
-@dataclass(frozen=True)
-class DraftVocabulary:
-    """Size of a draft head.
-
-    Attributes:
-        kind: kind of the head, of ``models.heads.HEADS``.
-        size: scored tokens per draft step, the mean over the steps of a draft.
-        of: rows of the target's LM head.
-    """
-
-    kind: str
-    size: int
-    of: int
 
 
 def draft_vocabulary(head: DraftHead, steps: int, of: int) -> DraftVocabulary:

@@ -22,11 +22,11 @@ from ..interface import Wrap
 from ..proposers.draft_model import head_base
 from ..proposers.registry import FITTING, FOREIGN, Proposer, ProposerParts, make_proposer
 from ..request import Generator
-from ..spec import DRAFT_MODEL, MethodGrid, MethodSpec, option_needs
+from ..spec import DRAFT_MODEL, DraftVocabulary, MethodGrid, MethodSpec, option_needs
 from ..verify.registry import chosen_verifier
 from .foreign import ForeignWays, Way, restricted
 from .grid import DrafterFacts, check_grid, check_spec, draft_several, expand, fitting
-from .heads import BuiltHead, DraftVocabulary, draft_vocabulary, missing_ids, spec_head
+from .heads import BuiltHead, draft_vocabulary, missing_ids, spec_head
 from .models import Models, is_draft_model
 from .recipe import PLAIN, DecodingRecipe
 

@@ -77,7 +77,7 @@ def render_report(results: Results, answers: Sequence[Block] = (), ratios: Seque
 
 
 def _about(results: Results) -> str:
-    asked, runs = results.benchmark, len(results.methods[0].summary.runs)
+    asked, runs = results.benchmark, results.runs
     temperature = results.settings.sampling["temperature"]
     parts = [
         f"{results.answered:,} questions"
@@ -149,10 +149,7 @@ def _speed_chart(results: Results) -> list[PageChart]:
 
 
 def _time_chart(results: Results) -> list[PageChart]:
-    shown = [
-        part for part in parts_of(results) if any(one.summary.time_s.get(part) for one in results.methods)
-    ]
-    if not shown:
+    if not (shown := parts_of(results)):
         return []
     # Colour 0 is grey, used for time that is neither drafting nor the target's.
     named = [part for part in shown if part != "other"]

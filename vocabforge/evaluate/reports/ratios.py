@@ -79,7 +79,7 @@ def ratios_to(reference: str, results: Results, folder: Path) -> Ratios:
         lengths = np.concatenate([columns[name]["accepted_length"], base], axis=-1)[groups[group]]
         return {
             "accepted_length": estimate(lengths, ratio_of_ratios, pooled=True),
-            "tokens_per_s": estimate(columns[name]["speedup"][groups[group]], **FORMULAS["speedup"]),
+            "tokens_per_s": estimate(columns[name]["speedup"][groups[group]], *FORMULAS["speedup"]),
         }
 
     return {

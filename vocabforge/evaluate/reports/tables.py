@@ -158,11 +158,10 @@ def alarms(results: Results) -> list[str]:
 
 
 def parts_of(results: Results) -> list[str]:
-    """Return the parts of the time in processing order; unknown parts come before ``other``."""
-    known = [part for part in PART_NAMES if part in results.time_parts]
-    unknown = [part for part in results.time_parts if part not in PART_NAMES]
-    place = known.index("other") if "other" in known else len(known)
-    return known[:place] + unknown + known[place:]
+    """Return the parts that took time in processing order; unknown parts come before ``other``."""
+    spent = [part for one in results.methods for part, seconds in one.summary.time_s.items() if seconds]
+    places = {part: place for place, part in enumerate(PART_NAMES)}
+    return sorted(dict.fromkeys(spent), key=lambda part: places.get(part, places["other"] - 0.5))
 
 
 def overview_table(results: Results, *, page: bool = False) -> DataTable:
@@ -206,7 +205,7 @@ def _fastest(results: Results) -> int | None:
 def load_table(results: Results) -> DataTable:
     """Return a table with one row per method and load."""
     names = [method.name for method in results.methods]
-    asked = results.answered * len(results.methods[0].summary.runs)
+    asked = results.answered * results.runs
     rows = [
         [
             DataCell(one.method, look=names.index(one.method)),

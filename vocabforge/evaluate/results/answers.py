@@ -22,22 +22,16 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class AnsweredTurn:
-    """An answered turn.
+    """An answered turn."""
 
-    Attributes:
-        text: decoded answer without special tokens, stripped.
-        token_ids: tokens up to and including the first stop token; None if a server does not return them.
-        prompt_tokens: length of the prompt; None as above.
-        wall_time: seconds of prefill and decode, with the device synchronised.
-        generation: result of the generator.
-        served: the generation if a server gave it; steps, accepted lengths and passes are then unknown.
-    """
-
-    text: str
-    token_ids: tuple[int, ...] | None
-    prompt_tokens: int | None
-    wall_time: float
+    text: str  # decoded answer without special tokens, stripped
+    token_ids: (
+        tuple[int, ...] | None
+    )  # up to and including the first stop token; None: a server did not return them
+    prompt_tokens: int | None  # None as above
+    wall_time: float  # seconds of prefill and decode, with the device synchronised
     generation: Generation
+    # The generation if a server gave it; steps, accepted lengths and passes are then unknown.
     served: ServedGeneration | None = None
 
     @property

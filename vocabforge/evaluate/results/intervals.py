@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Literal, TypedDict
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,13 +25,6 @@ SEED = 20_240_801
 
 Array = NDArray[np.float64]
 Statistic = Callable[[Array], Array]
-
-
-class Formula(TypedDict):
-    """How a figure is computed from its columns; see :func:`estimate`."""
-
-    statistic: Statistic
-    pooled: bool
 
 
 Verdict = Literal["better", "worse", "no difference shown", "not compared"]
@@ -55,12 +48,7 @@ def columns_of_mean(values: Array) -> Array:
     return np.stack([np.where(there, values, 0.0), there.astype(np.float64)], axis=-1)
 
 
-def run_values(columns: Array, statistic: Statistic) -> list[float | None]:
-    """Return the figure of each run from (Q, R, C) columns; see :func:`estimate`."""
-    return [_plain(value) for value in statistic(columns.sum(axis=0))]
-
-
-def estimate(columns: Array, statistic: Statistic, *, pooled: bool) -> Figure:
+def estimate(columns: Array, statistic: Statistic, pooled: bool) -> Figure:
     """Compute a figure with its standard deviation over runs and its 95% interval over questions.
 
     Args:
@@ -72,7 +60,8 @@ def estimate(columns: Array, statistic: Statistic, *, pooled: bool) -> Figure:
         The figure; ``sd`` is None unless two runs have a figure, the interval unless two questions
         contribute.
     """
-    each = [value for value in run_values(columns, statistic) if value is not None]
+    each = statistic(columns.sum(axis=0))
+    each = each[~np.isnan(each)]
     if pooled:
         columns = columns.sum(axis=1, keepdims=True)
     low = high = None

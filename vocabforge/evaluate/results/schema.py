@@ -8,9 +8,10 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from ...core.records import read_versioned
+from ...decode.spec import DraftVocabulary
 
-SCHEMA_VERSION = 4
-_OLDER = (2, 3)  # 2 has no verifiers: all methods were lossless
+SCHEMA_VERSION = 5
+_OLDER = (2, 3, 4)  # 2 has no verifiers: all methods were lossless
 RESULTS = "results.json"
 ARTIFACT_KIND = "evaluation"
 
@@ -25,117 +26,76 @@ class Strict(BaseModel):
     )
 
 
+def former() -> Any:
+    """Return the field of a key that earlier versions wrote: read, ignored, and not written."""
+    return Field(default=None, exclude=True)
+
+
 class Figure(Strict):
-    """A figure with its standard deviation over runs and its 95% interval over questions.
+    """A figure with its standard deviation over runs and its 95% interval over questions."""
 
-    Attributes:
-        value: None if undefined.
-        sd: standard deviation with ddof 1; None for a single run.
-        low, high: bootstrap interval; None with fewer than two questions.
-    """
-
-    value: float | None = None
-    sd: float | None = None
-    low: float | None = None
+    value: float | None = None  # None if undefined
+    sd: float | None = None  # with ddof 1; None for a single run
+    low: float | None = None  # bootstrap interval; None with fewer than two questions
     high: float | None = None
 
 
 class GroupFigures(Strict):
-    """A method over a group of questions, all runs; ``new_tokens`` and ``wall_time_s`` are sums.
-
-    Attributes:
-        accepted_length: tokens per verification including the target's own, pooled over all steps of all
-            runs.
-        tokens_per_s: mean over questions of sum(new_tokens) / sum(wall_time), then over runs.
-        speedup: ratio to the baseline's, using its recorded ``new_tokens``.
-        speedup_retokenised: the same with the baseline's text tokenised again, as in the upstream scorer.
-        seconds_per_step: mean over questions of sum(wall_time) / sum(decoding_steps), as in FR-Spec's scorer.
-        forwards_per_token: target passes divided by new tokens.
-    """
+    """A method over a group of questions, all runs; ``new_tokens`` and ``wall_time_s`` are sums."""
 
     questions: int
     new_tokens: int
     wall_time_s: float
-    accepted_length: Figure
-    tokens_per_s: Figure
-    speedup: Figure
-    speedup_retokenised: Figure
-    seconds_per_step: Figure
-    forwards_per_token: Figure
-
-
-class RunFigures(Strict):
-    """A method in one run over all questions, computed as in the public scorer."""
-
-    run: int
-    seed: int
-    repeat: int
-    accepted_length: float | None
-    tokens_per_s: float | None
-    speedup: float | None
-    speedup_retokenised: float | None
-    forwards_per_token: float | None
-    new_tokens: int
-    wall_time_s: float
+    accepted_length: (
+        Figure  # tokens per verification including the target's own, pooled over all steps of all runs
+    )
+    tokens_per_s: Figure  # mean over questions of sum(new_tokens) / sum(wall_time), then over runs
+    speedup: Figure  # ratio to the baseline's, using its recorded ``new_tokens``
+    speedup_retokenised: (
+        Figure  # the same with the baseline's text tokenised again, as in the upstream scorer
+    )
+    forwards_per_token: Figure  # target passes divided by new tokens
+    seconds_per_step: Any = former()
 
 
 class DepthFigures(Strict):
-    """Acceptance at a draft depth (1 = the first drafted token), all runs.
-
-    Attributes:
-        offered: verifications that included a token of this depth; None if a server does not report it.
-        accepted: verifications that accepted a token of this depth.
-        reached: ``accepted`` as a share of all verifications.
-        conditional: ``accepted`` as a share of verifications that accepted the parent.
-    """
+    """Acceptance at a draft depth (1 = the first drafted token), all runs."""
 
     depth: int
-    offered: int | None
-    accepted: int
-    reached: float | None
-    conditional: float | None
+    offered: (
+        int | None
+    )  # verifications that included a token of this depth; None if a server does not report it
+    accepted: int  # verifications that accepted a token of this depth
+    reached: float | None  # ``accepted`` as a share of all verifications
+    conditional: Any = former()
 
 
 class PositionFigures(Strict):
-    """Acceptance where the text, prompt included, has ``start`` to ``stop`` - 1 tokens; all runs.
-
-    Attributes:
-        stop: None for the last range.
-        verifications: verifications that began there.
-    """
+    """Acceptance where the text, prompt included, has ``start`` to ``stop`` - 1 tokens; all runs."""
 
     start: int
-    stop: int | None
-    verifications: int
+    stop: int | None  # None for the last range
+    verifications: int  # that began there
     accepted_length: float
 
 
 class DivergenceRow(Strict):
-    """The first token at which an output differs from plain decoding, with a judgement.
-
-    Attributes:
-        turn: turn, from 0.
-        position: position in tokens from 0; in characters if a server does not return tokens.
-        expected, got: token ids of plain decoding and of the method; None: the output had ended.
-        judgement: ``near-tied``: both tokens are within ``tolerance`` of the target's largest logit; ``fault``:
-            one is not, or only one output ends; ``not judged``: the target was not asked (see ``reason``).
-        gap: difference of the two logits.
-        tolerance: difference that the rounding of the target's dtype explains.
-        noise: rounding as measured by earlier versions; ignored.
-    """
+    """The first token at which an output differs from plain decoding, with a judgement."""
 
     run: int
     question_id: int
-    turn: int
-    position: int
-    expected: int | None
+    turn: int  # from 0
+    position: int  # in tokens from 0; in characters if a server does not return tokens
+    expected: int | None  # token ids of plain decoding and of the method; None: the output had ended
     got: int | None
     expected_text: str | None = None
     got_text: str | None = None
+    # ``near-tied``: both tokens are within ``tolerance`` of the target's largest logit; ``fault``: one is not, or
+    # only one output ends; ``not judged``: the target was not asked (see ``reason``).
     judgement: Judgement = "not judged"
-    gap: float | None = None
-    tolerance: float | None = None
-    noise: float | None = Field(default=None, exclude=True)
+    gap: float | None = None  # difference of the two logits
+    tolerance: float | None = None  # difference that the rounding of the target's dtype explains
+    noise: Any = former()
     expected_logit: float | None = None
     got_logit: float | None = None
     reason: str = ""
@@ -159,50 +119,33 @@ class Outputs(Strict):
     divergences: list[DivergenceRow]
 
 
-class VocabularyFacts(Strict):
-    """Draft vocabulary of a head: ``size`` tokens scored per draft step, ``of`` rows of the target's LM head.
-
-    ``kind``: full, static, scheduled, context, ranker, router, low-rank, ...
-    """
-
-    kind: str
-    size: int
-    of: int
-
-
 class Summary(Strict):
     """All figures of a method; ``time_s`` has the seconds of all runs by part, which sum to the wall time."""
 
     overall: GroupFigures
     tasks: dict[str, GroupFigures]
     categories: dict[str, GroupFigures]
-    runs: list[RunFigures]
-    accept_length_histogram: dict[str, int]
     depths: list[DepthFigures]
     positions: list[PositionFigures] = []
     time_s: dict[str, float]
-    finish: dict[str, int]
     counts: dict[str, int | float | None]
     outputs: Outputs | None = None
-    quality: Any = Field(default=None, exclude=True)  # scores of the answers in versions 2 and 3, ignored
+    quality: Any = former()
+    runs: Any = former()
+    accept_length_histogram: Any = former()
+    finish: Any = former()
 
 
 class MethodResults(Strict):
-    """A decoding method.
-
-    Attributes:
-        verifier: requested verifier; None: the lossless verifier that fits the drafts.
-        lossless: whether outputs have the target's distribution.
-        answers, details: files of the method, one per run, relative to the folder.
-    """
+    """A decoding method."""
 
     name: str
     description: str
     head: str | None
-    vocabulary: VocabularyFacts | None
-    verifier: str | None = None
-    lossless: bool = True
-    answers: list[str]
+    vocabulary: DraftVocabulary | None
+    verifier: str | None = None  # as requested; None: the lossless verifier that fits the drafts
+    lossless: bool = True  # whether outputs have the target's distribution
+    answers: list[str]  # files of the method, one per run, relative to the folder
     details: list[str]
     summary: Summary
 
@@ -265,35 +208,23 @@ class Quantiles(Strict):
 
 
 class LoadFigures(Strict):
-    """A method, or a server, at a number of requests at once, all runs.
-
-    Attributes:
-        turns, new_tokens: totals of all answers.
-        seconds: time during which at least one request was in progress.
-        tokens_per_s: throughput of all requests together, with those that an interruption lost.
-        speedup: ratio to plain decoding's throughput under the same load.
-        first_token_s: time from sending a request to its first token; without the wait for a free row of the decoder.
-        token_s: time between later tokens, by turn.
-        accepted_length: tokens per verification, by a server's own counters.
-        verifications: number of verifications counted.
-        identical: questions whose tokens are those of plain decoding one by one, over all runs; None if sampled or
-            unknown.
-        answers, details: files of the method, one per run, relative to the folder.
-    """
+    """A method, or a server, at a number of requests at once, all runs."""
 
     method: str
     concurrency: int
-    turns: int
+    turns: int  # totals of all answers, like the new tokens
     new_tokens: int
-    seconds: float
-    tokens_per_s: float | None
-    speedup: float | None
+    seconds: float  # time during which at least one request was in progress
+    tokens_per_s: float | None  # throughput of all requests together, with those that an interruption lost
+    speedup: float | None  # ratio to plain decoding's throughput under the same load
+    # Time from sending a request to its first token, without the wait for a free row of the decoder.
     first_token_s: Quantiles
-    token_s: Quantiles
+    token_s: Quantiles  # time between later tokens, by turn
     verifications: int | None
-    accepted_length: float | None
+    accepted_length: float | None  # tokens per verification, by a server's own counters
+    # Questions whose tokens are those of plain decoding one by one, over all runs; None if sampled or unknown.
     identical: int | None = None
-    answers: list[str]
+    answers: list[str]  # files of the method, one per run, relative to the folder
     details: list[str]
 
 
@@ -313,41 +244,39 @@ class EvaluatedServer(ServerFacts):
 
 
 class Results(Strict):
-    """The whole file; ``methods`` starts with plain decoding.
+    """The whole file; ``methods`` starts with plain decoding."""
 
-    Attributes:
-        created: UTC, ISO 8601.
-        answered: number of questions that every method answered in every run.
-        parents: role -> hash of each input.
-        baseline: whether the first method is plain decoding; False for a server without a comparison.
-        servers, load: for evaluations of servers; otherwise empty.
-        warnings: caveats for readers of the figures.
-    """
-
-    schema_version: Literal[2, 3, 4] = 4
+    schema_version: Literal[2, 3, 4, 5] = 5
     vocabforge: str
-    created: str
+    created: str  # UTC, ISO 8601
     target: EvaluatedTarget
     benchmark: BenchmarkFacts
-    answered: int
+    answered: int  # number of questions that every method answered in every run
     resumed: int
     settings: Settings
-    parents: dict[str, str]
+    parents: dict[str, str]  # role -> hash of each input
     run_facts: dict[str, str]
     environment: dict[str, Any]
     command: str
-    time_parts: list[str]
+    time_parts: Any = former()
     methods: list[MethodResults]
     failures: list[FailureRow]
-    baseline: bool = True
-    servers: list[EvaluatedServer] = []
+    baseline: bool = (
+        True  # whether the first method is plain decoding; False for a server without a comparison
+    )
+    servers: list[EvaluatedServer] = []  # empty unless servers were evaluated
     load: list[LoadFigures] = []
-    warnings: list[str] = []
+    warnings: list[str] = []  # caveats for readers of the figures
 
     @property
     def compared(self) -> list[MethodResults]:
         """The methods other than plain decoding."""
         return self.methods[1:] if self.baseline else self.methods
+
+    @property
+    def runs(self) -> int:
+        """Number of runs of each method."""
+        return len(self.settings.seeds) * self.settings.repeats
 
 
 def read_results(path: Path) -> Results:

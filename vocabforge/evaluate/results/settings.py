@@ -15,11 +15,10 @@ WARMUP_RUNS = 3
 
 @dataclass(frozen=True)
 class EvaluationRun:
-    """A pass over all questions: number from 1, seed, repeat of the seed, number of requests at once."""
+    """A pass over all questions: number from 1, seed, number of requests at once."""
 
     number: int
     seed: int
-    repeat: int
     concurrency: int = 1
 
 
@@ -76,12 +75,9 @@ class RunSettings:
 
     def runs_at(self, concurrency: int) -> tuple[EvaluationRun, ...]:
         """Return the same passes under another load."""
-        pairs = [(repeat, seed) for repeat in range(1, self.repeats + 1) for seed in self.seeds]
-        first = 1 + self.concurrency.index(concurrency) * len(pairs)
-        return tuple(
-            EvaluationRun(number, seed, repeat, concurrency)
-            for number, (repeat, seed) in enumerate(pairs, start=first)
-        )
+        seeds = self.seeds * self.repeats
+        first = 1 + self.concurrency.index(concurrency) * len(seeds)
+        return tuple(EvaluationRun(number, seed, concurrency) for number, seed in enumerate(seeds, first))
 
     @property
     def all_runs(self) -> tuple[EvaluationRun, ...]:

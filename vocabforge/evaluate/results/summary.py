@@ -8,7 +8,6 @@ run and averaged. For intervals see ``intervals.py``.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
@@ -20,22 +19,21 @@ from ...core.errors import DataError
 from ...decode.proposers.counts import figures_of, summed
 from ..benchmarks import MT_BENCH
 from .answers import MethodRows, Row
-from .intervals import Array, Formula, columns_of_mean, estimate, ratio, ratio_of_ratios, run_values
-from .schema import DepthFigures, Figure, GroupFigures, PositionFigures, RunFigures, Summary
-from .settings import EvaluationRun
+from .intervals import Array, Statistic, columns_of_mean, estimate, ratio, ratio_of_ratios
+from .schema import DepthFigures, Figure, GroupFigures, PositionFigures, Summary
 
 if TYPE_CHECKING:
     from ..servers.counters import Speculation
 
 Choice = Mapping[str, Any]
 
-FORMULAS: dict[str, Formula] = {
-    "accepted_length": {"statistic": ratio, "pooled": True},
-    "tokens_per_s": {"statistic": ratio, "pooled": False},
-    "speedup": {"statistic": ratio_of_ratios, "pooled": False},
-    "speedup_retokenised": {"statistic": ratio_of_ratios, "pooled": False},
-    "seconds_per_step": {"statistic": ratio, "pooled": False},
-    "forwards_per_token": {"statistic": ratio, "pooled": True},
+# Figure -> how it is computed from its columns: statistic, and whether it is pooled; see :func:`estimate`.
+FORMULAS: dict[str, tuple[Statistic, bool]] = {
+    "accepted_length": (ratio, True),
+    "tokens_per_s": (ratio, False),
+    "speedup": (ratio_of_ratios, False),
+    "speedup_retokenised": (ratio_of_ratios, False),
+    "forwards_per_token": (ratio, True),
 }
 OVERALL = "overall"
 MT_BENCH_TASK = "mt_bench"
@@ -64,7 +62,6 @@ def summarise_runs(
     runs: Sequence[MethodRows],
     baseline: Sequence[MethodRows],
     retokenised: Sequence[Mapping[int, float]],
-    settings_runs: Sequence[EvaluationRun],
     *,
     compared: bool = True,
 ) -> Summary:
@@ -73,7 +70,6 @@ def summarise_runs(
     Args:
         runs, baseline: rows of each run over the same questions; may be the same object.
         retokenised: ``retokenised_counts`` of the baseline in each run.
-        settings_runs: number, seed and repeat of each run.
         compared: whether ``baseline`` is plain decoding; otherwise there is no speed-up.
 
     Raises:
@@ -96,9 +92,7 @@ def summarise_runs(
         columns |= {name: np.zeros_like(columns[name]) for name in ("speedup", "speedup_retokenised")}
 
     def group(chosen: NDArray[np.bool_]) -> GroupFigures:
-        figures: dict[str, Figure] = {
-            name: estimate(values[chosen], **FORMULAS[name]) for name, values in columns.items()
-        }
+        figures = {name: estimate(values[chosen], *FORMULAS[name]) for name, values in columns.items()}
         return GroupFigures(
             questions=int(chosen.sum()),
             new_tokens=int(new_tokens[chosen].sum()),
@@ -106,11 +100,6 @@ def summarise_runs(
             **figures,
         )
 
-    each = {
-        name: run_values(values, FORMULAS[name]["statistic"])
-        for name, values in columns.items()
-        if name in RunFigures.model_fields
-    }
     members = {name: categories == name for name in dict.fromkeys(categories.tolist())}
     tasks = {
         name: np.any([members[category] for category in inside], axis=0)
@@ -122,22 +111,9 @@ def summarise_runs(
         overall=group(np.ones(len(order), dtype=bool)),
         tasks={name: group(chosen) for name, chosen in tasks.items()},
         categories={name: group(chosen) for name, chosen in members.items()},
-        runs=[
-            RunFigures(
-                run=run.number,
-                seed=run.seed,
-                repeat=run.repeat,
-                new_tokens=int(new_tokens[:, index].sum()),
-                wall_time_s=float(wall[:, index].sum()),
-                **{name: values[index] for name, values in each.items()},
-            )
-            for index, run in zip(range(len(runs)), settings_runs, strict=True)
-        ],
-        accept_length_histogram=_histogram(choices),
         depths=acceptance_by_depth(details),
         positions=acceptance_by_position(choices),
         time_s=_time_split(runs),
-        finish=dict(sorted(Counter(name for choice in choices for name in choice["finish"]).items())),
         counts=figures_of(summed([counts for choice in choices for counts in choice.get("counts", ())])),
     )
 
@@ -154,7 +130,6 @@ def with_totals(summary: Summary, total: Speculation) -> Summary:
     return summary.model_copy(
         update={
             "overall": summary.overall.model_copy(update={"accepted_length": Figure(value=length)}),
-            "accept_length_histogram": _histogram([choice]),
             "depths": acceptance_by_depth([{"choices": [choice]}]),
         }
     )
@@ -174,21 +149,6 @@ def _check_questions(rows: MethodRows, order: Sequence[int], run: int) -> None:
         )
 
 
-def _histogram(choices: Sequence[Choice]) -> dict[str, int]:
-    """Count accepted lengths in details, or derive them from a server's totals by depth.
-
-    A chain that accepts a depth accepts all smaller depths.
-    """
-    counted = Counter(length for choice in choices for turn in choice["accept_lengths"] for length in turn)
-    for choice in choices:
-        turns = zip(choice.get("verifications") or (), choice["accepted_by_depth"])
-        for verifications, by_depth in turns:
-            reached = [verifications or 0, *by_depth, 0]
-            for length in range(1, len(reached)):
-                counted[length] += reached[length - 1] - reached[length]
-    return {str(length): count for length, count in sorted(counted.items()) if count}
-
-
 def acceptance_by_depth(details: Sequence[Row]) -> list[DepthFigures]:
     """Return the acceptance at each draft depth, down to the deepest that was offered."""
     choices = [row["choices"][0] for row in details]
@@ -199,23 +159,14 @@ def acceptance_by_depth(details: Sequence[Row]) -> list[DepthFigures]:
         return [sum(counts) for counts in zip_longest(*turns, fillvalue=0)]
 
     rows: list[DepthFigures] = []
-    parents = steps
     known = totals("drafted_by_depth")
     # A server may report acceptance at a depth without the number of offered tokens.
     accepted_at = totals("accepted_by_depth")
     for depth in range(1, max(len(known), len(accepted_at)) + 1):
         offered = (known[depth - 1] if depth <= len(known) else 0) if known else None
         accepted = accepted_at[depth - 1] if depth <= len(accepted_at) else 0
-        rows.append(
-            DepthFigures(
-                depth=depth,
-                offered=offered,
-                accepted=accepted,
-                reached=accepted / steps if steps else None,
-                conditional=accepted / parents if parents else None,
-            )
-        )
-        parents = accepted
+        reached = accepted / steps if steps else None
+        rows.append(DepthFigures(depth=depth, offered=offered, accepted=accepted, reached=reached))
     while rows and not (rows[-1].offered or rows[-1].accepted):
         rows.pop()
     return rows
@@ -271,17 +222,12 @@ def question_columns(
     new_tokens, wall = (table_of(ids, answers, key) for key in ("new_tokens", "wall_time"))
     speed = columns_of_mean(_quotient(new_tokens, wall))
     base_speed = _quotient(table_of(ids, base, "new_tokens"), table_of(ids, base, "wall_time"))
-    decoding_steps, forwards = (
-        table_of(ids, answers, "decoding_steps"),
-        table_of(ids, details, "target_forwards"),
-    )
+    lengths, steps = (table_of(ids, details, count) for count in (_lengths, _steps))
+    forwards = table_of(ids, details, "target_forwards")
     return {
-        "accepted_length": np.stack(
-            [table_of(ids, details, _lengths), table_of(ids, details, _steps)], axis=-1
-        ),
+        "accepted_length": np.stack([lengths, steps], axis=-1),
         "tokens_per_s": speed,
         "speedup": np.concatenate([speed, columns_of_mean(base_speed)], axis=-1),
-        "seconds_per_step": columns_of_mean(_quotient(wall, decoding_steps)),
         "forwards_per_token": np.stack([forwards, new_tokens], axis=-1),
     }
 
