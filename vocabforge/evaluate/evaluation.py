@@ -13,11 +13,7 @@ from ..core.files import atomic_write, atomic_write_json
 from ..core.provenance import command_line, git_revision
 from .benchmarks import Benchmark
 from .results.answers import write_rows
-from .results.schema import (
-    ARTIFACT_KIND,
-    RESULTS,
-    Results,
-)
+from .results.schema import ARTIFACT_KIND, RESULTS, Results
 from .results.settings import RunSettings
 from .run.journal import EvaluationJournal
 from .run.request import Asking
@@ -43,19 +39,14 @@ class Provenance:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Specification of an evaluation: questions, methods (plain decoding first), settings and model.
-
-    Attributes:
-        tokenizer: None if servers are evaluated and no tokenizer is known.
-        baseline: whether the first method is plain decoding.
-    """
+    """Specification of an evaluation: questions, methods (plain decoding first), settings and model."""
 
     benchmark: Benchmark
     methods: Sequence[Method]
-    tokenizer: TextTokenizer | None
+    tokenizer: TextTokenizer | None  # None if servers are evaluated and no tokenizer is known
     settings: RunSettings
     provenance: Provenance
-    baseline: bool = True
+    baseline: bool = True  # whether the first method is plain decoding
     asking: type[Asking] = Asking
 
     @property

@@ -28,14 +28,14 @@ class EvaluationJournal(RunJournal):
     """Rows by :class:`Key`; for arguments and errors see :class:`~vocabforge.core.journal.RunJournal`.
 
     Attributes:
-        failures: question id -> fields of ``FailureRow``, in order of occurrence.
+        failures: question id -> failure, in order of occurrence.
         windows: groups of questions that a server answered concurrently, see ``servers/generator.py``.
         taken_over: number of answers from earlier processes.
         resumed: number of times the run was resumed.
     """
 
     def __init__(self, folder: Path, identity: Mapping[str, Any], *, fresh: bool = False) -> None:
-        self.failures: dict[int, dict[str, Any]] = {}
+        self.failures: dict[int, FailureRow] = {}
         self.windows: list[dict[str, Any]] = []
         self._starts = 0
         super().__init__(folder, identity, fresh=fresh)
@@ -54,10 +54,10 @@ class EvaluationJournal(RunJournal):
         """Append an answer row and its row of the side file; raise VocabForgeError if they cannot be written."""
         self.put(key, _line({**key._asdict(), "answer": answer, "detail": detail}))
 
-    def fail(self, failure: Mapping[str, Any]) -> None:
+    def fail(self, failure: FailureRow) -> None:
         """Append the reason for an unanswered question; raises like :meth:`add`."""
-        self.append(_line({"failure": dict(failure)}))
-        self.failures[failure["question_id"]] = dict(failure)
+        self.append(_line({"failure": failure.model_dump()}))
+        self.failures[failure.question_id] = failure
 
     def add_window(self, window: Mapping[str, Any]) -> None:
         """Append a server's counters of a window; raises like :meth:`add`."""
@@ -80,7 +80,7 @@ class EvaluationJournal(RunJournal):
             self.windows.append(row["window"])
         elif "failure" in row:
             failure = FailureRow.model_validate(row["failure"], strict=True)
-            self.failures.setdefault(failure.question_id, failure.model_dump())
+            self.failures.setdefault(failure.question_id, failure)
         else:
             for part in ("answer", "detail"):
                 row[part]["choices"][0].keys()  # raises for invalid rows

@@ -10,9 +10,8 @@ from pathlib import Path
 from ...core.artifact import MANIFEST, open_artifact
 from ...core.files import sha256_file
 from ...core.hub import model_name
-from ...corpus.tokenizer.tokenizer import TextTokenizer
 from ...decode.accelerate.graphs import GraphCapture
-from ...decode.build.methods import Method, kind_of, recipe_methods
+from ...decode.build.methods import kind_of, recipe_methods
 from ...decode.build.models import Models
 from ...decode.build.recipe import DecodingRecipe
 from ...decode.interface import Wrap
@@ -49,9 +48,23 @@ def evaluation_of(
     models.model.new_cache(1, max(settings.concurrency))  # raise it before any question is asked
     made = recipe_methods(recipe, only, wrap=wrap, sampled=sampled, models=models)
     chosen = choose_threads([method.generator for method in made], wrap, sampled=sampled)
-    device = str(models.model.device)
-    provenance = provenance_of(recipe, made, models.tokenizer, wrap, device, chosen=chosen)
-    return Evaluation(benchmark, made, models.tokenizer, settings, provenance)
+    tokenizer, names = models.tokenizer, [one.name for one in made[1:]]
+    # Covers everything between a conversation and its token ids.
+    asking = json.dumps([tokenizer.fingerprint, tokenizer.chat_template, sorted(tokenizer.eos_ids)])
+    parents = parents_of(recipe, names)
+    provenance = Provenance(
+        target=model_name(recipe.target),
+        environment=describe_environment(device=str(models.model.device), dtype=recipe.dtype),
+        fingerprint=parents[TARGET],
+        tokenizer=hashlib.sha256(asking.encode()).hexdigest(),
+        parents=parents,
+        facts={f"drafting of {one.name}": one.description for one in made[1:]}
+        | {f"draft head of {one.name}": one.head for one in made if one.head is not None}
+        | {"passes": passes_of(wrap)}
+        | ({"threads": "chosen while decoding"} if chosen else {})
+        | {f"recipe of {name}": settings_of(recipe.methods[name]) for name in names},
+    )
+    return Evaluation(benchmark, made, tokenizer, settings, provenance)
 
 
 def parents_of(recipe: DecodingRecipe, methods: Sequence[str]) -> dict[str, str]:
@@ -91,37 +104,3 @@ def settings_of(spec: MethodSpec) -> str:
 def passes_of(wrap: Wrap | None) -> str:
     """Describe how passes were run."""
     return "as they are" if wrap is None else "captured" if isinstance(wrap, GraphCapture) else "compiled"
-
-
-def provenance_of(
-    recipe: DecodingRecipe,
-    methods: Sequence[Method],
-    tokenizer: TextTokenizer,
-    wrap: Wrap | None,
-    device: str,
-    *,
-    chosen: bool,
-) -> Provenance:
-    """Return the inputs and settings of the figures.
-
-    Args:
-        methods: plain decoding first.
-        chosen: whether threads are chosen during decoding.
-    """
-    names = [one.name for one in methods[1:]]
-    parents = parents_of(recipe, names)
-    return Provenance(
-        target=model_name(recipe.target),
-        environment=describe_environment(device=device, dtype=recipe.dtype),
-        fingerprint=parents[TARGET],
-        # Covers everything between a conversation and its token ids.
-        tokenizer=hashlib.sha256(
-            json.dumps([tokenizer.fingerprint, tokenizer.chat_template, sorted(tokenizer.eos_ids)]).encode()
-        ).hexdigest(),
-        parents=parents,
-        facts={f"drafting of {one.name}": one.description for one in methods[1:]}
-        | {f"draft head of {one.name}": one.head for one in methods if one.head is not None}
-        | {"passes": passes_of(wrap)}
-        | ({"threads": "chosen while decoding"} if chosen else {})
-        | {f"recipe of {name}": settings_of(recipe.methods[name]) for name in names},
-    )

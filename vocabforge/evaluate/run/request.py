@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from ...core.errors import VocabForgeError
 from ..benchmarks import Question
@@ -29,12 +29,12 @@ class MustStop(VocabForgeError):
     """No further question can be answered; the current question is asked again when the run is resumed."""
 
 
-class TurnFailed(Exception):
+class TurnFailed(NamedTuple):
     """A turn that could not be answered. Holds strings only: an exception would keep tensors alive."""
 
-    def __init__(self, turn: int, kind: str, reason: str) -> None:
-        super().__init__(reason)
-        self.turn, self.kind, self.reason = turn, kind, reason
+    turn: int
+    kind: str
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -60,11 +60,14 @@ class Asking:
             "chat_template_sha256": short_digest(tokenizer.chat_template),
         }
 
-    def ask(self, question: Question, method: Method, run: EvaluationRun) -> list[AnsweredTurn]:
+    def ask(self, question: Question, method: Method, run: EvaluationRun) -> list[AnsweredTurn] | TurnFailed:
         """Answer all turns of a question with a method, feeding back its own earlier answers.
 
+        Returns:
+            The turns, or the failure that any error caused that does not end the process.
+
         Raises:
-            TurnFailed: any error except those that end the process or signal a lack of memory.
+            MemoryError: the machine lacks memory.
             MustStop: no further question can be answered.
         """
         settings, generator, stop_ids = self.settings, method.generator, self.stop_ids
@@ -72,7 +75,6 @@ class Asking:
         system = system_of(question, settings.system)
         conversation = self.conversation(system)
         turns: list[AnsweredTurn] = []
-        failed: TurnFailed | None = None
         for index, text in enumerate(question.turns):
             try:
                 prompt = conversation.ask(text)
@@ -94,13 +96,11 @@ class Asking:
                         break
                 turn = self.turn(prompt, generation, wall_time)
                 conversation.answer(turn.token_ids or (), turn.text)
+                turns.append(turn)
             except (MemoryError, MustStop):  # caused by the machine, not by the prompt
                 raise
             except Exception as error:  # noqa: BLE001 (any error caused by a prompt is its failure)
-                failed = turn_failed(index, error)
-            if failed is not None:  # raise outside the handler to drop the reference to the error
-                raise failed
-            turns.append(turn)
+                return turn_failed(index, error)
         return turns
 
     @property

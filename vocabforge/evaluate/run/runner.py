@@ -91,7 +91,7 @@ def run_methods(
         if kept:
             say(f"The answers so far are in {kept.folder}: run the same command again to resume")
         raise
-    failures = [FailureRow(**found) for found in kept.failures.values()]
+    failures = list(kept.failures.values())
     if len(failures) == len(questions):
         kept.forget()
         raise DataError(
@@ -192,12 +192,11 @@ class _Loop:
         """Run the first question unmeasured; use the next question for methods that cannot answer it."""
         for method in methods:
             for question in self.questions[:_WARMUP_QUESTIONS]:
-                try:
-                    for _ in range(self.asking.settings.warmup):
-                        self.asking.ask(question, method, self.runs[0])
+                warmup = range(self.asking.settings.warmup)
+                outcomes = (self.asking.ask(question, method, self.runs[0]) for _ in warmup)
+                # The measured run will fail as well and record it.
+                if not any(isinstance(outcome, TurnFailed) for outcome in outcomes):
                     break
-                except TurnFailed:
-                    continue  # the measured run will fail as well and record it
 
     def answer(self, index: int, question: Question, bar: ProgressBar) -> None:
         """Ask a question alone in all runs with all methods, until a failure, which is recorded as well."""
@@ -210,10 +209,10 @@ class _Loop:
             for method in [*self.methods[turned:], *self.methods[:turned]]:
                 if self._key(question, method, run) in self.kept:
                     continue
-                outcome = self._ask(question, method, run)
+                outcome = self.asking.ask(question, method, run)
                 self._record(question, outcome, method, run, bar)
-                if isinstance(outcome, FailureRow):
-                    self._check_device(outcome)
+                if isinstance(outcome, TurnFailed):
+                    self._check_device(question, method, outcome)
                     break
 
     def answer_by_method(self, bar: ProgressBar) -> None:
@@ -253,11 +252,7 @@ class _Loop:
         bar.update(note=f"{method.name}, {run.concurrency} requests")
         try:
             for question, outcome in answer_together(todo, decoder, self.asking, run, load):
-                if isinstance(outcome, TurnFailed):
-                    failure = self._failure(question, outcome, method, run)
-                    self._record(question, failure, method, run, bar)
-                else:
-                    self._record(question, outcome, method, run, bar)
+                self._record(question, outcome, method, run, bar)
         finally:
             if load.new_tokens:
                 self.kept.add_window({"method": method.name, "run": run.number, **load.row()})
@@ -269,7 +264,7 @@ class _Loop:
         window = None
         try:
             with generator.window(run.concurrency) as window:
-                work = partial(self._ask, method=method, run=run)
+                work = partial(self.asking.ask, method=method, run=run)
                 for question, outcome in _side_by_side(questions, work, run.concurrency):
                     self._record(question, outcome, method, run, bar)
         finally:
@@ -277,36 +272,26 @@ class _Loop:
                 found = {"method": method.name, "run": run.number, **window.row(generator.facts)}
                 self.kept.add_window(found)
 
-    def _ask(self, question: Question, method: Method, run: EvaluationRun) -> list[AnsweredTurn] | FailureRow:
-        try:
-            return self.asking.ask(question, method, run)
-        except TurnFailed as failed:
-            return self._failure(question, failed, method, run)
-
-    @staticmethod
-    def _failure(question: Question, failed: TurnFailed, method: Method, run: EvaluationRun) -> FailureRow:
-        return FailureRow(
-            question_id=question.question_id,
-            category=question.category,
-            method=method.name,
-            run=run.number,
-            turn=failed.turn,
-            kind=failed.kind,
-            reason=failed.reason,
-        )
-
     def _record(
         self,
         question: Question,
-        outcome: list[AnsweredTurn] | FailureRow,
+        outcome: list[AnsweredTurn] | TurnFailed,
         method: Method,
         run: EvaluationRun,
         bar: ProgressBar,
     ) -> None:
-        if isinstance(outcome, FailureRow):
+        if isinstance(outcome, TurnFailed):
             for kind, turns in turns_of(self.left([question])).items():
                 bar.skip(turns, kind)
-            self.kept.fail(outcome.model_dump())
+            self.kept.fail(
+                FailureRow(
+                    question_id=question.question_id,
+                    category=question.category,
+                    method=method.name,
+                    run=run.number,
+                    **outcome._asdict(),
+                )
+            )
             bar.update(note=f"{len(self.kept.failures)} left out")
             return
         model_id, answer_id = self.model_ids[method.name], uuid.uuid4().hex
@@ -315,14 +300,14 @@ class _Loop:
         self.kept.add(key, answer=answer, detail=detail_row(question, outcome))
         bar.update(len(question.turns), kind=_kind(method, run))
 
-    def _check_device(self, failure: FailureRow) -> None:
+    def _check_device(self, question: Question, method: Method, failed: TurnFailed) -> None:
         """Raise if a failure left the device unusable, since every later question would fail as well."""
         try:
             self.asking.synchronise()
         except Exception as error:
             raise VocabForgeError(
-                f"the device does not answer any more since question {failure.question_id} ({failure.method})",
-                got=failure.reason,
+                f"the device does not answer any more since question {question.question_id} ({method.name})",
+                got=failed.reason,
                 remedy="run the same command again: it continues with the next question",
             ) from error
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
 from typing import Any, ClassVar
 
 from ...core.registry import check_known
 from ...corpus.tokenizer.prompt_format import PROMPT_FORMATS, PromptFormat
-from ...corpus.tokenizer.tokenizer import TextTokenizer
 from ...decode.request import Generation
 from ..benchmarks import Question
 from ..results.answers import AnsweredTurn
-from ..results.settings import RunSettings
 from ..run.prompts import refuse_raw
 from ..run.request import Asking
 from .generator import ServedGeneration
@@ -55,13 +52,9 @@ class ServedConversation:
         self._text += text
 
 
-@dataclass(frozen=True)
 class ServerAsking(Asking):
-    """How servers are asked; ``tokenizer`` is not used."""
+    """How servers are asked; ``tokenizer`` is not used, and may be None."""
 
-    tokenizer: TextTokenizer | None  # type: ignore[assignment]
-    settings: RunSettings
-    synchronise: Callable[[], None]
     by_method: ClassVar[bool] = True
 
     def identity(self, questions: Sequence[Question]) -> dict[str, Any]:
