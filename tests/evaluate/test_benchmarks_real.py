@@ -10,6 +10,7 @@ import pytest
 from tests.worlds import DATA, needs_data
 from vocabforge.evaluate.benchmarks import (
     BENCHMARKS,
+    FORMATS,
     MT_BENCH,
     asked_sha256,
     load_benchmark,
@@ -28,7 +29,7 @@ def test_the_files_are_the_published_ones(name: str, count: int) -> None:
     assert benchmark.path == DATA / row.files[0]
     assert benchmark.sha256 == row.sources[0].sha256
     assert len(benchmark.questions) == benchmark.of == count
-    assert benchmark.max_new_tokens == row.max_new_tokens
+    assert benchmark.max_new_tokens == FORMATS[row.format].max_new_tokens
 
 
 def test_spec_bench() -> None:

@@ -20,12 +20,7 @@ from .types import Benchmark, BenchmarkRow, asked_sha256
 ItemT = TypeVar("ItemT")
 
 
-def load_benchmark(
-    name_or_path: str,
-    limit: int | None = None,
-    *,
-    data: Path | None = None,
-) -> Benchmark:
+def load_benchmark(name_or_path: str, limit: int | None = None, *, data: Path | None = None) -> Benchmark:
     """Read a benchmark by its table name or by the path of a question file.
 
     Args:
@@ -39,10 +34,7 @@ def load_benchmark(
     if limit is not None and limit < 1:
         raise UsageError("the limit must be at least 1", got=limit, source="--limit", expected="1 or more")
     row = BENCHMARKS.get(name_or_path)
-    if row is None:
-        whole = _from_path(name_or_path)
-    else:
-        whole = _from_row(name_or_path, row, data)
+    whole = _from_path(name_or_path) if row is None else _from_row(name_or_path, row, data)
     asked = whole.questions if limit is None else tuple(spread(whole.questions, limit))
     return replace(whole, questions=asked, of=len(whole.questions))
 
@@ -55,9 +47,10 @@ def spread(items: Sequence[ItemT], count: int) -> list[ItemT]:
 
 
 def _from_row(name: str, row: BenchmarkRow, data: Path | None) -> Benchmark:
+    limit = row.max_new_tokens or FORMATS[row.format].max_new_tokens
     if not row.files:
         made = tuple(read_format(row.format, QUESTIONS))
-        return Benchmark(name, None, asked_sha256(made), row.max_new_tokens, made, row.format)
+        return Benchmark(name, None, asked_sha256(made), limit, made, row.format)
     path = find_file(name, row, data=data)
     questions = tuple(read_format(row.format, path))
     digest = sha256_file(path)
@@ -67,7 +60,7 @@ def _from_row(name: str, row: BenchmarkRow, data: Path | None) -> Benchmark:
         say(
             f"{path} is not the published file of {name} (sha256 {digest}): figures may not compare with others'"
         )
-    return Benchmark(name, path, digest, row.max_new_tokens, questions, row.format, published)
+    return Benchmark(name, path, digest, limit, questions, row.format, published)
 
 
 def _from_path(name: str) -> Benchmark:

@@ -49,8 +49,6 @@ _SCROLLS = {
     f"scrolls-{task.replace('_', '-')}": BenchmarkRow(
         files=(f"scrolls/{task}/validation.jsonl",),
         format="scrolls",
-        sources=(),
-        max_new_tokens=1024,
         about=f"validation.jsonl in {task}.zip of huggingface.co/datasets/tau/scrolls at revision 16d7a159dc46",
     )
     for task in ("gov_report", "summ_screen_fd", "qmsum", "qasper")
@@ -71,7 +69,6 @@ BENCHMARKS = ExtensionTable(
                     "4b6d33e79484f9841c487ee87d1cf6aa8c6066f61d5d482ff09e5a007fafdf04",
                 ),
             ),
-            max_new_tokens=1024,
         ),
         "human-eval": BenchmarkRow(
             files=(
@@ -90,7 +87,6 @@ BENCHMARKS = ExtensionTable(
                 ),
                 _source("thunlp/FR-Spec", _FR_SPEC, "data/human_eval/question.jsonl", _HUMAN_EVAL_SHA256),
             ),
-            max_new_tokens=512,
         ),
         "gsm8k": BenchmarkRow(
             files=("gsm8k/test.jsonl", "gsm8k/test-00000-of-00001.parquet"),
@@ -109,7 +105,6 @@ BENCHMARKS = ExtensionTable(
                     "ee7b8da9e381df27b9e3f7758a159ab2bdaa4dbaa910546cbbc47e0cb44e4f59",
                 ),
             ),
-            max_new_tokens=512,
         ),
         "math-500": BenchmarkRow(
             files=("math_500/test.jsonl",),
@@ -122,7 +117,6 @@ BENCHMARKS = ExtensionTable(
                     "35dc41080a3680858b27fa7e0533d2d547825316fc5dafe5d316f4ccc5a06132",
                 ),
             ),
-            max_new_tokens=1024,
         ),
         "mbpp": BenchmarkRow(
             files=("mbpp/test-00000-of-00001.parquet",),
@@ -135,23 +129,15 @@ BENCHMARKS = ExtensionTable(
                     "566fd53060ffba5766dace1d1e2f4c38906781526de222b0dfbdbc325b696c77",
                 ),
             ),
-            max_new_tokens=512,
         ),
         **_SCROLLS,
         "speed-bench": BenchmarkRow(
             files=("speed/qualitative/test.parquet",),
             format="speed-bench",
-            sources=(),
-            max_new_tokens=1024,
             about="the file that prepare_data.py --config qualitative writes (github.com/NVIDIA/Model-Optimizer, "
             "examples/specdec_bench): huggingface.co/datasets/nvidia/SPEED-Bench lacks the texts of some sources",
         ),
-        "sample": BenchmarkRow(
-            files=(),
-            format="spec-bench",
-            sources=(),
-            max_new_tokens=256,
-        ),
+        "sample": BenchmarkRow(files=(), format="spec-bench", max_new_tokens=256),
     },
 )
 

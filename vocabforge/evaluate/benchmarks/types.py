@@ -11,18 +11,12 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Source:
-    """Published location of a question file.
-
-    Attributes:
-        about: repository and commit, for messages.
-        sha256: hash of the published file.
-        unpacked: hash of the decompressed file; None if it is published uncompressed.
-    """
+    """Published location of a question file."""
 
     url: str
-    sha256: str
-    unpacked: str | None = None
-    about: str = ""
+    sha256: str  # of the published file
+    unpacked: str | None = None  # hash of the decompressed file; None if it is published uncompressed
+    about: str = ""  # repository and commit, for messages
 
 
 @dataclass(frozen=True)
@@ -34,30 +28,25 @@ class BenchmarkRow:
             questions are generated.
         sources: tried in order; each address ends with the name of one of ``files``. Empty if no single file
             can be fetched; ``about`` then names its origin.
-        max_new_tokens: the benchmark's limit per turn.
+        max_new_tokens: the benchmark's limit per turn; None: that of the format.
     """
 
     files: tuple[str, ...]
     format: str
-    sources: tuple[Source, ...]
-    max_new_tokens: int
+    sources: tuple[Source, ...] = ()
+    max_new_tokens: int | None = None
     about: str = ""
 
 
 @dataclass(frozen=True)
 class Question:
-    """A benchmark question.
-
-    Attributes:
-        task_id: the benchmark's name of the question if it is a string (``HumanEval/0``).
-        system: system message of the conversation.
-    """
+    """A benchmark question."""
 
     question_id: int
     category: str
     turns: tuple[str, ...]
-    task_id: str | None = None
-    system: str | None = None
+    task_id: str | None = None  # the benchmark's name of the question if it is a string (``HumanEval/0``)
+    system: str | None = None  # system message of the conversation
 
     @property
     def name(self) -> str:
@@ -67,25 +56,18 @@ class Question:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """Questions of a file and their identity.
-
-    Attributes:
-        path: None if the questions are generated.
-        sha256: hash of the file, or of the generated questions.
-        max_new_tokens: the benchmark's limit per turn.
-        questions: the selected questions in file order.
-        of: number of questions in the file.
-        published: whether the file is byte for byte the published one; None if no hash is known.
-    """
+    """Questions of a file and their identity."""
 
     name: str
-    path: Path | None
-    sha256: str
-    max_new_tokens: int
-    questions: tuple[Question, ...]
+    path: Path | None  # None if the questions are generated
+    sha256: str  # of the file, or of the generated questions
+    max_new_tokens: int  # the benchmark's limit per turn
+    questions: tuple[Question, ...]  # the selected ones, in file order
     format: str = "spec-bench"
-    published: bool | None = None
-    of: int = 0
+    published: bool | None = (
+        None  # whether the file is byte for byte the published one; None: no hash is known
+    )
+    of: int = 0  # number of questions in the file
 
     @property
     def file(self) -> str:
