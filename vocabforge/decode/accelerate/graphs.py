@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 from weakref import WeakSet
 
 import torch
@@ -23,21 +23,8 @@ from ...core.errors import UsageError
 MOST_RECORDINGS = 24  # per pass; rarer shapes run eagerly
 
 
-class Recorder(Protocol):
-    """Interface for recording a pass so that it can be repeated."""
-
-    def warm_up(self, run: Callable[[], Any]) -> None:
-        """Run once, so that libraries are loaded and have their memory."""
-
-    def record(self, function: Callable[..., Any], inputs: Sequence[Tensor | None]) -> Callable[[], Any]:
-        """Return a call that runs the pass on the current contents of ``inputs`` and returns its outputs.
-
-        Recording may or may not run the pass; calls may return the same output tensors every time.
-        """
-
-
 class CudaRecorder:
-    """Recorder of CUDA graphs that share one memory pool and one stream."""
+    """Recorder of CUDA graphs that share one memory pool and one stream; others have the same methods."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -55,6 +42,10 @@ class CudaRecorder:
         current.wait_stream(self._stream)
 
     def record(self, function: Callable[..., Any], inputs: Sequence[Tensor | None]) -> Callable[[], Any]:
+        """Return a call that runs the pass on the current contents of ``inputs`` and returns its outputs.
+
+        Recording may or may not run the pass; calls may return the same output tensors every time.
+        """
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.device(self._device), torch.cuda.graph(graph, self._pool, self._stream):
             outputs = function(*inputs)
@@ -76,7 +67,7 @@ class MadePass(NamedTuple):
 class GraphCapture:
     """``Wrap`` that records passes; see :func:`capture_passes`."""
 
-    def __init__(self, make_recorder: Callable[[], Recorder]) -> None:
+    def __init__(self, make_recorder: Callable[[], CudaRecorder]) -> None:
         self.done: list[MadePass] = []
         self._make_recorder, self._recorder = make_recorder, make_recorder()
         self.recording = False

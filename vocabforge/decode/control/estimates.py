@@ -16,7 +16,6 @@ import numpy as np
 from ..interface import Plan
 
 SECONDS = (1e-9, 1e9)  # plausible range of a cycle
-OTHERS_FADE = 1 / 8  # relative rate at which evidence on trees of one width fades while another width is used
 PRIOR, WEIGHT = 0.7, 2.0  # prior acceptance, and how many drafts it counts for
 SHRINK = 8.0  # cycles that the level estimate counts for, against a plan's own mean
 WINDOW = 32  # measurements kept per plan
@@ -57,16 +56,10 @@ class TokenEstimates:
         nodes = [plan.nodes for plan in plans]
         self._nested = nodes == sorted(nodes)
 
-    def fade(self, factor: float, place: int = 0) -> None:
-        """Scale past evidence by ``factor`` (0 to 1): of all widths, or mainly of the plan's own."""
-        own = self._group[place]
-        shares = [
-            factor if not place or group == own else factor**OTHERS_FADE for group in range(len(self._tested))
-        ]
-        self._tested = [[share * count for count in counts] for share, counts in zip(shares, self._tested)]
-        self._passed = [[share * count for count in counts] for share, counts in zip(shares, self._passed)]
-        self._cycles = [shares[group] * count for group, count in zip(self._group, self._cycles)]
-        self._tokens = [shares[group] * count for group, count in zip(self._group, self._tokens)]
+    def fade(self, factor: float) -> None:
+        """Scale past evidence by ``factor`` (0 to 1)."""
+        for counts in (*self._tested, *self._passed, self._cycles, self._tokens):
+            counts[:] = [factor * count for count in counts]
 
     def add(self, place: int, accepted: Sequence[int]) -> None:
         """Add one cycle of a plan that drafts; ``accepted`` has one number per row."""

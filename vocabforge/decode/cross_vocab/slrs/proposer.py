@@ -54,14 +54,7 @@ class SlrsProposer(Proposer):
     kind, label = "slrs", "SLRS"
     samples = True
 
-    def __init__(
-        self,
-        drafter: Target,
-        bridge: Bridge,
-        length: int,
-        look_ahead: int = LOOK_AHEAD,
-        single: bool = False,
-    ) -> None:
+    def __init__(self, drafter: Target, bridge: Bridge, length: int, look_ahead: int, single: bool) -> None:
         self._bridge, self._drafter = bridge, drafter
         self.trie = TargetTrie(target_ids(bridge), look_ahead)
         self.words = DraftWords(bridge.drafter.forms, bridge.drafter.eos)
