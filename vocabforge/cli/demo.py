@@ -32,25 +32,17 @@ _STDERR = 2
 
 @dataclass(frozen=True)
 class Step:
-    """A step of the demo: a command, or a function of this package.
+    """A step of the demo: a command, or a function of this package."""
 
-    Attributes:
-        name: key of its record.
-        outputs: files and folders that it creates.
-        shown: the command as a user would type it, or a description.
-        command: arguments of the process, including the interpreter.
-        again: arguments added to replace existing outputs.
-        run: function to call instead of a command; its argument says whether to replace the outputs.
-        facts: additional inputs that determine the result.
-    """
-
-    name: str
-    outputs: tuple[Path, ...]
-    shown: str = ""
-    command: tuple[str, ...] = ()
-    again: str = "--overwrite"
-    run: Callable[[bool], None] | None = None
-    facts: Any = None
+    name: str  # key of its record
+    outputs: tuple[Path, ...]  # files and folders that it creates
+    shown: str = ""  # the command as a user would type it, or a description
+    command: tuple[str, ...] = ()  # arguments of the process, including the interpreter
+    again: str = "--overwrite"  # arguments added to replace existing outputs
+    run: Callable[[bool], None] | None = (
+        None  # called instead of a command, with whether to replace the outputs
+    )
+    facts: Any = None  # additional inputs that determine the result
 
     def key(self) -> str:
         """Return a hash of the version, the command and the facts."""

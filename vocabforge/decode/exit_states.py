@@ -45,18 +45,14 @@ class NodeInputs(NamedTuple):
 
 
 class ExitStates(NamedTuple):
-    """Outputs of the target's first ``layers`` layers at the M nodes that drafting expanded, root first.
-
-    Attributes:
-        layers: number of layers that have run.
-        states: (B, M, H) residual stream after them; the keys and values of node m are in slot m (0-based)
-            after the committed ones.
-        places: (B, N) index of each tree node among the expanded nodes, -1 if it was not expanded. None: the
-            expanded nodes are the tree's first M nodes, as in a chain.
-    """
+    """Outputs of the target's first ``layers`` layers at the M nodes that drafting expanded, root first."""
 
     layers: int
+    # (B, M, H) residual stream after them; the keys and values of node m are in slot m (0-based) after the
+    # committed ones.
     states: Tensor
+    # (B, N) index of each tree node among the expanded nodes, -1 if it was not expanded. None: the expanded
+    # nodes are the tree's first M nodes, as in a chain.
     places: Tensor | None
 
     def forward(

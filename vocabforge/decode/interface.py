@@ -63,17 +63,12 @@ class Commit:
 
 
 class Frontier(NamedTuple):
-    """Nodes to expand next.
+    """Nodes to expand next."""
 
-    Attributes:
-        tokens: (B, W) int64.
-        parents: (B, W) indices in the previous frontier.
-        words: (B, W, words) int64, for passes whose masks are bits: bit j % 64 of word j // 64 is set if a
-            node is the j-th expanded node below the root or is below it.
-    """
-
-    tokens: Tensor
-    parents: Tensor
+    tokens: Tensor  # (B, W) int64
+    parents: Tensor  # (B, W) indices in the previous frontier
+    # (B, W, words) int64, for passes whose masks are bits: bit j % 64 of word j // 64 is set if a node is the
+    # j-th expanded node below the root or is below it.
     words: Tensor | None = None
 
 

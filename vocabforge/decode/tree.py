@@ -138,18 +138,13 @@ class RowTree:
 
 @dataclass(frozen=True)
 class Verifier:
-    """A method to verify one row.
+    """A method to verify one row."""
 
-    Attributes:
-        walk: returns the accepted nodes, root first, and as many tokens: those of the nodes below the root,
-            then the target's own.
-        lossless: the output has exactly the target's distribution.
-        samples: for temperatures above 0; otherwise for 0 only.
-    """
-
+    # Returns the accepted nodes, root first, and as many tokens: those of the nodes below the root, then the
+    # target's own.
     walk: Callable[[RowTree], Walk]
-    lossless: bool = True
-    samples: bool = True
+    lossless: bool = True  # the output has exactly the target's distribution
+    samples: bool = True  # for temperatures above 0; otherwise for 0 only
 
 
 def walk_down(row: RowTree, choose: Callable[[RowTree, int, list[int]], tuple[int | None, int]]) -> Walk:

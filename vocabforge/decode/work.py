@@ -14,17 +14,12 @@ from .verify.registry import RowVerification
 
 @dataclass
 class Work:
-    """A request in a row.
+    """A request in a row."""
 
-    Attributes:
-        number: index among the requests submitted together.
-        room: maximum new tokens, also limited by the rest of the context.
-    """
-
-    number: int
+    number: int  # index among the requests submitted together
     request: Request
     result: Generation
-    room: int
+    room: int  # maximum new tokens, also limited by the rest of the context
     judge: RowVerification
     finish: Finish | None = None
 

@@ -108,10 +108,7 @@ def target_sample(
     """Draw one token per row from the target distribution after the transform.
 
     Args:
-        logits: (R, V) fp32, bf16 or fp16; V at most 2^20.
-        temperature, top_p, min_p: (R,) fp64 (or fp32), each as in ``SamplingParams``; temperature 0 is
-            greedy.
-        top_k: (R,) int64, 0 keeps all.
+        logits, temperature, top_k, top_p, min_p: see :func:`target_weights_of`.
         seeds: (R,) int64 seeds of the rows' random streams.
         draws: (R,) int64 positions in the streams. The caller advances them, so that no number is used twice.
 

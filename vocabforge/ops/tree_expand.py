@@ -15,24 +15,16 @@ MOST_KEPT = 1024
 
 
 class Expansion(NamedTuple):
-    """Children of a frontier.
+    """Children of a frontier."""
 
-    Attributes:
-        cumulative: (B, W * k) fp32 scores of all children, in the order of (node, rank).
-        best_scores: (B, keep) fp32 scores of the ``keep`` best children, best first, like the following
-            fields.
-        tokens: (B, keep) int64.
-        parents: (B, keep) int64 index among the W nodes.
-        places: (B, keep) int64, ``first`` plus the index among the W * k children.
-        words: (B, keep, words) int64 bits of the parent and of the node itself; empty without ``above``.
-    """
-
-    cumulative: Tensor
-    best_scores: Tensor
-    tokens: Tensor
-    parents: Tensor
-    places: Tensor
-    words: Tensor
+    cumulative: Tensor  # (B, W * k) fp32 scores of all children, in the order of (node, rank)
+    best_scores: (
+        Tensor  # (B, keep) fp32 scores of the ``keep`` best children, best first, like the following fields
+    )
+    tokens: Tensor  # (B, keep) int64
+    parents: Tensor  # (B, keep) int64 index among the W nodes
+    places: Tensor  # (B, keep) int64, ``first`` plus the index among the W * k children
+    words: Tensor  # (B, keep, words) int64 bits of the parent and of the node itself; empty without ``above``
 
 
 def tree_expand_reference(

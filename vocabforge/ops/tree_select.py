@@ -16,19 +16,13 @@ MOST_NODES, MOST_HISTORY = 256, 32_768  # limits of the kernels
 
 
 class SelectedTree(NamedTuple):
-    """B trees of N nodes, root first, parents before children.
+    """B trees of N nodes, root first, parents before children."""
 
-    Attributes:
-        tokens, parents, depths: (B, N) int64.
-        ancestors: bool (B, N, N); [b, i, j] is True if j is i or an ancestor of i.
-        words: (B, N, ceil(N / 64)) int64, the ancestors as bits: bit j % 64 of word j // 64.
-    """
-
-    tokens: Tensor
+    tokens: Tensor  # (B, N) int64, like the next two
     parents: Tensor
     depths: Tensor
-    ancestors: Tensor
-    words: Tensor
+    ancestors: Tensor  # bool (B, N, N); [b, i, j] is True if j is i or an ancestor of i
+    words: Tensor  # (B, N, ceil(N / 64)) int64, the ancestors as bits: bit j % 64 of word j // 64
 
 
 def tree_select_reference(

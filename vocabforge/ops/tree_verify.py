@@ -14,16 +14,11 @@ MOST_NODES = 1024  # limit of the kernels
 
 
 class Verdict(NamedTuple):
-    """Verification result of B trees.
+    """Verification result of B trees."""
 
-    Attributes:
-        path: (B, levels + 1) int64 accepted nodes from the root on, padded by repeating the last one.
-        numbers: (B, levels + 3) int64: the accepted depth; the number of path nodes before the first one
-            without a valid distribution (levels + 1 if all are valid); the target's choice at each node of
-            the path.
-    """
-
-    path: Tensor
+    path: Tensor  # (B, levels + 1) int64 accepted nodes from the root on, padded by repeating the last one
+    # (B, levels + 3) int64: the accepted depth; the number of path nodes before the first one without a valid
+    # distribution (levels + 1 if all are valid); the target's choice at each node of the path.
     numbers: Tensor
 
 

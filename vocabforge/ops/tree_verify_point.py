@@ -22,19 +22,15 @@ MOST_NODES, MOST_VOCAB = 256, 1 << 20  # limits of the kernels
 
 
 class PointVerdict(NamedTuple):
-    """Verification result of B trees.
+    """Verification result of B trees; ``path`` and ``numbers`` as in :class:`~.tree_verify.Verdict`.
 
-    Attributes:
-        path: (B, levels + 1) int64 accepted nodes from the root on, padded by repeating the last one.
-        numbers: (B, levels + 3) int64: the accepted depth; the number of path nodes before the first one
-            without a valid distribution (levels + 1 if all are valid); the token after each node of the path,
-            the last of which is sampled from the target (0 without a valid distribution).
-        draws_after: (B,) int64 position of the first unused number of each stream.
+    Instead of choices, ``numbers`` end with the token after each node of the path. The last of these is sampled
+    from the target (0 without a valid distribution).
     """
 
     path: Tensor
     numbers: Tensor
-    draws_after: Tensor
+    draws_after: Tensor  # (B,) int64 position of the first unused number of each stream
 
 
 def tree_verify_point_reference(

@@ -28,20 +28,13 @@ _TOKENIZER_REMEDY = (
 
 @dataclass(frozen=True)
 class Way:
-    """How one draft model drafts.
+    """How one draft model drafts."""
 
-    Attributes:
-        bridge: bridge between the vocabularies; None if they are the same.
-        reason: why the proposer was chosen, if it was.
-        overlap: saved comparison from which the bridge was made.
-        tokenizer: whether the drafter's tokenizer comes from another folder.
-    """
-
-    names: Sequence[str]
-    bridge: Bridge | None = None
-    reason: str | None = None
-    overlap: Path | None = None
-    tokenizer: bool = False
+    names: Sequence[str]  # of proposers
+    bridge: Bridge | None = None  # between the vocabularies; None if they are the same
+    reason: str | None = None  # why the proposer was chosen, if it was
+    overlap: Path | None = None  # saved comparison from which the bridge was made
+    tokenizer: bool = False  # whether the drafter's tokenizer comes from another folder
 
     @property
     def facts(self) -> str:
@@ -167,10 +160,7 @@ class ForeignWays:
         return Way([name], bridge, reason, saved, lent)
 
     def _must_share_tokenizer(self) -> bool:
-        """Return whether draft models must have the target's tokenizer.
-
-        They must if ``draft-model`` is named and cannot be meant for another drafter.
-        """
+        """Return whether ``draft-model`` is named and cannot be meant for another drafter."""
         parts = map(with_drafter, self._named)
         asked = [part for part in parts if part in ("draft-model", *FOREIGN)]
         return "draft-model" in asked and (asked == ["draft-model"] or not self._several)

@@ -17,21 +17,14 @@ from .heads import check_head_options, parse_dynamic
 
 @dataclass(frozen=True)
 class DrafterFacts:
-    """Facts about a drafter that the expansion needs.
+    """Facts about a drafter that the expansion needs."""
 
-    Attributes:
-        proposers: proposers that can draft with it.
-        hot_only: labels of the vocabularies that are only a hot core (with tokens that its head lacks).
-        overlap: saved comparison of its bridge.
-        tokenizer: whether it needs ``drafter_tokenizer``.
-    """
-
-    proposers: Sequence[str]
+    proposers: Sequence[str]  # that can draft with it
     kind: str = DRAFT_MODEL
-    heads: Sequence[str] = ()
-    hot_only: Sequence[str] = ()
-    overlap: Path | None = None
-    tokenizer: bool = False
+    heads: Sequence[str] = ()  # labels of the trained heads
+    hot_only: Sequence[str] = ()  # labels of the vocabularies that are only a hot core: its head lacks tokens
+    overlap: Path | None = None  # saved comparison of its bridge
+    tokenizer: bool = False  # whether it needs ``drafter_tokenizer``
 
 
 def draft_several(grid: MethodGrid) -> bool:

@@ -33,20 +33,13 @@ from .registry import ProposerParts
 
 
 class _Carry(NamedTuple):
-    """State of a frontier.
+    """State of a frontier."""
 
-    Attributes:
-        g: (B, W, H) states of its nodes.
-        above: bool (B, W, scratch) draft nodes that each node attends to; None in a chain and if masks are
-            bits.
-        used: number of draft slots used.
-        view: slots that passes read.
-    """
-
-    g: Tensor
+    g: Tensor  # (B, W, H) states of its nodes
+    # bool (B, W, scratch) draft nodes that each node attends to; None in a chain and if masks are bits
     above: Tensor | None
-    used: int
-    view: Tensor
+    used: int  # number of draft slots used
+    view: Tensor  # slots that passes read
 
 
 class EagleBackend(DraftBackend):

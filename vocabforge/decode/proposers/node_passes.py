@@ -22,34 +22,23 @@ from ..positions import block_mask, view_length
 
 
 class NodeCarry(NamedTuple):
-    """The nodes of a draft so far.
+    """The nodes of a draft so far."""
 
-    Attributes:
-        view: slots that passes read.
-        used: number of nodes over all levels.
-        above: bool (B, W, S) nodes that each node of the last level attends to, including itself; None in a
-            line.
-        line: tokens (B, 1) of the top levels that have one node each.
-    """
-
-    view: Tensor
-    used: int = 0
+    view: Tensor  # slots that passes read
+    used: int = 0  # number of nodes over all levels
+    # bool (B, W, S) nodes that each node of the last level attends to, including itself; None in a line
     above: Tensor | None = None
-    line: tuple[Tensor, ...] = ()
+    line: tuple[Tensor, ...] = ()  # tokens (B, 1) of the top levels that have one node each
 
 
 class NodeStates(NamedTuple):
-    """Outputs of a pass.
+    """Outputs of a pass."""
 
-    Attributes:
-        hidden: (B, T, H) after the final norm.
-        fed: (B, T, H) input embeddings of the tokens.
-        residual: (B, T, H) output of the last layer before that norm, if the passes return it.
-    """
-
-    hidden: Tensor
-    fed: Tensor
-    residual: Tensor | None = None
+    hidden: Tensor  # (B, T, H) after the final norm
+    fed: Tensor  # (B, T, H) input embeddings of the tokens
+    residual: Tensor | None = (
+        None  # (B, T, H) output of the last layer before that norm, if the passes return it
+    )
 
 
 class NodePasses:

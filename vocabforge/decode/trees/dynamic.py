@@ -42,17 +42,11 @@ class DynamicPolicy:
 
 
 class _Start(NamedTuple):
-    """Tensors of the root's expansion, which do not depend on the text.
+    """Tensors of the root's expansion, which do not depend on the text."""
 
-    Attributes:
-        expanded: (B, 1 + k) indices of the root and its children in the history.
-        parents: (B, k) indices of the children's parents in the frontier.
-        words: (B, k, words) bits of the children.
-    """
-
-    expanded: Tensor
-    parents: Tensor
-    words: Tensor
+    expanded: Tensor  # (B, 1 + k) indices of the root and its children in the history
+    parents: Tensor  # (B, k) indices of the children's parents in the frontier
+    words: Tensor  # (B, k, words) bits of the children
 
 
 @cache

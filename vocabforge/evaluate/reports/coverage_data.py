@@ -31,20 +31,13 @@ COUNTED, HELD_OUT = "counted", "held out"
 
 @dataclass(frozen=True, eq=False)
 class Text:
-    """Counts (V,) over which coverage is measured.
-
-    Attributes:
-        role: ``counted`` (the ranking was made from these counts, or from a table that includes them) or
-            ``held out``.
-        part: whether it is a domain of a table.
-        mixed: whether the counts are those of a mixture.
-    """
+    """Counts (V,) over which coverage is measured."""
 
     name: str
-    role: str
-    part: bool
+    role: str  # ``counted`` (the ranking was made from a table that includes these counts) or ``held out``
+    part: bool  # whether it is a domain of a table
     counts: Ids
-    mixed: bool
+    mixed: bool  # whether the counts are those of a mixture
 
 
 def measure_coverage(

@@ -46,41 +46,32 @@ def method_colour(index: int) -> str:
     return COLOURS[index % len(COLOURS)]
 
 
-def shortened(text: str, length: int = _LONGEST_NAME) -> str:
+def shortened(text: str) -> str:
     """Shorten a long text in the middle, because the ends distinguish variants."""
-    if len(text) <= length:
+    if len(text) <= _LONGEST_NAME:
         return text
-    end = (length - 1) // 2
-    return f"{text[: length - 1 - end]}…{text[-end:]}"
+    end = (_LONGEST_NAME - 1) // 2
+    return f"{text[: _LONGEST_NAME - 1 - end]}…{text[-end:]}"
 
 
 @dataclass(frozen=True)
 class Bar:
-    """A method's value and interval; ``text`` is the formatted value.
-
-    Attributes:
-        parts: (colour number, length) from left to right; their sum is the value.
-    """
+    """A method's value and interval; ``text`` is the formatted value."""
 
     name: str
     text: str
-    parts: Sequence[tuple[int, float]]
+    parts: Sequence[tuple[int, float]]  # (colour number, length) from left to right; their sum is the value
     low: float | None = None
     high: float | None = None
 
 
 @dataclass(frozen=True)
 class Trace:
-    """A curve.
+    """A curve."""
 
-    Attributes:
-        index: number of the colour, marker and line style.
-        y: values; None if missing.
-    """
-
-    index: int
+    index: int  # number of the colour, marker and line style
     x: Sequence[float]
-    y: Sequence[float | None]
+    y: Sequence[float | None]  # None if missing
     label: str = ""
     dashed: bool = False
 
@@ -92,23 +83,16 @@ class Trace:
 
 @dataclass(frozen=True)
 class Panel:
-    """A chart of curves.
-
-    Attributes:
-        log_x: use a logarithmic x axis with powers of two.
-        bottom, top: ends of the y axis; None fits the curves.
-        level: value of a horizontal line.
-        marks: positions of vertical lines, with their names in the legend of a PNG plot.
-    """
+    """A chart of curves."""
 
     title: str
     labels: tuple[str, str]
     traces: Sequence[Trace]
-    log_x: bool = False
-    bottom: float | None = None
+    log_x: bool = False  # use a logarithmic x axis with powers of two
+    bottom: float | None = None  # ends of the y axis; None fits the curves
     top: float | None = None
-    level: float | None = None
-    marks: Sequence[tuple[float, str]] = ()
+    level: float | None = None  # value of a horizontal line
+    marks: Sequence[tuple[float, str]] = ()  # of vertical lines, with their names in the legend of a PNG plot
 
     def known(self) -> list[Trace]:
         """Return the curves that have a value."""

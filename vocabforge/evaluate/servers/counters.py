@@ -19,33 +19,24 @@ _PREFIX = "vllm:spec_decode_num_"
 
 @dataclass(frozen=True)
 class Speculation:
-    """Verifications of draft tokens, summed over requests.
-
-    Attributes:
-        accepted_by_depth: accepted draft tokens at each depth, from 1.
-        offered: verifications that included each depth; empty if a server does not report it.
-    """
+    """Verifications of draft tokens, summed over requests."""
 
     verifications: int
     drafted: int
     accepted: int
-    accepted_by_depth: Sequence[int]
-    offered: Sequence[int] = ()
+    accepted_by_depth: Sequence[int]  # accepted draft tokens at each depth, from 1
+    offered: Sequence[
+        int
+    ] = ()  # verifications that included each depth; empty if a server does not report it
 
 
 @dataclass(frozen=True)
 class Reading:
-    """vLLM's counters at one moment.
+    """vLLM's counters at one moment."""
 
-    Attributes:
-        speculation: None without speculation.
-        generated: tokens of all requests so far.
-        started: start time of the server's process, in seconds.
-    """
-
-    speculation: Speculation | None
-    generated: int
-    started: float | None
+    speculation: Speculation | None  # None without speculation
+    generated: int  # tokens of all requests so far
+    started: float | None  # start time of the server's process, in seconds
 
     def restarted_since(self, before: Reading) -> bool:
         """Return whether the server was restarted after an earlier reading."""

@@ -30,35 +30,24 @@ class ServedGeneration(Generation):
     """An answer of a server.
 
     ``prefill_s`` is the time to the first token, ``decode_s`` the time from the first to the last token.
-    ``token_ids`` is empty if the server does not return them (``ids_known``).
-
-    Attributes:
-        prompt_tokens, new_tokens: as counted by the server.
-        speculation: counts of this answer alone; None if unknown.
     """
 
     text: str = ""
-    ids_known: bool = False
-    prompt_tokens: int | None = None
+    ids_known: bool = False  # if not, the server did not return them, and ``token_ids`` is empty
+    prompt_tokens: int | None = None  # as counted by the server, as are the new tokens
     new_tokens: int = 0
-    speculation: Speculation | None = None
+    speculation: Speculation | None = None  # counts of this answer alone; None if unknown
 
 
 @dataclass
 class LoadWindow:
-    """Answers to a group of questions, ``concurrency`` at a time.
-
-    Attributes:
-        spans: begin and end of each turn, in seconds of the same clock.
-        speculation: counts of all answers together; None if unknown.
-        foreign: tokens that the server generated for other clients meanwhile.
-    """
+    """Answers to a group of questions, ``concurrency`` at a time."""
 
     concurrency: int
-    spans: list[tuple[float, float]] = field(default_factory=list)
+    spans: list[tuple[float, float]] = field(default_factory=list)  # begin and end of each turn, by one clock
     answered: list[ServedGeneration] = field(default_factory=list)
-    speculation: Speculation | None = None
-    foreign: int = 0
+    speculation: Speculation | None = None  # counts of all answers together; None if unknown
+    foreign: int = 0  # tokens that the server generated for other clients meanwhile
 
     @property
     def new_tokens(self) -> int:
@@ -261,11 +250,7 @@ class ServerGenerator:
             return None
 
     def _check_reading(self) -> Reading | None:
-        """Return the current counters; None if the server has none.
-
-        Raises:
-            MustStop: the server was restarted since the last reading.
-        """
+        """Return the current counters, None if the server has none; stop if it was restarted."""
         if self._last is None:
             return None
         now = self._known_reading()
@@ -285,11 +270,7 @@ class ServerGenerator:
             raise self._stop("was restarted", "its counters went back", _AGAIN)
 
     def _settled(self, before: Reading, new_tokens: int) -> tuple[Reading, int]:
-        """Wait until the counters include the tokens just answered; return them and the foreign tokens.
-
-        Raises:
-            MustStop: the server has no counters any more.
-        """
+        """Wait until the counters include the tokens just answered; return them and the foreign tokens."""
         until = time.monotonic() + _LATE_S
         while True:
             now = self._known_reading()

@@ -130,15 +130,10 @@ class Streams:
 
 
 class Chain(NamedTuple):
-    """The target tokens of a draft text, as far as they affect later tokens.
+    """The target tokens of a draft text, as far as they affect later tokens."""
 
-    Attributes:
-        written: their bytes.
-        forbidden: bytes that may not follow, because they would make one of the tokens longer; none is a
-            prefix of another.
-    """
-
-    written: bytes = b""
+    written: bytes = b""  # their bytes
+    # Bytes that may not follow, because they would make one of the tokens longer; none is a prefix of another.
     forbidden: tuple[bytes, ...] = ()
 
 
