@@ -234,15 +234,15 @@ MISTAKES: dict[tuple[str, Callable[[], None]], dict[str, tuple[str, str]]] = {
     ("cross_vocab.slrs.psi", strings_have_their_distribution): {
         "psi with what longer tokens take": ("whole = max(whole - sum(longer), 0 * whole)", "whole = whole"),
         "psi of one spelling": (
-            "weight * share\n        return found",
-            "weight * share\n        return dict(list(found.items())[:1])",
+            "weight * share\n        return spellings",
+            "weight * share\n        return dict(list(spellings.items())[:1])",
         ),
         "psi of longer texts than were drawn": (
             "if len(path) + 1 >= self._length:",
             "if len(path) + 1 > self._length:",
         ),
         "psi of the first token alone": (
-            "waiting = [one[size:] for one in chain.forbidden if one.startswith(form)]",
+            "waiting = [continuation[size:] for continuation in chain.forbidden if continuation.startswith(form)]",
             "waiting = list[bytes]()",
         ),
         "psi not given what came before": ("return share / before if", "return share if"),

@@ -236,7 +236,7 @@ def mutants_of(
 EXITS = "vocabforge.decode.exit_states"
 DECODE = "vocabforge.decode"  # or the module, where a snippet stands in several
 MATCH, POINT, RESIDUAL = (f"{DECODE}.verify.{name}" for name in ("match", "point", "residual"))
-DRAWS = "found = draw_children(distribution, len(children), draw.chance)"
+DRAWS = "tokens = draw_children(distribution, len(children), draw.chance)"
 # Module (or package) whose source changes, and the check that notices the change: name -> right and wrong snippet.
 MISTAKES: dict[tuple[str, Callable[[], None]], dict[str, tuple[str, str]]] = {
     (DECODE, fresh_numbers): {
@@ -248,16 +248,16 @@ MISTAKES: dict[tuple[str, Callable[[], None]], dict[str, tuple[str, str]]] = {
     (DECODE, drawn): {
         "the best tokens verified as if drawn": (
             DRAWS,
-            "found = distribution.ids[np.argsort(-distribution.weights, kind='stable')[: len(children)]].tolist()",
+            "tokens = distribution.ids[np.argsort(-distribution.weights, kind='stable')[: len(children)]].tolist()",
         ),
         "drawn, then only the best kept": (
             DRAWS,
-            "found = sorted(draw_children(distribution, len(children) + 1, draw.chance),"
+            "tokens = sorted(draw_children(distribution, len(children) + 1, draw.chance),"
             " key=lambda token: -distribution.weights[list(distribution.ids).index(token)])[: len(children)]",
         ),
         "drawn from a part of the distribution": (
             DRAWS,
-            "found = draw_children(DraftDistribution(distribution.ids[1:], distribution.weights[1:]), "
+            "tokens = draw_children(DraftDistribution(distribution.ids[1:], distribution.weights[1:]), "
             "len(children), draw.chance)",
         ),
         "drawn siblings not removed": (
@@ -335,7 +335,7 @@ MISTAKES: dict[tuple[str, Callable[[], None]], dict[str, tuple[str, str]]] = {
             "self.committed[:, None] + path, self",
             "self.committed[:, None] + path - 1, self",
         ),
-        "penalties without the output": ("one.judge.history.add(verdicts.tokens[row])", "pass"),
+        "penalties without the output": ("active.judge.history.add(verdicts.tokens[row])", "pass"),
         "penalties without the first token": ("history.add([first])", "pass"),
     },
     (DECODE, several_cycles): {
@@ -364,7 +364,7 @@ MISTAKES: dict[tuple[str, Callable[[], None]], dict[str, tuple[str, str]]] = {
             "self.states.gather(1, places.",
             "self.states.gather(1, places.sort(1)[0].",
         ),
-        "a drafted state by its token alone": ("found = same & (places", "found = same | (places"),
+        "a drafted state by its token alone": ("matches = same & (places", "matches = same | (places"),
         "the exit layer twice": ("above = range(self.layers,", "above = range(self.layers - 1,"),
     },
     ("vocabforge.decode.target_side", any_trees): {

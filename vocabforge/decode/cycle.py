@@ -58,10 +58,10 @@ class SteppedCycle:
         else:
             draws = None
             if self._proposer.samples:
-                draws = [Draw(one.sampling, one.chance) if one else _IDLE for one in judges]
+                draws = [Draw(judge.sampling, judge.chance) if judge else _IDLE for judge in judges]
             tree = self._proposer.propose(self._roots, plan, draws, lap)
             lap("draft")
-        greedy = all(one is None or by_argmax(one.sampling) for one in judges)
+        greedy = all(judge is None or by_argmax(judge.sampling) for judge in judges)
         whole = tree.alive is None and tree.distributions is None  # a full draft that was not sampled
         if greedy and self._side.eager and whole and (tree.chain or tree.tokens.shape[1] == 1):
             return self._line(plan, tree, judges, lap)

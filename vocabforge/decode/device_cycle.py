@@ -129,7 +129,7 @@ class DeviceCycle:
             choices, valid = target_choice(flat)
         else:
             settings = (self._temperature, self._top_k, self._top_p, self._min_p)
-            temperature, top_k, top_p, min_p = (one.repeat_interleave(count) for one in settings)
+            temperature, top_k, top_p, min_p = (setting.repeat_interleave(count) for setting in settings)
             if self._point:
                 weights = target_weights_of(flat, temperature, top_k, top_p, min_p).view(rows, count, -1)
                 return tree_verify_point(
@@ -193,4 +193,4 @@ def check_window(target: Target, levels: int) -> None:
 def serves(requests: Sequence[Request], verifier: str | None, chance: object) -> bool:
     """Return whether a :class:`DeviceCycle` can serve all these requests, given the source of randomness."""
     drawn = chance is SeededChance and verifier in (None, "match", "point")
-    return all(not one.sampling.penalised and (one.sampling.greedy or drawn) for one in requests)
+    return all(not request.sampling.penalised and (request.sampling.greedy or drawn) for request in requests)

@@ -197,10 +197,12 @@ class Decoder:
             raise UsageError("every request needs a result", got=len(results), expected=len(requests))
         if not requests:
             return
-        rooms = [min(one.max_new_tokens, self.context - len(one.prompt_ids)) for one in requests]
+        rooms = [min(request.max_new_tokens, self.context - len(request.prompt_ids)) for request in requests]
         whole = self.device_cycle if serves(requests, self._verifier, self._chance) else None
         self._cycles = whole or self._stepped
-        claim = self._caches.claim(max(len(one.prompt_ids) + room for one, room in zip(requests, rooms)))
+        claim = self._caches.claim(
+            max(len(request.prompt_ids) + room for request, room in zip(requests, rooms))
+        )
         for row in range(self.rows):  # earlier requests may have been abandoned
             self._vacate(row)
         self.control.begin()
@@ -239,7 +241,7 @@ class Decoder:
         result: Generation,
         room: int,
     ) -> tuple[Work, list[int]]:
-        clock.results = [one.result for one in work if one is not None]
+        clock.results = [active.result for active in work if active is not None]
         clock.lap("other")
         history = TokenHistory(request.prompt_ids, self.target.config.vocab_size)
         judge = RowVerification(request.sampling, self._chance(request.sampling.seed), history)
@@ -259,25 +261,25 @@ class Decoder:
         self._cycles.begin(row, first, request.sampling)
         history.add([first])
         result.target_forwards = len(chunks)
-        one = Work(number, request, result, room, judge)
-        taken = one.take([first])
+        started = Work(number, request, result, room, judge)
+        taken = started.take([first])
         result.timings[PREFILL] = clock.lap("other")  # counted as other for the rows that were already active
-        return one, taken
+        return started, taken
 
     def _cycle(self, work: Sequence[Work | None], clock: Clock) -> dict[int, list[int]]:
         """Draft and verify once; return the committed tokens of each busy row, cut at stops and limits."""
-        clock.results = [one.result for one in work if one is not None]
+        clock.results = [active.result for active in work if active is not None]
         clock.resume()
         ready = None if self.proposer is None else self.proposer.ready
         plan, began, captured = self.control.plan(ready), clock.last, self.recording_s
-        judges = [one.judge if one is not None else None for one in work]
+        judges = [active.judge if active is not None else None for active in work]
         verdicts, deepest, drafted = self._cycles.run(plan, judges, clock.lap)
         fresh: dict[int, list[int]] = {}
-        for row, one in enumerate(work):
-            if one is not None and verdicts.accepted[row] >= 0:
-                one.result.record(plan.levels, deepest[row], drafted[row], verdicts.accepted[row])
-                one.judge.history.add(verdicts.tokens[row])
-                fresh[row] = one.take(verdicts.tokens[row])
+        for row, active in enumerate(work):
+            if active is not None and verdicts.accepted[row] >= 0:
+                active.result.record(plan.levels, deepest[row], drafted[row], verdicts.accepted[row])
+                active.judge.history.add(verdicts.tokens[row])
+                fresh[row] = active.take(verdicts.tokens[row])
         clock.lap("other")
         accepted = [count for count in verdicts.accepted if count >= 0]
         recording = self.recording_s - captured  # nonzero only in the first cycle
@@ -289,18 +291,18 @@ class Decoder:
     ) -> Iterator[tuple[int, list[int]]]:
         """Yield new tokens and end the requests that are done."""
         for row, tokens in fresh.items():
-            one = work[row]
-            assert one is not None
-            if one.finish is not None:
-                one.result.finish, one.result.done = one.finish, True
+            active = work[row]
+            assert active is not None
+            if active.finish is not None:
+                active.result.finish, active.result.done = active.finish, True
                 if self.proposer is not None:
-                    one.result.counts = self.proposer.counts(row)
-                timings = one.result.timings
-                one.result.prefill_s = timings.get(PREFILL, 0.0)
-                one.result.decode_s = sum(timings.values()) - one.result.prefill_s
+                    active.result.counts = self.proposer.counts(row)
+                timings = active.result.timings
+                active.result.prefill_s = timings.get(PREFILL, 0.0)
+                active.result.decode_s = sum(timings.values()) - active.result.prefill_s
                 work[row] = None
                 self._vacate(row)
-            yield one.number, tokens
+            yield active.number, tokens
         clock.resume()
 
     def _vacate(self, row: int) -> None:

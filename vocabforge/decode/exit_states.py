@@ -30,7 +30,7 @@ class NodeInputs(NamedTuple):
 
     def behind(self, count: int) -> NodeInputs:
         """Drop the first ``count`` nodes."""
-        return NodeInputs._make(one[:, count:] if isinstance(one, Tensor) else one for one in self)
+        return NodeInputs._make(part[:, count:] if isinstance(part, Tensor) else part for part in self)
 
     def at(self, nodes: Tensor) -> NodeInputs:
         """Select nodes by index (B, M); the masks must be tensors."""
@@ -40,7 +40,7 @@ class NodeInputs(NamedTuple):
 
         assert isinstance(self.mask, Tensor)
         near = None if self.window_mask is None else rows(self.window_mask)
-        ids, positions, slots = (one.gather(1, nodes) for one in (self.ids, self.positions, self.slots))
+        ids, positions, slots = (tensor.gather(1, nodes) for tensor in (self.ids, self.positions, self.slots))
         return NodeInputs(ids, positions, slots, rows(self.mask), near)
 
 
@@ -114,7 +114,7 @@ def places_of(tree: DraftTree, tokens: Tensor, parents: Tensor, levels: int) -> 
     places[:, 0] = 0
     same = tree.tokens[:, :, None] == tokens[:, None]  # (B, N, S)
     for _ in range(levels):  # siblings differ, so a path identifies a node
-        found = same & (places.gather(1, tree.parents)[:, :, None] == parents[:, None])
-        places = torch.where(found.any(-1), found.int().argmax(-1) + 1, -1)
+        matches = same & (places.gather(1, tree.parents)[:, :, None] == parents[:, None])
+        places = torch.where(matches.any(-1), matches.int().argmax(-1) + 1, -1)
         places[:, 0] = 0
     return places

@@ -209,7 +209,7 @@ def _server_side(wanted: Mapping[str, Any], options: RegenerateRequest) -> tuple
 
 
 def _only_model(listed: Mapping[str, list[str] | None]) -> str:
-    names = {name for found in listed.values() for name in found or ()}
+    names = {name for models in listed.values() for name in models or ()}
     if len(names) != 1:
         raise UsageError(
             "the servers do not say which model is meant",

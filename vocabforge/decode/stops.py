@@ -59,22 +59,22 @@ class StopStrings:
         return len(self._ids) - self._before if self._stopped else None
 
     def _completes(self) -> bool:
-        found = self._tokenizer.decode(self._ids[self._start :])
-        text = self._tail + found[len(self._known) :]
+        decoded = self._tokenizer.decode(self._ids[self._start :])
+        text = self._tail + decoded[len(self._known) :]
         if any(string in text for string in self._strings):
             return True
-        if not found.endswith(INCOMPLETE):
-            self._advance(found)
+        if not decoded.endswith(INCOMPLETE):
+            self._advance(decoded)
         return False
 
-    def _advance(self, found: str) -> None:
-        self._tail = (self._tail + found[len(self._known) :])[-self._reach :] if self._reach else ""
+    def _advance(self, decoded: str) -> None:
+        self._tail = (self._tail + decoded[len(self._known) :])[-self._reach :] if self._reach else ""
         since = self._tokenizer.decode(self._ids[self._whole :])
         # If the first token has no text (a special token), the next would be decoded as the first.
         if since:
             self._start, self._known = self._whole, since
         else:
-            self._known = found
+            self._known = decoded
         self._whole = len(self._ids)
 
     @cached_property

@@ -95,8 +95,8 @@ class TargetSide:
                 window_mask=near,
                 aux_layers=self.aux_layers,
             )
-            found = TargetPass(output.hidden, output.aux).states(reads)
-            chunks.append(None if found is None else found[0])
+            states = TargetPass(output.hidden, output.aux).states(reads)
+            chunks.append(None if states is None else states[0])
             start = used
         assert output is not None
         self.set_length(row, start)

@@ -100,11 +100,11 @@ class DraftTree:
 
     def leaf_paths(self) -> list[list[list[int]]]:
         """Return the nodes of every path from the root to a leaf, for each row, on the host."""
-        found = []
+        paths = []
         for parents, above in zip(self.parents.tolist(), self.ancestors):
             leaves = sorted(set(range(len(parents))) - set(parents[1:]))
-            found.append([above[leaf].nonzero()[:, 0].tolist() for leaf in leaves])
-        return found
+            paths.append([above[leaf].nonzero()[:, 0].tolist() for leaf in leaves])
+        return paths
 
 
 def build_tree(tokens: Tensor, parents: Tensor, levels: int) -> DraftTree:

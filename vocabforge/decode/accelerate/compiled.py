@@ -59,7 +59,7 @@ class PassCompiler:
 
     @property
     def seconds(self) -> float:
-        return sum(one.seconds for one in self.done)
+        return sum(compiled.seconds for compiled in self.done)
 
 
 def compile_passes(device: torch.device | str = "cpu") -> PassCompiler:

@@ -98,8 +98,8 @@ class GraphCapture:
 
     def forget(self) -> None:
         """Drop all recordings, because the tensors that they access have moved."""
-        for one in self._passes:
-            one.forget()
+        for graph_pass in self._passes:
+            graph_pass.forget()
         self._recorder = self._make_recorder()  # a memory pool without graphs cannot be used again
 
     def record(
@@ -128,7 +128,7 @@ class GraphCapture:
 
     @property
     def seconds(self) -> float:
-        return sum(one.seconds for one in self.done)
+        return sum(recorded.seconds for recorded in self.done)
 
 
 def capture_passes(device: torch.device | str) -> GraphCapture:
@@ -191,6 +191,6 @@ def each_tensor(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
         return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
     if is_dataclass(value) and not isinstance(value, type):
         return replace(
-            value, **{one.name: each_tensor(getattr(value, one.name), change) for one in fields(value)}
+            value, **{field.name: each_tensor(getattr(value, field.name), change) for field in fields(value)}
         )
     return value

@@ -62,19 +62,19 @@ def choose_proposer(
     """
     draft = draft or MethodSpec()
     ours, theirs = shares
-    found = f"the drafter has {ours:.0%} of the target's tokens"
+    common = f"the drafter has {ours:.0%} of the target's tokens"
     if min(shares) >= HIGH_OVERLAP:
-        return "tli", f"{found}, and the target {theirs:.0%} of the drafter's"
+        return "tli", f"{common}, and the target {theirs:.0%} of the drafter's"
     if min(shares) < ours:
-        found = f"the target has {theirs:.0%} of the drafter's tokens"
+        common = f"the target has {theirs:.0%} of the drafter's tokens"
     size = f"the drafter's tokens have {mean_bytes:.1f} bytes on average"
     if mean_bytes > SHORT_TOKENS:
-        return "slem", f"{found} only, and {size}"
+        return "slem", f"{common} only, and {size}"
     if not sampled:
-        return "slem", f"{found} only, and decoding is greedy"
+        return "slem", f"{common} only, and decoding is greedy"
     if draft.tree not in (None, "chain") or draft.tree_file or draft.topk or draft.total_nodes:
-        return "slem", f"{found} only, and slrs, which drafts chains, has no tree as asked for"
-    return "slrs", f"{found} only, and {size}"
+        return "slem", f"{common} only, and slrs, which drafts chains, has no tree as asked for"
+    return "slrs", f"{common} only, and {size}"
 
 
 def shares_of(bridge: Bridge) -> tuple[float, float]:
@@ -188,7 +188,7 @@ class ForeignWays:
         for folder, overlap in self._overlaps:
             made = overlap.a.fingerprint, overlap.b.fingerprint
             if made in (wanted, wanted[::-1]):
-                self._unused = [one for one in self._unused if one != folder]
+                self._unused = [path for path in self._unused if path != folder]
                 return folder, overlap if made == wanted else turned(overlap)
         if self._overlaps and not self._several:
             check_overlap(self._overlaps[0][1], self._target, tokenizer)

@@ -67,7 +67,7 @@ class _Arms:
     def bounds(self, known: Sequence[Estimate], cycle: int) -> list[float]:
         """Return the tokens per second that each arm may reach; plain decoding's are certain."""
         together, log = sum(self.count), math.log(1 + min(cycle, 2 * STALE))
-        found = [known[0].rate]
+        bounds = [known[0].rate]
         for place in range(1, len(self.plans)):
             count, mean = self.count[place], self.sum[place] / max(self.count[place], 1e-9)
             variance = (self.squares[place] - count * mean**2 + WEIGHT * SPREAD) / (count + WEIGHT)
@@ -75,8 +75,8 @@ class _Arms:
             more = math.sqrt(max(variance, 0.0) * log / max(evidence, 1e-9))
             cheaper = 1 + (cycle - self.used[place]) / DOUBT
             tokens, seconds = known[place]
-            found.append((tokens + more) * cheaper / seconds if seconds else 0.0)
-        return found
+            bounds.append((tokens + more) * cheaper / seconds if seconds else 0.0)
+        return bounds
 
 
 class AdaptiveControl:
@@ -160,10 +160,10 @@ class AdaptiveControl:
         """Charge a cycle's loss against the best arm to the exploration budget."""
         if not self._decided:
             return
-        best = max(self._open, key=lambda one: self._decided[one].rate)
+        best = max(self._open, key=lambda candidate: self._decided[candidate].rate)
         known = self._decided if arm == best else self._known()
         most, lost = AHEAD * known[0].seconds, 0.0
-        if known[arm].rate < (rate := max(known[one].rate for one in self._open)):
+        if known[arm].rate < (rate := max(known[candidate].rate for candidate in self._open)):
             lost = known[arm].seconds - committed / rate
         before = most if self._budget is None else self._budget
         self._budget = min(before + SHARE * known[arm].seconds - lost, most)
@@ -173,11 +173,12 @@ class AdaptiveControl:
         for group in self._groups:
             group.fade(0.5 ** (self._since / STALE))
         self._decided = known = self._known()
-        bounds = [found.rate for found in known]
+        bounds = [estimate.rate for estimate in known]
         if self._budget is None or self._budget >= 0:
             by_group = [group.bounds(group.known(), self._cycle) for group in self._groups]
             bounds = [by_group[number][place] for number, place in self._arms]
-        self._order = sorted(range(len(bounds)), key=lambda one: -bounds[one])  # ties go to plain decoding
+        # Ties go to plain decoding.
+        self._order = sorted(range(len(bounds)), key=lambda candidate: -bounds[candidate])
         self._since = 0
         self._watch(arm)
 
@@ -186,10 +187,16 @@ class AdaptiveControl:
         number, place = self._arms[arm]
         costs = self._groups[number].costs
         # Compare an arm's cost with its cost when it came into use.
-        used = {next(one for one in (*self._order, 0) if one in some) for some in (self._open, self._order)}
-        now = {one: self._groups[self._arms[one][0]].costs.of(self._arms[one][1]) for one in used}
+        used = {
+            next(candidate for candidate in (*self._order, 0) if candidate in some)
+            for some in (self._open, self._order)
+        }
+        now = {
+            used_arm: self._groups[self._arms[used_arm][0]].costs.of(self._arms[used_arm][1])
+            for used_arm in used
+        }
         self._references = {
-            one: self._references.get(one, seconds) for one, seconds in now.items() if seconds
+            used_arm: self._references.get(used_arm, seconds) for used_arm, seconds in now.items() if seconds
         }
         if costs.given or not place or arm not in self._references:
             return

@@ -176,17 +176,17 @@ class CostEstimates:
         return self._costs.get(place, 0.0)
 
     def _estimate(self) -> list[float]:
-        found = [self._costs.get(place, 0.0) for place in range(len(self._plans))]
+        seconds = [self._costs.get(place, 0.0) for place in range(len(self._plans))]
         if 0 not in self._costs:
-            return found
-        unsure = [place for place in range(1, len(found)) if not self._sure(place)]
+            return seconds
+        unsure = [place for place in range(1, len(seconds)) if not self._sure(place)]
         if unsure:
-            sure = {plan: found[place] for place, plan in enumerate(self._plans) if place not in unsure}
-            line = fit_line(sure, found[0])
+            sure = {plan: seconds[place] for place, plan in enumerate(self._plans) if place not in unsure}
+            line = fit_line(sure, seconds[0])
             for place in unsure:
                 guess = line(self._plans[place]) * (1 - OPTIMISM)
-                found[place] = min(guess, self._costs.get(place, guess))
-        return found
+                seconds[place] = min(guess, self._costs.get(place, guess))
+        return seconds
 
     def _sure(self, place: int) -> bool:
         """Return whether a cost is given or measured twice after the first cycle; once may be a pause."""
@@ -221,9 +221,9 @@ def fit_line(costs: Mapping[Plan, float], plain: float) -> Callable[[Plan], floa
     excess = np.array([costs[plan] - plain for plan in drafting])
     slopes, used = np.zeros(3), [0, 1, 2]
     while used:
-        found = np.linalg.lstsq(rows[:, used], excess, rcond=None)[0]
-        if found.min() >= 0:
-            slopes[used] = found
+        solution = np.linalg.lstsq(rows[:, used], excess, rcond=None)[0]
+        if solution.min() >= 0:
+            slopes[used] = solution
             break
-        used.pop(int(found.argmin()))
+        used.pop(int(solution.argmin()))
     return lambda plan: plain + float(np.dot(slopes, features(plan)))

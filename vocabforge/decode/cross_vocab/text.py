@@ -95,7 +95,7 @@ class DraftText:
     def _extend(self, new: bytes, drafted: Iterable[Sequence[int]]) -> int:
         """Append bytes; return how many leading ids are unchanged."""
         kept, pending = len(self.ids), self.held + new
-        path = max((self._agreeing(one, pending) for one in drafted), key=_reach, default=Pairs())
+        path = max((self._agreeing(tokens, pending) for tokens in drafted), key=_reach, default=Pairs())
         taken = _reach(path)
         self._append(path, pending[:taken])
         complete = cut_incomplete(pending[taken:])
@@ -106,14 +106,14 @@ class DraftText:
 
     def _agreeing(self, path: Sequence[int], pending: bytes) -> Pairs:
         """Return the leading tokens of a path whose bytes the text has."""
-        found, at = Pairs(), 0
+        pairs, at = Pairs(), 0
         for token in path:
             form = self._forms[token]
             if not form or not pending.startswith(form, at):
                 break
             at += len(form)
-            found.append((token, at))
-        return found
+            pairs.append((token, at))
+        return pairs
 
     def _write(self, new: bytes) -> int:
         """Spell bytes with the beginning of their word; return how many leading ids are unchanged."""

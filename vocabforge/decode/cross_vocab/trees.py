@@ -106,17 +106,17 @@ class Respelling:
 
     def _respelled(self, paths: Paths, text: DraftText, plan: Plan) -> Paths:
         """Return each path's target tokens, up to the plan's levels; drop paths that do not fit the text."""
-        found: Paths = []
+        target_paths: Paths = []
         written = [self._written(path, text.held) for path in paths]
-        spelled = self._bridge.target.speller.spell([one for one, _ in written])
-        for (one, ended), ids in zip(written, spelled, strict=True):
+        spelled = self._bridge.target.speller.spell([content for content, _ in written])
+        for (content, ended), ids in zip(written, spelled, strict=True):
             tokens = list(ids or ())
-            if ended and self._bridge.eos is not None and (tokens or one is None):
+            if ended and self._bridge.eos is not None and (tokens or content is None):
                 tokens.append(self._bridge.eos[0])
             tokens = tokens[: plan.levels]
-            if tokens and tokens not in found:
-                found.append(tokens)
-        return found
+            if tokens and tokens not in target_paths:
+                target_paths.append(tokens)
+        return target_paths
 
     def _written(self, path: Sequence[int], held: bytes) -> tuple[bytes | None, bool]:
         """Return the bytes of a path after the held ones, and whether the text ends there."""

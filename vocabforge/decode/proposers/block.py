@@ -81,8 +81,8 @@ class BlockBackend(DraftBackend):
         newest = self.drafter.fuse(states.gather(1, last.expand(-1, 1, states.shape[-1])))[:, 0]
         self._context.copy_(torch.where(idle, self._context, newest))
         if made is not None and self._last is not None:
-            found = made.gather(1, last.expand(-1, 1, made.shape[-1]))[:, 0]
-            self._last.copy_(torch.where(idle, self._last, found))
+            last_made = made.gather(1, last.expand(-1, 1, made.shape[-1]))[:, 0]
+            self._last.copy_(torch.where(idle, self._last, last_made))
         self.positions.committed.add_(counts)
 
     def device_state(self) -> Sequence[Tensor]:

@@ -47,13 +47,13 @@ def merged_trees(
     roots: Tensor, branches: Sequence[Sequence[Sequence[int]]], levels: int, nodes: int
 ) -> DraftTree:
     """Merge the continuations of each row at their common prefixes; pad rows to ``nodes``, root included."""
-    merged = [_merge(found, nodes) for found in branches]
+    merged = [_merge(continuations, nodes) for continuations in branches]
     tokens = torch.zeros(len(roots), nodes, dtype=torch.int64)
     parents = torch.zeros_like(tokens)
-    for row, found in enumerate(merged):
-        for node, (parent, token) in enumerate(found, 1):
+    for row, merged_nodes in enumerate(merged):
+        for node, (parent, token) in enumerate(merged_nodes, 1):
             tokens[row, node], parents[row, node] = token, parent
-    counts = torch.tensor([len(found) + 1 for found in merged], device=roots.device)
+    counts = torch.tensor([len(merged_nodes) + 1 for merged_nodes in merged], device=roots.device)
     tokens, parents = tokens.to(roots.device), parents.to(roots.device)
     tokens[:, 0] = roots
     tree = build_tree(tokens, parents, levels)
@@ -177,20 +177,22 @@ class NgramProposer(Proposer):
         if not any(branches):
             return root_trees(roots)
         if plan.nodes == plan.levels + 1:
-            return chain_trees(roots, [found[0] if found else [] for found in branches], plan.levels)
+            return chain_trees(
+                roots, [continuations[0] if continuations else [] for continuations in branches], plan.levels
+            )
         return merged_trees(roots, branches, plan.levels, plan.nodes)
 
     def _branches(self, index: NgramIndex, plan: Plan) -> list[list[int]]:
-        found: list[list[int]] = []
+        continuations: list[list[int]] = []
         # Many positions may have the same continuation: the limit keeps the work independent of the text's
         # length.
         for _, place in zip(range(4 * self.branches), index.matches()):
             continuation = index.continuation(place, plan.levels)
-            if continuation not in found:
-                found.append(continuation)
-            if len(found) == self.branches:
+            if continuation not in continuations:
+                continuations.append(continuation)
+            if len(continuations) == self.branches:
                 break
-        return found
+        return continuations
 
 
 def build(parts: ProposerParts) -> NgramProposer:

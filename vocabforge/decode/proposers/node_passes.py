@@ -149,8 +149,8 @@ class NodePasses:
         Ancestors are not recorded for the nodes of a line, which are already in place.
         """
         self._trees = True
-        for place, one in enumerate(before.line):
-            self._tokens[:, place : place + 1] = one
+        for place, line_tokens in enumerate(before.line):
+            self._tokens[:, place : place + 1] = line_tokens
             # Assigning to a slice avoids copying the number from the host.
             self._depths[place : place + 1] = place + 1
         end = before.used + tokens.shape[1]

@@ -142,7 +142,7 @@ class SampledGrowth:
             for row in range(len(self._draws))
             for place, at in enumerate(range(row * width, (row + 1) * width))
         ]
-        flat = torch.tensor([token for found in drawn for token in found], dtype=torch.int64)
+        flat = torch.tensor([token for children in drawn for token in children], dtype=torch.int64)
         tokens = flat.view(len(self._draws), -1).to(hidden.device)  # (B, n)
         self._tokens.append(tokens)
         return _next(self._layout, len(self._tokens), tokens)
@@ -153,19 +153,19 @@ class SampledGrowth:
         """Return the tokens of one node's children, from its logits and their ids (C,)."""
         node, children = level.nodes[place], level.children[place]
         draw, dead = self._draws[row], self._dead[row]
-        found: list[int] = []
+        tokens: list[int] = []
         if node not in dead and draw.sampling.greedy:
             best = np.lexsort((ids, -logits.numpy()))[: len(children)]  # ties go to the lower id, as in topk
-            found = ids[best].tolist()
+            tokens = ids[best].tolist()
         elif node not in dead:
             weights = draft_weights(logits, draw.sampling)
             support = np.flatnonzero(weights > 0)
             support = support[ids[support].argsort()]
             distribution = DraftDistribution(ids[support], weights[support])
             self._distributions[row][node] = distribution
-            found = draw_children(distribution, len(children), draw.chance)
-        dead.update(children[len(found) :])
-        return found + [MISSING] * (len(children) - len(found))
+            tokens = draw_children(distribution, len(children), draw.chance)
+        dead.update(children[len(tokens) :])
+        return tokens + [MISSING] * (len(children) - len(tokens))
 
     def finish(self, roots: Tensor) -> DraftTree:
         tokens = torch.cat([roots[:, None], *self._tokens], 1)
@@ -179,12 +179,12 @@ class SampledGrowth:
 
 def draw_children(distribution: DraftDistribution, most: int, chance: Chance) -> list[int]:
     """Draw up to ``most`` different tokens one after the other, without replacement."""
-    weights, found = distribution.weights.copy(), []
+    weights, tokens = distribution.weights.copy(), []
     for _ in range(min(most, len(distribution.ids))):
         place = chance.draw(weights)
-        found.append(int(distribution.ids[place]))
+        tokens.append(int(distribution.ids[place]))
         weights[place] = 0 * weights[place]  # keeps fractions exact
-    return found
+    return tokens
 
 
 def _next(layout: _Layout, done: int, tokens: Tensor) -> Frontier | None:

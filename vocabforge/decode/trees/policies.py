@@ -67,8 +67,8 @@ def _shape(options: MethodSpec, tree: str, most_levels: int | None) -> TreeShape
 def refuse_given(options: MethodSpec, names: Iterable[str], message: str, **more: Any) -> None:
     """Reject those of the named options that were given, because they have no effect here."""
     given = options.given()
-    if found := [name for name in names if name in given]:
-        raise UsageError(message, got=", ".join(options.texts(found)), **more)
+    if useless := [name for name in names if name in given]:
+        raise UsageError(message, got=", ".join(options.texts(useless)), **more)
 
 
 def tree_settings(

@@ -34,10 +34,10 @@ class TreeShape:
 
     @cached_property
     def depths(self) -> tuple[int, ...]:
-        found = [0]
+        depths = [0]
         for parent in self.parents[1:]:
-            found.append(found[parent] + 1)
-        return tuple(found)
+            depths.append(depths[parent] + 1)
+        return tuple(depths)
 
     @property
     def levels(self) -> int:
@@ -47,10 +47,10 @@ class TreeShape:
     @cached_property
     def children(self) -> tuple[tuple[int, ...], ...]:
         """Indices of each node's children."""
-        found: list[list[int]] = [[] for _ in self.parents]
+        children: list[list[int]] = [[] for _ in self.parents]
         for node in range(1, self.nodes):
-            found[self.parents[node]].append(node)
-        return tuple(map(tuple, found))
+            children[self.parents[node]].append(node)
+        return tuple(map(tuple, children))
 
     @property
     def width(self) -> int:
@@ -83,22 +83,22 @@ def from_paths(paths: Iterable[Any], *, source: object = None, most_levels: int 
         DataError: there are no paths, or one is not a list of ranks, is repeated, lacks its prefix or is too
             deep.
     """
-    found: set[RankPath] = set()
+    known: set[RankPath] = set()
     given = list(paths)
     for path in given:
         if not isinstance(path, (list, tuple)) or not path or any(type(r) is not int or r < 0 for r in path):
             raise _no_tree(path, "each path a list of ranks from the root, 0 or more, such as [0, 2]", source)
         if most_levels is not None and len(path) > most_levels:
             raise _no_tree(path, f"at most {most_levels} levels, which the drafter can draft", source)
-        if tuple(path) in found:
+        if tuple(path) in known:
             raise _no_tree(path, "each path once", source)
-        found.add(tuple(path))
-    if not found:
+        known.add(tuple(path))
+    if not known:
         raise _no_tree([], "at least one path, as in [[0], [1], [0, 0]]", source)
-    for one in found:
-        if one[:-1] and one[:-1] not in found:
-            raise _no_tree(list(one), f"the path {list(one[:-1])} of its parent as well", source)
-    order = sorted(found, key=lambda path: (len(path), path))
+    for path in known:
+        if path[:-1] and path[:-1] not in known:
+            raise _no_tree(list(path), f"the path {list(path[:-1])} of its parent as well", source)
+    order = sorted(known, key=lambda path: (len(path), path))
     place = {(): 0} | {path: node for node, path in enumerate(order, 1)}
     return TreeShape((0, *(place[path[:-1]] for path in order)), (0, *(path[-1] for path in order)))
 

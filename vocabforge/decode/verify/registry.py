@@ -30,8 +30,8 @@ VERIFIERS = ExtensionTable(
 def chosen_verifier(name: str, *, sampled: bool) -> Verifier:
     """Return a verifier; reject one that is never used at this temperature."""
     check_known(name, VERIFIERS, "verifier", source="--verifier")
-    found: Verifier = resolve(VERIFIERS, name, "verifier")
-    if found.samples and not sampled:
+    verifier: Verifier = resolve(VERIFIERS, name, "verifier")
+    if verifier.samples and not sampled:
         raise UsageError(
             "--verifier only applies when sampling; this run is greedy",
             got=f"{name} at temperature 0",
@@ -39,14 +39,14 @@ def chosen_verifier(name: str, *, sampled: bool) -> Verifier:
             source="--verifier",
             remedy="leave --verifier out: greedy outputs are verified by argmax",
         )
-    if sampled and not found.samples:
+    if sampled and not verifier.samples:
         raise UsageError(
             f"the verifier {name!r} takes the best token, but the request samples",
             got="a temperature above 0",
             expected="temperature 0, or a verifier that samples: "
             + ", ".join(other for other in VERIFIERS if other != name),
         )
-    return found
+    return verifier
 
 
 @dataclass
@@ -99,8 +99,8 @@ def verify(
     path: Tensor | None = None
     if any(together) or not any(rows):
         greedy = [row if taken else None for row, taken in zip(rows, together)]
-        found = greedy_verdicts(*decide_greedy(tree, logits, levels), greedy)
-        path, tokens = found.path, found.tokens
+        verdicts = greedy_verdicts(*decide_greedy(tree, logits, levels), greedy)
+        path, tokens = verdicts.path, verdicts.tokens
     alone = [number for number, row in enumerate(rows) if row is not None and not together[number]]
     if alone:
         walked = _walk_rows(tree, logits, rows, alone, verifier)
@@ -153,10 +153,10 @@ def _walk_rows(
             tree.distributions[number] if tree.distributions is not None else {}
         )
         children = children_of(parents[number], alive[number] if alive else None)
-        one = RowTree(
+        row_tree = RowTree(
             drafted[number], children, logits[number], row.sampling, row.chance, row.history, distributions
         )
         wanted = name or ("match" if tree.distributions is None else "residual")
         greedy = row.sampling.greedy
-        walked.append(chosen_verifier("greedy" if greedy else wanted, sampled=not greedy).walk(one))
+        walked.append(chosen_verifier("greedy" if greedy else wanted, sampled=not greedy).walk(row_tree))
     return walked

@@ -68,11 +68,13 @@ class ContextModel:
 
     def distributions(self, hidden: Tensor, sampling: SamplingParams) -> list[StreamDistribution]:
         """Return the distribution of each state of (N, H)."""
-        found = []
+        distributions = []
         for part in hidden.split(max(MOST_LOGITS // len(self._weight), 1)):
             logits = self.drafter.transform(F.linear(part, self._weight)).float().cpu().numpy()
-            found += [StreamDistribution(draft_weights(one, sampling), len(self.words)) for one in logits]
-        return found
+            distributions += [
+                StreamDistribution(draft_weights(scores, sampling), len(self.words)) for scores in logits
+            ]
+        return distributions
 
 
 class RowContexts:

@@ -126,8 +126,8 @@ class SlrsProposer(Proposer):
             self._drawn[row] = []
             if self._busy[row] and not text.held:
                 draw = None if draws is None or draws[row].sampling.greedy else draws[row]
-                drafts[row], found = self._draft(row, plan, draw)
-                distributions[row] = dict(enumerate(found[: plan.levels]))
+                drafts[row], token_distributions = self._draft(row, plan, draw)
+                distributions[row] = dict(enumerate(token_distributions[: plan.levels]))
         lap("layers")
         length = plan.levels if self._even else max(map(len, drafts))
         tree = chain_trees(roots, drafts, length, masked=self._even) if length else root_trees(roots)
@@ -185,10 +185,10 @@ class SlrsProposer(Proposer):
 
     def counts(self, row: int) -> dict[str, int]:
         """Return a request's counts: ``psi`` evaluated, tokens ``drafted``, and draft contexts of both."""
-        found, distributions = dict(self._counts[row]), self._distributions[row]
-        found["psi"] += 0 if distributions is None else distributions.asked
-        found["psi_contexts"] = self._contexts[row].evaluated - found["draft_contexts"]
-        return found
+        counts, distributions = dict(self._counts[row]), self._distributions[row]
+        counts["psi"] += 0 if distributions is None else distributions.asked
+        counts["psi_contexts"] = self._contexts[row].evaluated - counts["draft_contexts"]
+        return counts
 
 
 def _no_counts() -> dict[str, int]:

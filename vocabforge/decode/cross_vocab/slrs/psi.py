@@ -42,10 +42,10 @@ class Streams:
         return self._ends[text]
 
     def _solve(
-        self, found: dict[bytes, Any], attempt: Callable[[bytes, set[Path]], Any], texts: Sequence[bytes]
+        self, known: dict[bytes, Any], attempt: Callable[[bytes, set[Path]], Any], texts: Sequence[bytes]
     ) -> None:
         """Evaluate missing contexts, level by level, until all texts are found."""
-        waiting = {text for text in texts if text not in found}
+        waiting = {text for text in texts if text not in known}
         while waiting:
             missing: set[Path] = set()
             for text in list(waiting):
@@ -54,7 +54,7 @@ class Streams:
                 if lacking:
                     missing |= lacking
                 else:
-                    found[text] = value
+                    known[text] = value
                     waiting.remove(text)
             self._contexts.evaluate(missing)
 
@@ -101,17 +101,17 @@ class Streams:
 
         for size in range(start + 1, end + 1):
             lacking = set[Path]()
-            found = self._spell(text[:size], of, lacking)
+            spellings = self._spell(text[:size], of, lacking)
             if partial or lacking:
                 missing |= lacking
-                partial[size] = found
+                partial[size] = spellings
             else:
-                self._spellings[text[:size]] = found
+                self._spellings[text[:size]] = spellings
         return of
 
     def _spell(self, text: bytes, before: Callable[[int], Spellings], missing: set[Path]) -> Spellings:
         """Return spellings of a text with at most n - 1 draft tokens: those of a prefix plus one token."""
-        found: Spellings = {}
+        spellings: Spellings = {}
         for size in range(1, min(len(text), self._words.longest) + 1):
             first, last = self._words.same(text[-size:])
             for path, weight in before(len(text) - size).items() if first < last else ():
@@ -125,8 +125,8 @@ class Streams:
                     share = distribution.between(place, place + 1)
                     if share > 0:
                         longer = (*path, self._words.ids[place])
-                        found[longer] = weight * share
-        return found
+                        spellings[longer] = weight * share
+        return spellings
 
 
 class Chain(NamedTuple):
@@ -139,15 +139,15 @@ class Chain(NamedTuple):
 
 def lengthen(trie: TargetTrie, chain: Chain, form: bytes) -> Chain | None:
     """Return the chain with one more token; None if that would make an earlier one longer."""
-    if any(form.startswith(one) for one in chain.forbidden):
+    if any(form.startswith(continuation) for continuation in chain.forbidden):
         return None
     size = len(form)
-    waiting = [one[size:] for one in chain.forbidden if one.startswith(form)]
-    waiting += [one[size:] for one in trie.longer(form)]
+    waiting = [continuation[size:] for continuation in chain.forbidden if continuation.startswith(form)]
+    waiting += [continuation[size:] for continuation in trie.longer(form)]
     forbidden: list[bytes] = []
-    for one in sorted(waiting):
-        if not forbidden or not one.startswith(forbidden[-1]):
-            forbidden.append(one)
+    for continuation in sorted(waiting):
+        if not forbidden or not continuation.startswith(forbidden[-1]):
+            forbidden.append(continuation)
     return Chain(chain.written + form, tuple(forbidden))
 
 
@@ -167,7 +167,9 @@ class ChainDistributions:
         if chain.written not in self._weights:
             whole = self.streams.begins([chain.written])[0]
             if whole > 0:
-                longer = self.streams.begins([chain.written + one for one in chain.forbidden])
+                longer = self.streams.begins(
+                    [chain.written + continuation for continuation in chain.forbidden]
+                )
                 whole = max(whole - sum(longer), 0 * whole)
             self._weights[chain.written] = whole
         return self._weights[chain.written]

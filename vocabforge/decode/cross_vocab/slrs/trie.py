@@ -53,16 +53,16 @@ class TargetTrie:
 
     def match(self, text: bytes, start: int = 0) -> bytes:
         """Return the longest token of the text at ``start``; empty if there is none."""
-        found, end = b"", start
+        matched, end = b"", start
         most = min(len(text), start + self._longest)
         while end < most:
             end += 1
             piece = text[start:end]
             if piece in self.ids:
-                found = piece
-            elif found and len(piece) - len(found) >= self._look_ahead:
+                matched = piece
+            elif matched and len(piece) - len(matched) >= self._look_ahead:
                 break
-        return found
+        return matched
 
     def segment(self, text: bytes, most: int) -> Segments:
         """Cut a text, from its beginning, into at most ``most`` tokens."""
@@ -132,21 +132,21 @@ def target_ids(bridge: Bridge) -> dict[bytes, int]:
     id. End tokens are left out, because they represent the end.
     """
     side = bridge.target
-    found: dict[bytes, int] = {}
+    ids: dict[bytes, int] = {}
     several: dict[bytes, set[int]] = {}
     for token, form in enumerate(side.forms):
         if not form or token in side.eos:
             continue
-        if form in found:
-            several.setdefault(form, {found[form]}).add(token)
+        if form in ids:
+            several.setdefault(form, {ids[form]}).add(token)
         else:
-            found[form] = token
+            ids[form] = token
     for form, spelled in zip(several, side.speller.spell(list(several)) if several else (), strict=True):
         if spelled and len(spelled) == 1 and spelled[0] in several[form]:
-            found[form] = spelled[0]
+            ids[form] = spelled[0]
     paired = set(bridge.pairs[:, 0].tolist())
     for token in bridge.pairs[:, 0].tolist():
         form = side.forms[token]
-        if form and form in several and found[form] not in paired:
-            found[form] = token
-    return found
+        if form and form in several and ids[form] not in paired:
+            ids[form] = token
+    return ids
