@@ -129,7 +129,7 @@ class Op:
         if tensor.is_cuda and facts["variant"] != "native":
             return "a library without CUDA kernels (built with --cpu)"
         if tensor.is_cuda != self.host and tensor.dtype not in self.dtypes:
-            return f"{tensor.dtype}; its kernel takes {', '.join(sorted(str(one) for one in self.dtypes))}"
+            return f"{tensor.dtype}; its kernel takes {', '.join(sorted(map(str, self.dtypes)))}"
         return None
 
     def _say(self, problem: str) -> None:
@@ -160,8 +160,8 @@ def library_facts() -> dict[str, Any] | None:
 
 
 def _registered(namespace: str, name: str) -> Callable[..., Any]:
-    found: Callable[..., Any] = getattr(getattr(torch.ops, namespace), name).default
-    return found
+    op: Callable[..., Any] = getattr(getattr(torch.ops, namespace), name).default
+    return op
 
 
 @cache

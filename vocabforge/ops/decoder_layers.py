@@ -76,7 +76,7 @@ def decoder_layers_reference(
 
     for layer, kind in enumerate(kinds):
         w = dict(zip(WEIGHTS, weights[layer * len(WEIGHTS) :][: len(WEIGHTS)]))
-        has = {name for name, one in w.items() if one.numel()}
+        has = {name for name, weight in w.items() if weight.numel()}
         y = x
         if layer == 0 and fed is not None and joined:
             beside = normed(x, joined[1], False)
@@ -94,7 +94,7 @@ def decoder_layers_reference(
         if "qk_norm" in has:
             qk = normed(qk, w["qk_norm"].view(-1, size))
         if not kind & 2:
-            cos, sin = (one.view(batch, -1, 1, size) for one in angles[2 * (kind & 1) :][:2])
+            cos, sin = (table.view(batch, -1, 1, size) for table in angles[2 * (kind & 1) :][:2])
             qk = qk * cos + qk[..., partners] * sin
         q, k = qk.split((heads, kv_heads), 2)
         keys[layer][rows, :, slots] = k
@@ -126,8 +126,8 @@ def decoder_layers_reference(
         y = product(y, w["down"], w["down_bias"])
         x = x + residual_scale * (normed(y, w["mlp_out_norm"]) if "mlp_out_norm" in has else y)
         outputs.append(x)
-    found = torch.cat([outputs[layer] for layer in aux], -1) if aux else x[:, :0].clone()
-    return x.clone() if norm is None else normed(x, norm), found
+    aux_outputs = torch.cat([outputs[layer] for layer in aux], -1) if aux else x[:, :0].clone()
+    return x.clone() if norm is None else normed(x, norm), aux_outputs
 
 
 _OP = Op("decoder_layers", decoder_layers_reference, frozenset({torch.float32}), host=True)

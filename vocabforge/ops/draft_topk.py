@@ -49,7 +49,7 @@ def draft_topk(
     check_range(name, "k", k, 1, MOST_K)
     check_range(name, "columns", sizes["C"], 1, None)
     check_range(name, "the number of target_ids", sizes.get("R", 1), 1, None)
-    maps = (None if one is None else one.contiguous() for one in (ids, target_ids))
+    maps = (None if mapping is None else mapping.contiguous() for mapping in (ids, target_ids))
     return _OP(backend, logits.contiguous(), k, *maps)
 
 
@@ -69,11 +69,11 @@ def draft_topk_reference(
     # values - logsumexp would lose precision for a large maximum.
     highest = values[:, :1].masked_fill(values[:, :1] == _NONE, 0.0)
     total = (logits - highest).exp().sum(-1, keepdim=True)
-    found = (values - highest - total.log()).clamp(max=0.0)
-    found = found.nan_to_num(nan=_NONE, neginf=_NONE)  # a row with +inf gives NaN: inf - inf
+    log_probs = (values - highest - total.log()).clamp(max=0.0)
+    log_probs = log_probs.nan_to_num(nan=_NONE, neginf=_NONE)  # a row with +inf gives NaN: inf - inf
     chosen = chosen.masked_fill(values == _NONE, 0)
     missing = (0, k - values.shape[1])
-    return F.pad(found, missing, value=_NONE), F.pad(chosen, missing)
+    return F.pad(log_probs, missing, value=_NONE), F.pad(chosen, missing)
 
 
 _OP = Op("draft_topk", draft_topk_reference, FLOATS)

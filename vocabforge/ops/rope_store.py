@@ -97,7 +97,7 @@ def rope_store(
     needs = f"D a multiple of 16, at most {_MOST_DIM}"
     backend = fitting_backend(_OP_NAME, backend, qkv, fits, needs)
     norm = None if qk_norm is None else qk_norm.contiguous()
-    cos, sin = (one if one.stride(2) == 1 else one.contiguous() for one in (cos, sin))
+    cos, sin = (angles if angles.stride(2) == 1 else angles.contiguous() for angles in (cos, sin))
     parts = qkv.contiguous(), cos, sin, keys, values, slots.contiguous()
     q: Tensor = _OP(backend, *parts, heads, norm, eps)
     return q

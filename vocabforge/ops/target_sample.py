@@ -143,5 +143,5 @@ def _checked(
     )
     check_range(op, "the number of rows", sizes["R"], 1, None)
     check_range(op, "the vocabulary", sizes["V"], 1, MOST_VOCAB)
-    temperature, top_p, min_p = (one.double().contiguous() for one in (temperature, top_p, min_p))
+    temperature, top_p, min_p = (setting.double().contiguous() for setting in (temperature, top_p, min_p))
     return temperature, top_k.contiguous(), top_p, min_p

@@ -96,5 +96,5 @@ def tree_expand(
     if above is not None:
         check_range("tree_expand", "slot", slot, 0, WORD * above.shape[2] - keep)
         above = above.contiguous()
-    given = (one.contiguous() for one in (scores, logprobs, ids))
+    given = (tensor.contiguous() for tensor in (scores, logprobs, ids))
     return Expansion(*_OP(backend, *given, keep, first, above, slot))

@@ -94,7 +94,7 @@ def tree_select(
     backend = fitting_backend("tree_select", backend, tokens, fits, needs)
     if not tokens.is_cuda and not torch.compiler.is_compiling():  # on CUDA this would synchronise
         _assert_closed(scores, parents)
-    history = (one.contiguous() for one in (roots, tokens, scores, parents))
+    history = (tensor.contiguous() for tensor in (roots, tokens, scores, parents))
     return SelectedTree(*_OP(backend, *history, nodes, levels))
 
 

@@ -89,7 +89,7 @@ def tree_verify(
     )
     fits, needs = tokens.shape[1] <= MOST_NODES, f"at most {MOST_NODES:,} nodes"
     backend = fitting_backend("tree_verify", backend, tokens, fits, needs)
-    given = (one.contiguous() for one in (tokens, parents, depths, ancestors, choices, valid))
+    given = (tensor.contiguous() for tensor in (tokens, parents, depths, ancestors, choices, valid))
     return Verdict(*_OP(backend, *given, None if alive is None else alive.contiguous(), levels))
 
 

@@ -165,5 +165,6 @@ def tree_verify_point(
     check_range(op, "the vocabulary", sizes["V"], 1, MOST_VOCAB)
     fits, needs = tokens.shape[1] <= MOST_NODES, f"at most {MOST_NODES} nodes"
     backend = fitting_backend(op, backend, tokens, fits, needs)
-    given = (tokens, parents, alive, weights, seeds, draws)
-    return PointVerdict(*_OP(backend, *(None if one is None else one.contiguous() for one in given), levels))
+    alive = None if alive is None else alive.contiguous()
+    rest = (tensor.contiguous() for tensor in (weights, seeds, draws))
+    return PointVerdict(*_OP(backend, tokens.contiguous(), parents.contiguous(), alive, *rest, levels))
