@@ -54,7 +54,7 @@ def build_results(
         vocabforge=__version__,
         created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         target=EvaluatedTarget(
-            name=", ".join(dict.fromkeys(one.model for one in served.get("servers", ())))
+            name=", ".join(dict.fromkeys(server.model for server in served.get("servers", ())))
             or provenance.target,
             fingerprint=provenance.fingerprint,
             tokenizer=provenance.tokenizer,
@@ -95,7 +95,7 @@ def _methods(
     def count(text: str) -> float:
         return float("nan") if tokenizer is None else len(tokenizer.encode(text, add_special=True))
 
-    recounted = [retokenised_counts(one.answers, count) for one in baseline]
+    recounted = [retokenised_counts(run.answers, count) for run in baseline]
     entries = []
     for method in evaluation.methods:
         summary = summarise_runs(rows[method.name], baseline, recounted, compared=evaluation.baseline)

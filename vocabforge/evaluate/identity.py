@@ -30,11 +30,11 @@ MOST_JUDGED = 50  # per method; judging costs one pass over the prompt and the o
 Choice = Mapping[str, Any]
 
 
-def first_difference(one: Sequence[int] | str, other: Sequence[int] | str) -> int | None:
+def first_difference(left: Sequence[int] | str, right: Sequence[int] | str) -> int | None:
     """Return the first position where two outputs differ (the length of a prefix); None if they are equal."""
-    shared = min(len(one), len(other))
-    place = next((at for at in range(shared) if one[at] != other[at]), shared)
-    return None if place == len(one) == len(other) else place
+    shared = min(len(left), len(right))
+    place = next((at for at in range(shared) if left[at] != right[at]), shared)
+    return None if place == len(left) == len(right) else place
 
 
 def compare_outputs(
@@ -50,10 +50,10 @@ def compare_outputs(
     for run, plain, method in zip(evaluation.settings.runs, baseline, rows, strict=True):
         expected = _by_question(plain)
         for number, own in sorted(_by_question(method).items()):
-            found, was_cut = _first_divergence(expected[number], own)
+            divergence, was_cut = _first_divergence(expected[number], own)
             compared, cut = compared + 1, cut + was_cut
-            if found is not None:
-                row = DivergenceRow(run=run.number, question_id=number, **found)
+            if divergence is not None:
+                row = DivergenceRow(run=run.number, question_id=number, **divergence)
                 divergences.append((row, expected[number]))
     known: dict[tuple[object, ...], dict[str, Any]] = {}  # repeated greedy runs diverge at the same positions
     judged = []
@@ -89,16 +89,16 @@ def _first_divergence(plain: Choice, own: Choice) -> tuple[dict[str, Any] | None
     for turn, (want, have) in enumerate(zip(plain["token_ids"], own["token_ids"], strict=True)):
         if want is None or have is None:
             place = first_difference(plain["turns"][turn], own["turns"][turn])
-            found = {"turn": turn, "position": place, "expected": None, "got": None, "unit": "character"}
+            divergence = {"turn": turn, "position": place, "expected": None, "got": None, "unit": "character"}
         else:
             place = first_difference(want, have)
             shorter = plain if len(want) < len(have) else own
             if place == min(len(want), len(have)) and shorter["finish"][turn] == "cache":
                 return None, True  # the continuation is unknown, and so are the prompts of later turns
             expected, got = (None if place is None else next(iter(ids[place:]), None) for ids in (want, have))
-            found = {"turn": turn, "position": place, "expected": expected, "got": got}
+            divergence = {"turn": turn, "position": place, "expected": expected, "got": got}
         if place is not None:
-            return found, False
+            return divergence, False
     return None, False
 
 
@@ -156,7 +156,7 @@ def _scores(
     """
     settings, tokenizer = evaluation.settings, evaluation.tokenizer
     assert tokenizer is not None
-    (question,) = (one for one in evaluation.benchmark.questions if one.question_id == row.question_id)
+    (question,) = (asked for asked in evaluation.benchmark.questions if asked.question_id == row.question_id)
     conversation = PromptBuilder(tokenizer, settings.prompt_format, system_of(question, settings.system))
     prompt = conversation.ask(question.turns[0])
     for turn in range(row.turn):

@@ -60,9 +60,9 @@ def resolve_size(asked: SelectRequest) -> tuple[SelectRequest, dict[str, Any]]:
     if asked.fill == "lowest-id":
         most = table.vocab_size
     record = read_record(asked.evaluation, table.vocab_size, least)
-    found = estimate_sizes(record, rank_all(table.counts, forced), table.counts, least, most)
-    sizes = tuple(str(found["size"]) if word == AUTO else word for word in words)
-    return asked.model_copy(update={"size": sizes}), {AUTO: found}
+    estimate = estimate_sizes(record, rank_all(table.counts, forced), table.counts, least, most)
+    sizes = tuple(str(estimate["size"]) if word == AUTO else word for word in words)
+    return asked.model_copy(update={"size": sizes}), {AUTO: estimate}
 
 
 def read_record(evaluation: Path, vocab_size: int, least: int = 1) -> DraftRecord:
@@ -72,17 +72,17 @@ def read_record(evaluation: Path, vocab_size: int, least: int = 1) -> DraftRecor
         DataError: no evaluation, no such method with the seconds of its head, or no accepted draft.
         MismatchError: it has another vocabulary than ``vocab_size`` ids.
     """
-    found = [
-        (one.vocabulary, one)
-        for one in read_results(evaluation).methods
-        if one.vocabulary is not None
-        and one.vocabulary.kind in ("full", "static")
-        and one.vocabulary.size >= least
-        and "head" in one.summary.time_s
+    candidates = [
+        (candidate.vocabulary, candidate)
+        for candidate in read_results(evaluation).methods
+        if candidate.vocabulary is not None
+        and candidate.vocabulary.kind in ("full", "static")
+        and candidate.vocabulary.size >= least
+        and "head" in candidate.summary.time_s
     ]
     drafts: list[list[int]] = []
-    if found:
-        vocabulary, method = max(found, key=lambda pair: pair[0].size)
+    if candidates:
+        vocabulary, method = max(candidates, key=lambda pair: pair[0].size)
         for rows in read_method(evaluation, method.answers, method.details):
             for turns in (row["choices"][0] for row in rows.details):
                 for ids, lengths in zip(turns["token_ids"], turns["accept_lengths"], strict=True):
@@ -134,5 +134,5 @@ def estimate_sizes(record: DraftRecord, ranked: Ids, counts: Ids, least: int, mo
     free = [row for row in rows if row["size"] <= most]
     best = max(free, key=lambda row: row["tokens_per_s"])
     near = [row["size"] for row in free if row["tokens_per_s"] >= NEAR * best["tokens_per_s"]]
-    found = {"method": record.method, "size": best["size"], "near": [near[0], near[-1]], "sizes": rows}
-    return {**found, "verifications": cycles, "accepted_drafts": len(deepest)}
+    estimate = {"method": record.method, "size": best["size"], "near": [near[0], near[-1]], "sizes": rows}
+    return {**estimate, "verifications": cycles, "accepted_drafts": len(deepest)}

@@ -42,7 +42,7 @@ def read_prompts(
         UsageError: too few questions fit, or a chat format has no template.
     """
     questions, chosen = load_benchmark(str(source)).questions, resolve_format(tokenizer, form)
-    ids = [PromptBuilder(tokenizer, chosen, one.system).ask(one.turns[0]) for one in questions]
+    ids = [PromptBuilder(tokenizer, chosen, question.system).ask(question.turns[0]) for question in questions]
     fitting = [prompt for prompt in ids if 0 < len(prompt) <= room]
     if len(fitting) < least:
         raise UsageError(
@@ -65,11 +65,11 @@ def pooled(made: Sequence[Generation]) -> dict[str, Any]:
         accepted the previous token. ``drafted``, ``accepted``: number of draft tokens verified and accepted.
         ``cycles``, ``tokens``, ``prompts``.
     """
-    cycles = sum(len(one.accept_lengths) for one in made)
-    committed = sum(sum(one.accept_lengths) for one in made)
-    depth = max((len(one.accepted_by_depth) for one in made), default=0)
+    cycles = sum(len(generation.accept_lengths) for generation in made)
+    committed = sum(sum(generation.accept_lengths) for generation in made)
+    depth = max((len(generation.accepted_by_depth) for generation in made), default=0)
     reached = [
-        sum(one.accepted_by_depth[at] for one in made if at < len(one.accepted_by_depth))
+        sum(generation.accepted_by_depth[at] for generation in made if at < len(generation.accepted_by_depth))
         for at in range(depth)
     ]
     return {
@@ -78,9 +78,9 @@ def pooled(made: Sequence[Generation]) -> dict[str, Any]:
         "conditional_by_position": [
             share_of(count, before) for count, before in zip(reached, [cycles, *reached])
         ],
-        "drafted": sum(one.drafted for one in made),
+        "drafted": sum(generation.drafted for generation in made),
         "accepted": sum(reached),
         "cycles": cycles,
-        "tokens": sum(len(one.token_ids) for one in made),
+        "tokens": sum(len(generation.token_ids) for generation in made),
         "prompts": len(made),
     }

@@ -113,12 +113,12 @@ def read_human_eval(path: Path) -> list[Question]:
 
     def read(row: Row, source: str, _: int) -> Question:
         task_id, prompt = (text_of(row, key, source) for key in ("task_id", "prompt"))
-        found = _TASK_ID.fullmatch(task_id)
-        if found is None:
+        match = _TASK_ID.fullmatch(task_id)
+        if match is None:
             raise DataError(
                 "the task_id holds no number", got=task_id, expected="a name like HumanEval/0", source=source
             )
-        return Question(int(found[1]), "human-eval", (prompt,), task_id, HUMAN_EVAL_SYSTEM)
+        return Question(int(match[1]), "human-eval", (prompt,), task_id, HUMAN_EVAL_SYSTEM)
 
     return _questions(path, read)
 
@@ -187,8 +187,8 @@ def read_chats(path: Path) -> list[Question]:
 
     problems = Problems()
     documents = iter_documents([path], SourceOptions(), problems=problems)
-    found = (_conversation(number, document, problems) for number, document in enumerate(documents))
-    questions = [question for question in found if question is not None]
+    conversations = (_conversation(number, document, problems) for number, document in enumerate(documents))
+    questions = [question for question in conversations if question is not None]
     if not questions:
         raise DataError(
             "the question file holds no conversation with a question",

@@ -44,7 +44,9 @@ def answer_blocks(
     """
     if tokenizer is None or not results.baseline or len(results.methods) < 2:
         return []
-    method = max(results.methods[1:], key=lambda one: one.summary.overall.accepted_length.value or 0.0)
+    method = max(
+        results.methods[1:], key=lambda candidate: candidate.summary.overall.accepted_length.value or 0.0
+    )
     asked = {question.question_id: question for question in questions}
     first: dict[str, Row] = {}
     for detail in read_jsonl_log(folder / method.details[0]):

@@ -19,7 +19,7 @@ def write_coverage(
     results: CoverageResults, output: Path, parents: Mapping[str, str], *, overwrite: bool = False
 ) -> None:
     """Write the artefact: ``coverage.json`` and ``coverage.png``."""
-    names = [one["name"] for one in results["texts"]]
+    names = [text["name"] for text in results["texts"]]
     meta = {**{key: results[key] for key in ("vocab_size", "fingerprint", "sizes")}, "texts": names}
     with write_artifact(output, "coverage", meta, parents=parents, overwrite=overwrite) as folder:
         atomic_write_json(folder / "coverage.json", results)
@@ -76,13 +76,14 @@ def vocabulary_table(results: CoverageResults) -> DataTable:
     """Return a table of draft vocabularies by text, with the best share for their size, and schedules."""
     rows: list[list[object]] = []
     names = [text["name"] for text in results["texts"]]
-    for one in results["vocabularies"]:
+    for vocabulary in results["vocabularies"]:
         cells = [
-            DataCell(_inside(one["coverage"][name]), f"({_inside(one['best'][name])})") for name in names
+            DataCell(_inside(vocabulary["coverage"][name]), f"({_inside(vocabulary['best'][name])})")
+            for name in names
         ]
-        rows.append([one["name"], one["size"], *cells])
-        for step, size in enumerate(one["schedule"]):
-            inside = [_inside(one["by_step"][name][step]) for name in names]
+        rows.append([vocabulary["name"], vocabulary["size"], *cells])
+        for step, size in enumerate(vocabulary["schedule"]):
+            inside = [_inside(vocabulary["by_step"][name][step]) for name in names]
             rows.append([f"  draft step {step}", f"{size:,}", *inside])
     note = "In brackets: the most that so many ids could cover."
     columns = ["vocabulary<", "size", *_heads(results)]
@@ -145,7 +146,11 @@ def _marked(results: CoverageResults) -> list[tuple[int, float, str]]:
     chosen = results.get("chosen_sizes", ())
     marked += [(size, text["coverage"][sizes.index(size)], f"chosen {size:,}") for size in chosen]
     marked += [
-        (one["size"], one["coverage"][text["name"]], f"{one['name']} ({one['size']:,})")
-        for one in results["vocabularies"]
+        (
+            vocabulary["size"],
+            vocabulary["coverage"][text["name"]],
+            f"{vocabulary['name']} ({vocabulary['size']:,})",
+        )
+        for vocabulary in results["vocabularies"]
     ]
     return marked

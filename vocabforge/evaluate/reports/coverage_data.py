@@ -103,7 +103,7 @@ def measure_coverage(
 def texts_of(counts: TablePart, heldout: Sequence[TablePart]) -> list[Text]:
     """Return the counted table, the held-out tables, and the domains of each; empty domains are omitted."""
     texts = []
-    for part, role in [(counts, COUNTED), *((one, HELD_OUT) for one in heldout)]:
+    for part, role in [(counts, COUNTED), *((held, HELD_OUT) for held in heldout)]:
         if part.table.tokens == 0:
             raise DataError(
                 "the frequency table has no tokens, so there is no coverage",

@@ -53,6 +53,7 @@ def render_report(results: Results, answers: Sequence[Block] = (), ratios: Seque
         for method in results.methods
     }
     tasks = [category_table(results)] if results.baseline and len(figure_rows(results)) > 1 else []
+    positions = position_table(results)
     sections = [
         PageSection("Methods", [overview_table(results, page=True), FactList(described)], "methods"),
         PageSection("Methods against each other", ratios, "ratios"),
@@ -61,7 +62,7 @@ def render_report(results: Results, answers: Sequence[Block] = (), ratios: Seque
         PageSection("Answers", answers, "answers"),
         PageSection("Load", _load(results), "load"),
         PageSection("By task", tasks, "tasks"),
-        PageSection("By length of the text", [one] if (one := position_table(results)) else [], "positions"),
+        PageSection("By length of the text", [] if positions is None else [positions], "positions"),
         PageSection("Failures", _failures(results), "failures"),
         PageSection("Run it again", _again(results), "again"),
         PageSection("What the figures mean", [FactList(_MEANINGS)], "meanings"),
@@ -87,7 +88,9 @@ def _about(results: Results) -> str:
         "greedy decoding" if temperature == 0 else f"temperature {temperature}",
         f"at most {results.settings.max_new_tokens:,} new tokens a turn",
         f"requests at once: {', '.join(map(str, results.settings.concurrency))}",
-        ", ".join(dict.fromkeys(" ".join(filter(None, (one.kind, one.version))) for one in results.servers))
+        ", ".join(
+            dict.fromkeys(" ".join(filter(None, (server.kind, server.version))) for server in results.servers)
+        )
         or str(results.environment.get("gpu") or results.environment.get("device", "unknown device")),
         results.target.dtype,
     ]
@@ -98,26 +101,34 @@ def _about(results: Results) -> str:
 
 
 def _warnings(results: Results) -> list[str]:
-    found = list(results.warnings)
+    warnings = list(results.warnings)
     if results.failures:
         left_out = len({row.question_id for row in results.failures})
-        found.append(
+        warnings.append(
             f"{left_out} of {results.benchmark.questions:,} questions could not be answered by every method and are "
             "left out of all figures: see Failures."
         )
     if results.benchmark.published is False:
-        found.append(
+        warnings.append(
             "The benchmark's file is not the published one: published figures are of other questions."
         )
-    return found
+    return warnings
 
 
 def _failures(results: Results) -> list[Block]:
     if not results.failures:
         return []
     rows = [
-        [str(one.question_id), one.category, one.method, one.run, one.turn + 1, one.kind, one.reason]
-        for one in results.failures
+        [
+            str(failure.question_id),
+            failure.category,
+            failure.method,
+            failure.run,
+            failure.turn + 1,
+            failure.kind,
+            failure.reason,
+        ]
+        for failure in results.failures
     ]
     columns = ["question<", "category<", "method<", "run", "turn", "error<", "why<"]
     note = "A method could not answer these questions; no method's figures include them."
@@ -171,9 +182,9 @@ def _load(results: Results) -> list[Block]:
     if len(results.settings.concurrency) > 1:
         plain, traces = results.baseline, []
         for index, method in list(enumerate(results.methods))[int(plain) :]:
-            own = [one for one in results.load if one.method == method.name]
-            values = [one.speedup if plain else one.tokens_per_s for one in own]
-            traces.append(Trace(index, [one.concurrency for one in own], values, method.name))
+            own = [load for load in results.load if load.method == method.name]
+            values = [load.speedup if plain else load.tokens_per_s for load in own]
+            traces.append(Trace(index, [load.concurrency for load in own], values, method.name))
         labels = ("requests at once", "speed-up" if plain else "tokens per second")
         note = "Tokens of all requests per second in which one was under way"
         note += ", over plain decoding's; one measurement each, without intervals" if plain else ""

@@ -116,7 +116,7 @@ def render_page(
     template = _environment().get_template("page.html.j2")
     return template.render(
         title=title,
-        sections=[one for one in sections if one.blocks],
+        sections=[section for section in sections if section.blocks],
         lead=lead,
         about=about,
         alarms=alarms,
@@ -158,7 +158,9 @@ def _groups(blocks: Sequence[Block]) -> list[tuple[str, list[Block]]]:
         ColouredAnswer: "answers",
     }
 
-    return [(kind, list(group)) for kind, group in groupby(blocks, lambda one: kinds.get(type(one), "notes"))]
+    return [
+        (kind, list(group)) for kind, group in groupby(blocks, lambda block: kinds.get(type(block), "notes"))
+    ]
 
 
 def _swatch(index: int) -> Markup:

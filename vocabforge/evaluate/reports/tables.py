@@ -32,13 +32,13 @@ def figure_rows(results: Results) -> list[tuple[str, list[GroupFigures]]]:
     """Return named rows with the figures of every method: overall, tasks, categories of MT-bench."""
     summaries = [method.summary for method in results.methods]
     tasks, categories = summaries[0].tasks, summaries[0].categories
-    rows = [(OVERALL, [one.overall for one in summaries])]
+    rows = [(OVERALL, [summary.overall for summary in summaries])]
     # A single task is the whole benchmark, which the title already names.
     for task in () if len(tasks) == 1 and MT_BENCH_TASK not in tasks else tasks:
-        rows.append((task, [one.tasks[task] for one in summaries]))
+        rows.append((task, [summary.tasks[task] for summary in summaries]))
         for name in categories if task == MT_BENCH_TASK else ():
             if name in MT_BENCH:
-                rows.append((f"· {name}", [one.categories[name] for one in summaries]))
+                rows.append((f"· {name}", [summary.categories[name] for summary in summaries]))
     return rows
 
 
@@ -159,7 +159,7 @@ def alarms(results: Results) -> list[str]:
 
 def parts_of(results: Results) -> list[str]:
     """Return the parts that took time in processing order; unknown parts come before ``other``."""
-    spent = [part for one in results.methods for part, seconds in one.summary.time_s.items() if seconds]
+    spent = [part for method in results.methods for part, seconds in method.summary.time_s.items() if seconds]
     places = {part: place for place, part in enumerate(PART_NAMES)}
     return sorted(dict.fromkeys(spent), key=lambda part: places.get(part, places["other"] - 0.5))
 
@@ -168,7 +168,7 @@ def overview_table(results: Results, *, page: bool = False) -> DataTable:
     """Return a table with one row per method; ``page`` adds draft vocabulary and deviation over runs."""
     rows, unit = [], "×" if page else ""
     columns: list[str] = []
-    judged = any(one.summary.outputs or not one.lossless for one in results.methods[1:])
+    judged = any(method.summary.outputs or not method.lossless for method in results.methods[1:])
     for place, method in enumerate(results.methods):
         figures = method.summary.overall
         row = {
@@ -195,9 +195,13 @@ def overview_table(results: Results, *, page: bool = False) -> DataTable:
 def _fastest(results: Results) -> int | None:
     """Return the index of the method whose speed-up's interval is above all others', or None."""
     figures = [method.summary.overall.speedup for method in results.methods]
-    for place, one in enumerate(figures):
-        others = [other.high for other in figures if other is not one]
-        if one.low is not None and others and all(high is not None and high < one.low for high in others):
+    for place, figure in enumerate(figures):
+        others = [other.high for other in figures if other is not figure]
+        if (
+            figure.low is not None
+            and others
+            and all(high is not None and high < figure.low for high in others)
+        ):
             return place
     return None
 
@@ -208,19 +212,19 @@ def load_table(results: Results) -> DataTable:
     asked = results.answered * results.runs
     rows = [
         [
-            DataCell(one.method, look=names.index(one.method)),
-            one.concurrency,
-            number(one.tokens_per_s, 1),
-            number(one.speedup),
-            number(one.accepted_length),
-            None if one.identical is None else f"{one.identical:,} of {asked:,}",
+            DataCell(load.method, look=names.index(load.method)),
+            load.concurrency,
+            number(load.tokens_per_s, 1),
+            number(load.speedup),
+            number(load.accepted_length),
+            None if load.identical is None else f"{load.identical:,} of {asked:,}",
             *(
                 number(None if value is None else 1e3 * value, 1)
-                for two in (one.first_token_s, one.token_s)
-                for value in (two.median, two.p95)
+                for quantiles in (load.first_token_s, load.token_s)
+                for value in (quantiles.median, quantiles.p95)
             ),
         ]
-        for one in results.load
+        for load in results.load
     ]
     columns = ["method<", "requests at once", "tokens/s", "speed-up", "accepted length", "identical"]
     columns += ["first token, ms", "p95", "between tokens, ms", "p95"]
@@ -244,26 +248,29 @@ def _identical(method: MethodResults, page: bool) -> DataCell:
 
 
 def _vocabulary(method: MethodResults) -> DataCell:
-    found = method.vocabulary
-    if found is None:
+    vocabulary = method.vocabulary
+    if vocabulary is None:
         return DataCell("–")
-    return DataCell(f"{found.size:,}", f"{found.kind}, {found.size / found.of:.1%}")
+    return DataCell(f"{vocabulary.size:,}", f"{vocabulary.kind}, {vocabulary.size / vocabulary.of:.1%}")
 
 
 def position_table(results: Results) -> DataTable | None:
     """Return a table of accepted lengths by the length of the text; None if all texts are short."""
-    methods = [one for one in results.methods[int(results.baseline) :] if one.summary.positions]
-    ranges = sorted({(one.start, one.stop or 0) for method in methods for one in method.summary.positions})
+    methods = [method for method in results.methods[int(results.baseline) :] if method.summary.positions]
+    ranges = sorted({(span.start, span.stop or 0) for method in methods for span in method.summary.positions})
     if not ranges or ranges[-1][0] == 0:
         return None
     rows: list[list[object]] = []
     for start, stop in ranges:
-        found = [
-            next((one for one in method.summary.positions if one.start == start), None) for method in methods
+        in_range = [
+            next((span for span in method.summary.positions if span.start == start), None)
+            for method in methods
         ]
         cells = [
-            DataCell("–") if one is None else DataCell(number(one.accepted_length), f"{one.verifications:,}")
-            for one in found
+            DataCell("–")
+            if figures is None
+            else DataCell(number(figures.accepted_length), f"{figures.verifications:,}")
+            for figures in in_range
         ]
         rows.append([f"{start:,} to {stop - 1:,}" if stop else f"from {start:,}", *cells])
     names = [method.name for method in methods]
@@ -277,10 +284,10 @@ def category_table(results: Results) -> DataTable:
     for name, (plain, *others) in figure_rows(results):
         cells = [
             DataCell(
-                f"{number(one.accepted_length.value)}  {number(one.speedup.value)}×",
-                "  ".join(filter(None, (interval(one.accepted_length), interval(one.speedup)))),
+                f"{number(figures.accepted_length.value)}  {number(figures.speedup.value)}×",
+                "  ".join(filter(None, (interval(figures.accepted_length), interval(figures.speedup)))),
             )
-            for one in others
+            for figures in others
         ]
         rows.append([name, plain.questions, *cells])
     names = [method.name for method in results.methods[1:]]

@@ -96,9 +96,9 @@ def detail_row(question: Question, turns: Sequence[AnsweredTurn]) -> dict[str, A
         "counts": [dict(run.counts) for run in runs],
     }
     if any(turn.served is not None for turn in turns):
-        found = [turn.served.speculation for turn in turns if turn.served is not None]
-        choice["verifications"] = [None if one is None else one.verifications for one in found]
-        choice["accepted"] = [None if one is None else one.accepted for one in found]
+        speculations = [turn.served.speculation for turn in turns if turn.served is not None]
+        for key in ("verifications", "accepted"):  # None if unknown
+            choice[key] = [getattr(speculation, key, None) for speculation in speculations]
     return {"question_id": question.question_id, "category": question.category, "choices": [choice]}
 
 

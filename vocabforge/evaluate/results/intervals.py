@@ -101,13 +101,13 @@ def _percentile_interval(samples: Array) -> tuple[float | None, float | None]:
     return float(low), float(high)
 
 
-def verdict_of(found: Figure | None) -> Verdict:
+def verdict_of(figure: Figure | None) -> Verdict:
     """Classify a ratio of figures (larger is better); better or worse only if its interval excludes 1."""
-    if found is None or found.low is None or found.high is None:
+    if figure is None or figure.low is None or figure.high is None:
         return "not compared"
-    if found.low <= 1 <= found.high:
+    if figure.low <= 1 <= figure.high:
         return "no difference shown"
-    return "better" if found.low > 1 else "worse"
+    return "better" if figure.low > 1 else "worse"
 
 
 def _plain(value: float) -> float | None:

@@ -85,7 +85,9 @@ def summarise_runs(
         table_of(order, [run.answers for run in runs], key) for key in ("new_tokens", "wall_time")
     )
     base_wall = table_of(order, [run.answers for run in baseline], "wall_time")
-    recounted = np.array([[counts[one] for counts in retokenised] for one in order], dtype=np.float64)
+    recounted = np.array(
+        [[counts[question_id] for counts in retokenised] for question_id in order], dtype=np.float64
+    )
     base = columns_of_mean(_quotient(recounted.reshape(base_wall.shape), base_wall))
     columns["speedup_retokenised"] = np.concatenate([columns["tokens_per_s"], base], axis=-1)
     if not compared:
@@ -137,10 +139,10 @@ def with_totals(summary: Summary, total: Speculation) -> Summary:
 
 def _check_questions(rows: MethodRows, order: Sequence[int], run: int) -> None:
     for part in (rows.answers, rows.details):
-        found = {row["question_id"] for row in part}
-        if found == set(order) and len(part) == len(order):
+        answered = {row["question_id"] for row in part}
+        if answered == set(order) and len(part) == len(order):
             continue
-        odd = sorted(found ^ set(order))
+        odd = sorted(answered ^ set(order))
         raise DataError(
             "the answers of two methods or runs are not to the same questions",
             got=f"{len(part)} rows in run {run}" + (f", odd: {odd[:5]}" if odd else ""),
@@ -202,7 +204,7 @@ def _time_split(runs: Sequence[MethodRows]) -> dict[str, float]:
     """Return seconds by part; time outside of all parts is ``other``, so that they sum to the wall time."""
     wall = sum(sum(row["choices"][0]["wall_time"]) for run in runs for row in run.answers)
     seconds: dict[str, float] = {}
-    for timings in (one for run in runs for row in run.details for one in row["choices"][0]["timings"]):
+    for timings in (turn for run in runs for row in run.details for turn in row["choices"][0]["timings"]):
         for part, value in timings.items():
             seconds[part] = seconds.get(part, 0.0) + value
     rest = wall - sum(seconds.values())
@@ -238,8 +240,11 @@ def table_of(
     """Return a (Q, R) table of a number of each question in each run; a key of the choice is summed over turns."""
     by_id = [{row["question_id"]: row["choices"][0] for row in rows} for rows in runs]
     values = [
-        [_sum(run[one][number]) if isinstance(number, str) else number(run[one]) for run in by_id]
-        for one in ids
+        [
+            _sum(run[question_id][number]) if isinstance(number, str) else number(run[question_id])
+            for run in by_id
+        ]
+        for question_id in ids
     ]
     return np.array(values, dtype=np.float64).reshape(len(ids), len(runs))
 

@@ -66,7 +66,9 @@ class EvaluationJournal(RunJournal):
 
     def server_of(self, method: str) -> Mapping[str, Any] | None:
         """Return the description of the server that last answered for a method; None without answers."""
-        return next((one["server"] for one in reversed(self.windows) if one["method"] == method), None)
+        return next(
+            (window["server"] for window in reversed(self.windows) if window["method"] == method), None
+        )
 
     def forget(self) -> None:
         """Drop all rows: without answers there is nothing to resume."""

@@ -48,7 +48,7 @@ def evaluation_of(
     models.model.new_cache(1, max(settings.concurrency))  # raise it before any question is asked
     made = recipe_methods(recipe, only, wrap=wrap, sampled=sampled, models=models)
     chosen = choose_threads([method.generator for method in made], wrap, sampled=sampled)
-    tokenizer, names = models.tokenizer, [one.name for one in made[1:]]
+    tokenizer, names = models.tokenizer, [method.name for method in made[1:]]
     # Covers everything between a conversation and its token ids.
     asking = json.dumps([tokenizer.fingerprint, tokenizer.chat_template, sorted(tokenizer.eos_ids)])
     parents = parents_of(recipe, names)
@@ -58,8 +58,8 @@ def evaluation_of(
         fingerprint=parents[TARGET],
         tokenizer=hashlib.sha256(asking.encode()).hexdigest(),
         parents=parents,
-        facts={f"drafting of {one.name}": one.description for one in made[1:]}
-        | {f"draft head of {one.name}": one.head for one in made if one.head is not None}
+        facts={f"drafting of {method.name}": method.description for method in made[1:]}
+        | {f"draft head of {method.name}": method.head for method in made if method.head is not None}
         | {"passes": passes_of(wrap)}
         | ({"threads": "chosen while decoding"} if chosen else {})
         | {f"recipe of {name}": settings_of(recipe.methods[name]) for name in names},

@@ -61,7 +61,7 @@ def run_methods(
     loop = _Loop(questions, methods, asking, kept, model_ids)
     total, left = len(questions) * loop.share, loop.left(questions)
     done, ahead = total - len(left), turns_of(left)
-    turns = sum(len(one.turns) for one in questions) * loop.share
+    turns = sum(len(question.turns) for question in questions) * loop.share
     if kept.taken_over or kept.failures:
         again = "; the warm-up is repeated" if done < total and asking.settings.warmup else ""
         say(f"Resuming: {done:,} of {total:,} answers are in {kept.folder}{again}")
@@ -82,7 +82,7 @@ def run_methods(
             else:
                 if alone:
                     with bar.aside("warm-up"):
-                        loop.reserve([one.generator for one in methods])
+                        loop.reserve([method.generator for method in methods])
                         loop.warm_up(methods)
                 for index, question in enumerate(loop.questions):
                     loop.answer(index, question, bar)
@@ -99,7 +99,7 @@ def run_methods(
             got=failures[0].reason,
             source=f"question {failures[0].question_id}, turn {failures[0].turn + 1}, {failures[0].method}",
         )
-    ids = sorted(one.question_id for one in questions if one.question_id not in kept.failures)
+    ids = sorted(question.question_id for question in questions if question.question_id not in kept.failures)
     names, settings = [method.name for method in methods], asking.settings
     for part, kind in (("answer", "answers"), ("detail", "details")):
         for level in settings.concurrency:
@@ -122,12 +122,17 @@ def run_identity(
     Raises:
         UsageError: no prompt would include the system message.
     """
-    asked = [[one.question_id, one.category, one.system, list(one.turns)] for one in questions]
+    asked = [
+        [question.question_id, question.category, question.system, list(question.turns)]
+        for question in questions
+    ]
     return {
         "questions": len(questions),
         "questions_sha256": short_digest(asked),
-        "methods": {one.name: [model_ids[one.name], one.description, one.head] for one in methods},
-        "order": [one.name for one in methods],
+        "methods": {
+            method.name: [model_ids[method.name], method.description, method.head] for method in methods
+        },
+        "order": [method.name for method in methods],
         "settings": asking.settings.to_dict(),
         **asking.identity(questions),
     }
@@ -158,9 +163,10 @@ class _Loop:
 
     def _todo(self, questions: Sequence[Question], method: Method, run: EvaluationRun) -> list[Question]:
         return [
-            one
-            for one in questions
-            if one.question_id not in self.kept.failures and self._key(one, method, run) not in self.kept
+            question
+            for question in questions
+            if question.question_id not in self.kept.failures
+            and self._key(question, method, run) not in self.kept
         ]
 
     @staticmethod
@@ -169,7 +175,7 @@ class _Loop:
 
     def reserve(self, generators: Sequence[Any]) -> None:
         """Reserve memory for the longest conversation, so that caches do not grow during timing."""
-        able = [reserve for one in generators if (reserve := getattr(one, "reserve", None))]
+        able = [reserve for generator in generators if (reserve := getattr(generator, "reserve", None))]
         if not able:
             return
         settings, longest = self.asking.settings, 0
@@ -269,8 +275,8 @@ class _Loop:
                     self._record(question, outcome, method, run, bar)
         finally:
             if window is not None and window.answered:
-                found = {"method": method.name, "run": run.number, **window.row(generator.facts)}
-                self.kept.add_window(found)
+                row = {"method": method.name, "run": run.number, **window.row(generator.facts)}
+                self.kept.add_window(row)
 
     def _record(
         self,
@@ -317,20 +323,20 @@ def in_turns(questions: Sequence[Question]) -> list[Question]:
 
     Answers of a category have similar lengths, so the first tenth predicts the total time.
     """
-    sizes, seen = Counter(one.category for one in questions), Counter[str]()
+    sizes, seen = Counter(question.category for question in questions), Counter[str]()
     places = []
-    for one in questions:
-        seen[one.category] += 1
-        places.append((seen[one.category] - 0.5) / sizes[one.category])
+    for question in questions:
+        seen[question.category] += 1
+        places.append((seen[question.category] - 0.5) / sizes[question.category])
     return [questions[at] for at in sorted(range(len(questions)), key=places.__getitem__)]
 
 
 def turns_of(rows: Sequence[tuple[Question, Method, EvaluationRun]]) -> Counter[tuple[str, int]]:
     """Count turns by the properties that determine their duration."""
-    found = Counter[tuple[str, int]]()
+    turns = Counter[tuple[str, int]]()
     for question, method, run in rows:
-        found[_kind(method, run)] += len(question.turns)
-    return found
+        turns[_kind(method, run)] += len(question.turns)
+    return turns
 
 
 def _kind(method: Method, run: EvaluationRun) -> tuple[str, int]:

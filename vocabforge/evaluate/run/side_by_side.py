@@ -52,38 +52,38 @@ def answer_together(
     All first turns are answered in one batch, then all second turns, and so on. The time of a turn is that of its
     passes, without the wait for a free row.
     """
-    open_ones = [_Conversation(one, asking) for one in questions]
+    open_ones = [_Conversation(question, asking) for question in questions]
     while open_ones:
         batch, asked = [], []
-        for one in open_ones:
+        for conversation in open_ones:
             try:
-                batch.append(_request(one, decoder, asking, run))
-                asked.append(one)
+                batch.append(_request(conversation, decoder, asking, run))
+                asked.append(conversation)
             except MemoryError:
                 raise
             except Exception as error:  # noqa: BLE001 (any error caused by a prompt is its failure)
-                yield one.question, turn_failed(len(one.turns), error)
+                yield conversation.question, turn_failed(len(conversation.turns), error)
         results = [Generation() for _ in batch]
         open_ones = []
         for number in _ended(decoder, batch, results, asking, load):
-            one = asked[number]
+            conversation = asked[number]
             result = results[number]
-            turn = asking.turn(one.prompt, result, result.prefill_s + result.decode_s)
-            one.turns.append(turn)
+            turn = asking.turn(conversation.prompt, result, result.prefill_s + result.decode_s)
+            conversation.turns.append(turn)
             load.new_tokens += turn.new_tokens
-            if len(one.turns) == len(one.question.turns):
-                yield one.question, one.turns
+            if len(conversation.turns) == len(conversation.question.turns):
+                yield conversation.question, conversation.turns
             else:
-                one.builder.answer(turn.token_ids or (), turn.text)
-                open_ones.append(one)
+                conversation.builder.answer(turn.token_ids or (), turn.text)
+                open_ones.append(conversation)
 
 
-def _request(one: _Conversation, decoder: Decoder, asking: Asking, run: EvaluationRun) -> Request:
-    index, settings = len(one.turns), asking.settings
-    one.prompt = one.builder.ask(one.question.turns[index])
-    seed = turn_seed(run.seed, one.question.question_id, index)
+def _request(conversation: _Conversation, decoder: Decoder, asking: Asking, run: EvaluationRun) -> Request:
+    index, settings = len(conversation.turns), asking.settings
+    conversation.prompt = conversation.builder.ask(conversation.question.turns[index])
+    seed = turn_seed(run.seed, conversation.question.question_id, index)
     sampling = replace(settings.sampling_of(run), seed=seed)
-    request = Request(one.prompt, settings.max_new_tokens, asking.stop_ids, sampling)
+    request = Request(conversation.prompt, settings.max_new_tokens, asking.stop_ids, sampling)
     check_request(request, decoder.context, decoder.target.config.vocab_size)
     return request
 

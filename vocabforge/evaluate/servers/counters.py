@@ -58,7 +58,7 @@ class Reading:
             verifications,
             drafted,
             new.accepted - old.accepted,
-            tuple(one - other for one, other in zip(new.accepted_by_depth, old.accepted_by_depth)),
+            tuple(later - earlier for later, earlier in zip(new.accepted_by_depth, old.accepted_by_depth)),
             # Draft lengths are only known if every draft was of full length.
             (verifications,) * depth if drafted == verifications * depth else (),
         )
@@ -112,7 +112,7 @@ def read_details(details: Mapping[str, Any]) -> Speculation:
     Source: ``sglang/srt/entrypoints/openai/protocol.py`` and ``managers/tokenizer_manager.py`` of SGLang
         0.5.23.
     """
-    histogram = [_count(one) for one in details.get("spec_correct_drafts_histogram") or ()]
+    histogram = [_count(count) for count in details.get("spec_correct_drafts_histogram") or ()]
     by_depth = tuple(sum(histogram[depth:]) for depth in range(1, len(histogram)))
     while by_depth and not by_depth[-1]:
         by_depth = by_depth[:-1]

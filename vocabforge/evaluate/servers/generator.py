@@ -51,7 +51,7 @@ class LoadWindow:
 
     @property
     def new_tokens(self) -> int:
-        return sum(one.new_tokens for one in self.answered)
+        return sum(answer.new_tokens for answer in self.answered)
 
     def seconds(self) -> float:
         """Return the time during which at least one request was in progress."""
@@ -135,10 +135,10 @@ class ServerGenerator:
                 self._refuse_restart(after, before)
                 window.speculation, self._last = after.since(before), after
             else:
-                window.speculation = total_of([one.speculation for one in window.answered])
+                window.speculation = total_of([answer.speculation for answer in window.answered])
         except BaseException:
             # On an error, the answers so far still count if each was counted separately.
-            window.speculation = total_of([one.speculation for one in window.answered])
+            window.speculation = total_of([answer.speculation for answer in window.answered])
             raise
         finally:
             if window.foreign:
@@ -193,9 +193,10 @@ class ServerGenerator:
             self._refuse_restart(after, before)
             made.speculation, self._last = after.since(before), after
             self._window.foreign += foreign
-        if (found := made.speculation) is not None:
-            made.drafted = found.drafted
-            made.accepted_by_depth, made.drafted_by_depth = list(found.accepted_by_depth), list(found.offered)
+        if (speculation := made.speculation) is not None:
+            made.drafted = speculation.drafted
+            made.accepted_by_depth = list(speculation.accepted_by_depth)
+            made.drafted_by_depth = list(speculation.offered)
         with self._lock:
             self._window.spans.append(span)
             self._window.answered.append(made)
@@ -223,7 +224,7 @@ class ServerGenerator:
             raise MustStop(
                 "the server does not serve this model", got=", ".join(names), expected=model, source=url
             )
-        entry = next((one for one in entries or () if one["id"] == model), {})
+        entry = next((listed for listed in entries or () if listed["id"] == model), {})
         version = None
         for path in ("/version", "/server_info"):
             with contextlib.suppress(
@@ -354,7 +355,7 @@ def _text(value: Any) -> str:
 
 
 def _whole_numbers(ids: Any) -> list[int]:
-    if not isinstance(ids, list) or not all(type(one) is int for one in ids):
+    if not isinstance(ids, list) or not all(type(token) is int for token in ids):
         raise ValueError("token ids that are not a list of whole numbers")
     return ids
 

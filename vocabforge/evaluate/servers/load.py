@@ -37,12 +37,8 @@ def describe_load(
         windows: rows of the journal, as created by :meth:`LoadWindow.row`, with an empty ``server`` if the
             decoder answered. Questions that the decoder answered one by one have none.
     """
-    servers = [
-        EvaluatedServer(method=name, **window["server"])
-        for name in evaluation.names
-        if (window := next((one for one in windows if one["method"] == name), None)) is not None
-        and window["server"]
-    ]
+    facts = {window["method"]: window["server"] for window in reversed(windows)}  # of its first window
+    servers = [EvaluatedServer(method=name, **facts[name]) for name in evaluation.names if facts.get(name)]
     load: list[LoadFigures] = []
     totals: dict[tuple[str, int], Speculation | None] = {}
     prompts: dict[str, dict[int, list[int | None]]] = {}
@@ -59,8 +55,12 @@ def describe_load(
             rows = read_method(folder, answers, details)
             if not reference and evaluation.baseline and evaluation.settings.temperature == 0:
                 reference = rows
-            own = [one for one in windows if one["method"] == name and one["concurrency"] == level]
-            known = [Speculation(**one["speculation"]) for one in own if one["speculation"] is not None]
+            own = [
+                window for window in windows if window["method"] == name and window["concurrency"] == level
+            ]
+            known = [
+                Speculation(**window["speculation"]) for window in own if window["speculation"] is not None
+            ]
             total = totals[name, level] = total_of(known)
             choices = [row["choices"][0] for run in rows for row in run.answers]
             turns = [turn for choice in choices for turn in zip(choice["new_tokens"], choice["wall_time"])]
@@ -68,9 +68,9 @@ def describe_load(
             # The decoder keeps no window of questions one by one; a process may be killed before its window is kept.
             alone = {"new_tokens": answered, "seconds": sum(seconds for _, seconds in turns)}
             own = own or ([alone] if level == 1 else [])
-            seconds = sum(one["seconds"] for one in own)
+            seconds = sum(window["seconds"] for window in own)
             # The tokens of questions that an interruption lost were generated in these seconds as well.
-            speeds[name] = sum(one["new_tokens"] for one in own) / seconds if seconds else None
+            speeds[name] = sum(window["new_tokens"] for window in own) / seconds if seconds else None
             base = speeds[evaluation.names[0]] if evaluation.baseline else None
             load.append(
                 LoadFigures(
@@ -169,8 +169,8 @@ def _speculation_lines(
     lines = []
     for server in servers:
         name = server.method
-        found = [total for level in evaluation.settings.concurrency if (total := totals[name, level])]
-        drafts = sum(total.verifications for total in found)
+        known = [total for level in evaluation.settings.concurrency if (total := totals[name, level])]
+        drafts = sum(total.verifications for total in known)
         plain = evaluation.baseline and name == evaluation.names[0]
         if plain and drafts:
             lines.append(
@@ -208,8 +208,8 @@ def _other_model_lines(
 
 def _foreign_lines(windows: Sequence[Mapping[str, Any]]) -> list[str]:
     foreign: dict[str, int] = {}
-    for one in windows:
-        foreign[one["method"]] = foreign.get(one["method"], 0) + one["foreign_tokens"]
+    for window in windows:
+        foreign[window["method"]] = foreign.get(window["method"], 0) + window["foreign_tokens"]
     return [
         f"Others asked the server of {name} meanwhile ({tokens:,} tokens): its accepted length and times include "
         "them."

@@ -60,9 +60,9 @@ def started(
     Raises:
         VocabForgeError: the server cannot be started, exits, or does not become healthy.
     """
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port = one.getsockname()[1]
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
     words = [word.replace("{port}", str(port)) for word in split_command(command, source)]
     hidden = [*secrets_of(command), *([key] if key else [])]
     with disk_errors(log):
