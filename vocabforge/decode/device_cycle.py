@@ -89,7 +89,7 @@ class DeviceCycle:
         return [self._roots, self._draws, self._side.committed, *of_proposer]
 
     def _cycle(self, sampled: bool) -> tuple[Tensor, Tensor]:
-        """Return path and numbers as in ``verify.decide_greedy``, with the tree's depth after the numbers."""
+        """Return path and numbers as in ``verify.greedy.decide_greedy``, with the tree's depth after the numbers."""
         tree = self._tree()
         output, (path, numbers, draws) = self.verify(tree, sampled)
         counts = torch.addcmul(self._active, numbers[:, 0], self._active)  # (B,), 0 for an idle row
@@ -120,7 +120,7 @@ class DeviceCycle:
         return DraftTree(self._roots[:, None], plain.parents, plain.depths, plain.ancestors, chain=True)
 
     def _judge(self, tree: DraftTree, logits: Tensor, sampled: bool) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return path and numbers, as in ``verify.decide_greedy``, and the index of the next random numbers.
+        """Return path and numbers, as in ``verify.greedy.decide_greedy``, and the index of the next random numbers.
 
         The last is the index (B,) of each row's first unused random number; None if each token uses one.
         """

@@ -12,7 +12,7 @@ _MOST_WIDTH = 32_768  # longest row that fits in the registers of a thread block
 
 
 def rms_norm_reference(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Compute ``models/lean_layers.rms_norm``: fp32 statistics, rounding before the weight multiplication."""
+    """Compute ``models/lean/layers.rms_norm``: fp32 statistics, rounding before the weight multiplication."""
     wide = x.float()
     norm = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
     scale = (norm.square() / x.shape[-1] + eps).rsqrt()

@@ -58,7 +58,7 @@ def rope_store(
     """Normalise (if a weight is given) and rotate query and key heads; write keys and values to the cache.
 
     Source: RoFormer (Su et al., 2021), equation 34, in the half-split order of Hugging Face checkpoints; head
-    norms as in Qwen3. Rounding matches ``models/lean_layers.rms_norm`` and ``models/rope.apply_rope``.
+    norms as in Qwen3. Rounding matches ``models/lean/layers.rms_norm`` and ``models/rope.apply_rope``.
 
     Args:
         qkv: (B, T, (Hq + 2 Hkv) * D) bf16, fp16 or fp32: heads of queries, keys, values.
