@@ -211,10 +211,12 @@ def ttt_loss(drafter: Any, target: Any, batch: Any, *, steps: int, decay: float,
     """Loss and figures of one captured batch that is the whole batch of its step."""
     from torch import nn
 
-    from vocabforge.train.step import StepSettings, TrainStep
+    from vocabforge.train.config import TTTConfig
+    from vocabforge.train.step import TrainStep
     from vocabforge.train.ttt import rows_by_step
 
-    step = TrainStep(drafter, nn.ModuleDict(), target.head_weight, StepSettings(decay=decay, **settings))
+    ttt = TTTConfig(decay=decay, token_weight=1.0, feature_weight=0.0, **settings)
+    step = TrainStep(drafter, nn.ModuleDict(), target.head_weight, ttt)
     loss, figures, _ = step(batch, steps, rows_by_step(batch.loss_mask, batch.document, steps))
     return loss, figures
 

@@ -27,8 +27,8 @@ from vocabforge.models.drafters.eagle3 import Eagle3Drafter
 from vocabforge.models.drafters.registry import drafter_sizes, new_drafter
 from vocabforge.models.target.logits import IDENTITY, LogitFacts
 from vocabforge.train.capture.online import CapturedBatch, RowBatch
-from vocabforge.train.loss.vocab import LossOptions
-from vocabforge.train.step import StepSettings, TrainStep
+from vocabforge.train.config import MemoryConfig, TTTConfig
+from vocabforge.train.step import TrainStep
 from vocabforge.train.ttt import rows_by_step
 
 _MB = 1e6
@@ -223,7 +223,8 @@ def _steps(shape: TrainingShape, device: torch.device) -> dict[str, Callable[[],
     batch = CapturedBatch(**vars(rows), features=features, hidden=states, facts=facts)
     wanted = drafter_sizes("eagle3", shape.config(), draft_vocab_size=len(ids))
     drafter: Any = new_drafter("eagle3", wanted, embedding, head, ids).to(device)
-    module = TrainStep(drafter, nn.ModuleDict(), head, StepSettings(decay=_DECAY, loss=LossOptions("fused")))
+    ttt, memory = TTTConfig(decay=_DECAY), MemoryConfig(loss="fused")
+    module = TrainStep(drafter, nn.ModuleDict(), head, ttt, memory=memory)
     counted = rows_by_step(rows.loss_mask, rows.document, shape.steps)
     losses: dict[str, tuple[Any, Callable[[], Tensor]]] = {
         "vocabforge": (drafter, lambda: module(batch, shape.steps, counted)[0])

@@ -17,7 +17,8 @@ from training import SHAPES, TrainingShape, bench_training, shown
 from vocabforge.core.errors import ConfigError, UsageError
 from vocabforge.models.drafters.registry import drafter_sizes, new_drafter
 from vocabforge.train.capture.online import CapturedBatch, RowBatch
-from vocabforge.train.step import StepSettings, TrainStep
+from vocabforge.train.config import TTTConfig
+from vocabforge.train.step import TrainStep
 from vocabforge.train.ttt import rows_by_step
 
 SMALL = ["shapes=[least]", "device=cpu"]
@@ -76,7 +77,7 @@ def test_the_rival_computes_what_we_compute() -> None:
     rows = RowBatch(torch.randint(0, 300, (1, 40)), ones.bool(), ones, torch.arange(40)[None])
     batch = CapturedBatch(**vars(rows), features=torch.randn(1, 40, 96), hidden=states)
 
-    step = TrainStep(drafter, nn.ModuleDict(), head, StepSettings(decay=0.5))
+    step = TrainStep(drafter, nn.ModuleDict(), head, TTTConfig(decay=0.5))
     ours, figures, _ = step(batch, 3, rows_by_step(rows.loss_mask, rows.document, 3))
     assert not any(one.outside for one in figures)
     p = (states[0] @ head[ids].T).log_softmax(-1)

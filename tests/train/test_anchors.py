@@ -13,8 +13,9 @@ from tests.worlds import tiny_target
 from vocabforge.models.drafters.parallel import is_parallel
 from vocabforge.models.target.hf import HFTarget
 from vocabforge.train.capture.online import CapturedBatch
+from vocabforge.train.config import TTTConfig
 from vocabforge.train.loss.rows import HELDOUT, draw_anchors
-from vocabforge.train.step import StepSettings, TrainStep
+from vocabforge.train.step import TrainStep
 from vocabforge.train.ttt import counted_rows, rows_by_step, unroll
 
 KINDS = ["peagle", "dflash", "dspark"]
@@ -90,7 +91,7 @@ def test_some_anchors_give_what_all_of_them_give_there(kind: str, target: tuple[
 @pytest.mark.parametrize("kind", KINDS)
 def test_loss_and_gradient_are_the_same_however_a_batch_is_divided(kind, target):
     drafter, batch = make_drafter(kind, *target).train(), batch_of(target[1])
-    step = TrainStep(drafter, torch.nn.ModuleDict(), target[1].head_weight, StepSettings(decay=0.8))
+    step = TrainStep(drafter, torch.nn.ModuleDict(), target[1].head_weight, TTTConfig(decay=0.8))
     steps, rows = drafter.max_steps, [3, 9]
 
     def anchors(part: CapturedBatch, numbers: list[int]) -> torch.Tensor:

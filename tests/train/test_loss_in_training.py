@@ -14,8 +14,8 @@ from tests.train.ttt_reference import capture, documents, pack
 from tests.worlds import tiny_target
 from vocabforge.models.target.hf import HFTarget
 from vocabforge.train.capture.online import CapturedBatch
-from vocabforge.train.loss.vocab import LossOptions
-from vocabforge.train.step import StepSettings, TrainStep
+from vocabforge.train.config import MemoryConfig, TTTConfig
+from vocabforge.train.step import TrainStep
 from vocabforge.train.ttt import unroll
 
 LENGTH, STEPS, DECAY = 28, 4, 0.7
@@ -83,11 +83,10 @@ def test_cross_entropy_with_the_text_is_that_of_the_definition(case, head, weigh
     gradients = {name: p.grad.clone() for name, p in drafter.named_parameters() if p.grad is not None}
     drafter.zero_grad()
 
-    options = LossOptions(impl, chunk_mb=1)
-    made = StepSettings(
-        DECAY, weighting=weighting, token_loss=(("ce", 1.0),), confidence_weight=0.0, loss=options
-    )
-    step = TrainStep(drafter, torch.nn.ModuleDict(), target[1].head_weight, made)
+    alone = {"token_weight": 1.0, "feature_weight": 0.0, "confidence_weight": 0.0}
+    ttt = TTTConfig(decay=DECAY, weighting=weighting, loss="ce", **alone)
+    memory = MemoryConfig(loss=impl, chunk_mb=1)
+    step = TrainStep(drafter, torch.nn.ModuleDict(), target[1].head_weight, ttt, memory=memory)
     rows = torch.tensor([float(len(of_step)) for of_step in losses])
     total, figures, _ = step(batch, steps, rows)
     assert [int(one.rows) for one in figures] == rows.int().tolist()

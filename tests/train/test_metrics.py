@@ -40,7 +40,7 @@ def test_totals_by_hand() -> None:
     totals.add([figures(6.0, [1, 1, 1, 0], [1, 0, 1, 0]), figures(6.0, [1, 1, 0, 0], [1, 1, 0, 0])])
     other = TTTTotals.zeros(2)  # of another process
     other.add([figures(5.0, [1, 0, 0, 0], [1, 0, 0, 0]), figures(1.0, [1, 0, 0, 0], [0, 0, 0, 0])])
-    summary = TTTTotals.from_vector(totals.to_vector() + other.to_vector()).summary()
+    summary = TTTTotals(totals.sums + other.sums).summary()
     assert summary["loss"] == pytest.approx([11 / 4, 7 / 3])
     assert summary["accuracy"] == pytest.approx([3 / 4, 2 / 3])
     # Step 1 after a hit at step 0: row 0 hit and hit, row 1 missed before, row 0 of the second missed.

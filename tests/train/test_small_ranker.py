@@ -17,7 +17,7 @@ from vocabforge.train.config import HeadsConfig, TrainConfig
 from vocabforge.train.heads.draft_heads import configured, make_heads
 from vocabforge.train.loop import train
 from vocabforge.train.plan import plan
-from vocabforge.train.setup import build_trainer, step_settings
+from vocabforge.train.setup import build_trainer
 
 HEADS: dict[str, Any] = {
     "ranker": {"rank": 8, "shortlist": 20, "weight": 0.2},
@@ -74,11 +74,8 @@ def test_the_others_are_the_same_without_it(place: Path) -> None:
     assert list(both) == ["ranker", "small_ranker"]
     found = plan(heads_config(place, "planned"))
     assert found["heads"] == {"ranker": 8 * 293, "small_ranker": 3 * 293, "low_rank": 4 * 293}
-    assert step_settings(heads_config(place, "planned")).head_weights == (
-        ("ranker", 0.2),
-        ("small_ranker", 0.4),
-        ("low_rank", 0.1),
-    )
+    weights = {key: head.weight for key, head in configured(heads_config(place, "planned").heads).items()}
+    assert weights == {"ranker": 0.2, "small_ranker": 0.4, "low_rank": 0.1}
     assert list(configured(HeadsConfig())) == []
 
 

@@ -14,13 +14,13 @@ from tests.train.test_loss_kinds import MIXTURES
 from tests.train.ttt_reference import capture, documents, pack
 from vocabforge.models.target.hf import HFTarget
 from vocabforge.train.capture.online import CapturedBatch
-from vocabforge.train.config import HeadsConfig
+from vocabforge.train.config import HeadsConfig, TTTConfig
 from vocabforge.train.heads.draft_heads import make_heads
-from vocabforge.train.step import StepSettings, TrainStep
+from vocabforge.train.step import TrainStep
 from vocabforge.train.ttt import unroll
 
 STEPS, DECAY = 4, 0.7
-EVERYTHING = MIXTURES[-1]
+EVERYTHING = dict(MIXTURES[-1])
 
 
 @pytest.fixture(scope="module")
@@ -36,22 +36,23 @@ def counts_of(drafter: Any, batch: CapturedBatch) -> tuple[int, Tensor]:
 
 
 def step_of(drafter: Any, target: HFTarget, **changes: Any) -> TrainStep:
-    settings = StepSettings(DECAY, confidence_weight=0.0, **changes)
-    return TrainStep(drafter, nn.ModuleDict(), target.head_weight, settings).train()
+    ttt = TTTConfig(decay=DECAY, confidence_weight=0.0, **changes)
+    return TrainStep(drafter, nn.ModuleDict(), target.head_weight, ttt).train()
 
 
 def test_draft_heads_and_the_confidence_keep_their_losses(folder, target, batch):
     drafter = make_drafter("dspark", folder, target)
     steps, counts = counts_of(drafter, batch)
-    heads = make_heads(HeadsConfig.model_validate({"ranker": {"rank": 6}}), target.head_weight, seed=0)
+    config = HeadsConfig.model_validate({"ranker": {"rank": 6, "weight": 1.0}})
+    heads = make_heads(config, target.head_weight, seed=0)
 
     def losses(**changes: Any) -> tuple[float, Tensor]:
-        made = StepSettings(DECAY, head_weights=(("ranker", 1.0),), **changes)
-        module = TrainStep(drafter, heads, target.head_weight, made).train()
+        ttt = TTTConfig(decay=DECAY, **changes)
+        module = TrainStep(drafter, heads, target.head_weight, ttt, config).train()
         total, _, scored = module(batch, steps, counts)
         return float(total.detach()), scored["ranker"].total.detach()
 
-    for changes in ({"token_loss": EVERYTHING}, {"weighting": "d-pace"}):
+    for changes in ({"loss": EVERYTHING}, {"weighting": "d-pace"}):
         torch.testing.assert_close(losses(**changes)[1], losses()[1])
         confidence = [
             losses(**changes)[0] - losses(**changes, confidence_weight=0.0)[0],
@@ -67,6 +68,6 @@ def test_blocks_with_anchors_find_their_rows(folder: Path, target: HFTarget, bat
     length = batch.input_ids.shape[1]
     draw = torch.Generator().manual_seed(1)
     anchors = torch.stack([torch.randperm(length, generator=draw) for _ in range(2)])
-    module = step_of(drafter, target, token_loss=(("ce", 1.0),), weighting="d-pace")
+    module = step_of(drafter, target, loss="ce", weighting="d-pace")
     shuffled = module(batch, steps, counts, None, anchors)[0]
     torch.testing.assert_close(shuffled, module(batch, steps, counts)[0], rtol=1e-5, atol=1e-5)

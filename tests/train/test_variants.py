@@ -22,8 +22,9 @@ from tests.train.run_support import (
 from vocabforge.core.errors import ConfigError, UsageError
 from vocabforge.models.drafters.io import load_native
 from vocabforge.models.target.head import TargetTensors, load_target_tensors
+from vocabforge.train.config import TTTConfig
 from vocabforge.train.loop import train
-from vocabforge.train.setup import step_settings
+from vocabforge.train.step import loss_weights
 
 pytestmark = pytest.mark.long
 
@@ -112,7 +113,7 @@ def test_going_on_from_a_trained_drafter_starts_where_it_ended(place: Path) -> N
 def test_what_cannot_be_trained_is_refused(place: Path) -> None:
     first = run(place, "kind")
     with pytest.raises(UsageError, match="nothing to train"):
-        step_settings(config(place, "x", drafter={"init": str(first), "freeze": True}))
+        run(place, "x", drafter={"init": str(first), "freeze": True})
     for sections, word in (
         ({"drafter": {"freeze": True}}, "drafter"),
         ({"memory": {"weights": "bf16"}, "run": {"mixed_precision": "no"}}, "bf16"),
@@ -121,10 +122,9 @@ def test_what_cannot_be_trained_is_refused(place: Path) -> None:
             config(place, "x", **sections)
 
 
-def test_the_kinds_have_their_published_weights(place: Path) -> None:
-    def made(kind: str, **ttt: float) -> Any:
-        return step_settings(config(place, "x", drafter={"kind": kind}, ttt={"steps": 2, **ttt}))
-
-    assert (made("eagle3").token_weight, made("eagle3").feature_weight) == (1.0, 0.0)
-    assert (made("eagle1").token_weight, made("eagle1").feature_weight) == (0.1, 1.0)
-    assert made("eagle1", feature_weight=0.0, token_weight=2.0).feature_weight == 0.0
+def test_the_kinds_have_their_published_weights() -> None:
+    plain = {"token_weight": 1.0, "feature_weight": 0.0, "feature_noise": 0.0}
+    assert loss_weights(TTTConfig(), "eagle3") == plain
+    published = {"token_weight": 0.1, "feature_weight": 1.0, "feature_noise": 0.1}
+    assert loss_weights(TTTConfig(), "eagle1") == published
+    assert loss_weights(TTTConfig(feature_weight=0.0), "eagle1") == {**published, "feature_weight": 0.0}

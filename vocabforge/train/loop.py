@@ -24,7 +24,7 @@ from .data import batch_rows
 from .heads.states import RouterLoss
 from .loss.rows import StepFigures
 from .loss.vocab import RowLoss
-from .machine import TokenClock, stop_requested, threads_given
+from .machine import stop_requested, threads_given
 from .metrics import TTTTotals
 from .monitoring.heldout import finish, look
 from .monitoring.trackers import Trackers
@@ -60,16 +60,16 @@ class Window:
     def read(self, group: Group) -> dict[str, Any]:
         """Return figures over all processes, averaged over the window's steps."""
         names = sorted(self._heads)
-        parts = [self._totals.to_vector(), self._loss.double().reshape(1)]
+        parts = [self._totals.sums.flatten(), self._loss.double().reshape(1)]
         parts += [self._heads[name].double() for name in names]
         summed = torch.from_numpy(group.sum(torch.cat([part.cpu() for part in parts]).numpy()))
-        totals, rest = summed[: parts[0].numel()], summed[parts[0].numel() :]
-        summary = TTTTotals.from_vector(totals).summary()
+        totals = TTTTotals(summed[: parts[0].numel()].view_as(self._totals.sums))
+        rest, summary = summed[parts[0].numel() :], totals.summary()
         heads = {
             name: {"loss": float(loss / rows.clamp(min=1)), "accuracy": float(right / rows.clamp(min=1))}
             for name, (loss, right, rows) in zip(names, rest[1:].reshape(-1, 3))
         }
-        counted = TTTTotals.from_vector(totals).counted()  # rows of each draft step
+        counted = totals.counted()  # rows of each draft step
         figures: dict[str, Any] = {
             "loss": summary["loss"][0] if counted[0] else None,  # type: ignore[index]
             "ttt_loss": float(rest[0]) / self._steps if self._steps else None,
@@ -152,7 +152,7 @@ def coming_rows(trainer: Trainer, start: int) -> Iterator[Key]:
 def run_steps(trainer: Trainer, start: int, log: MetricsLog) -> None:
     """Run the steps from ``start`` on, with figures, evaluations and checkpoints; see :func:`train`."""
     optim, often = trainer.config.optim, trainer.config.run
-    clock, ahead = TokenClock(), range(start, optim.steps)
+    ahead, tokens, seconds = range(start, optim.steps), 0, 0.0  # the last two since the last logged line
     window, evaluated = Window(trainer.steps, trainer.device), time.monotonic()
     keeps = isinstance(trainer.captured, OnlineCapture) and trainer.captured.keeps_rows
 
@@ -182,17 +182,20 @@ def run_steps(trainer: Trainer, start: int, log: MetricsLog) -> None:
     with stop_requested() as stop, progress as bar:
         for step in ahead:
             torch.manual_seed(often.seed + step)  # makes dropout reproducible in a resumed run
-            clock.add(take_step(trainer, step, window))
+            began = time.monotonic()
+            tokens += take_step(trainer, step, window)
+            seconds += time.monotonic() - began
             done, last = step + 1, step + 1 == optim.steps
             bar.update(1, kind=kind(step))
             if last or done % often.log_every == 0:
-                lr, figures, rate = learning_rate(step, optim), window.read(trainer.group), clock.lap()
+                lr, figures = learning_rate(step, optim), window.read(trainer.group)
+                rate, tokens, seconds = tokens / max(seconds, 1e-9), 0, 0.0
                 window = Window(trainer.steps, trainer.device)
                 log.write(kind="train", step=done, time=time.time(), lr=lr, **figures, tokens_per_s=rate)
                 loss = "none" if figures["loss"] is None else f"{figures['loss']:.3f}"
                 bar.update(note=f"loss {loss} | {human_rate(rate, 'tokens')}")
             if last or done % often.eval_every == 0:
-                with clock.paused(), bar.aside("evaluating"):
+                with bar.aside("evaluating"):
                     trainer.summary = done, look(trainer, done, log, time.monotonic() - evaluated)
                     evaluated = time.monotonic()
             stopping = trainer.group.any(stop.is_set())  # read once: a later signal waits for the next step

@@ -1,4 +1,4 @@
-"""Machine-related helpers of training: device, threads, memory allocation, signals, clock."""
+"""Machine-related helpers of training: device, threads, memory allocation, signals."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import ctypes
 import os
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,31 +20,6 @@ from .config import TrainConfig
 
 # glibc's <malloc.h>
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-
-
-class TokenClock:
-    """Training throughput in tokens/s, excluding evaluation time."""
-
-    def __init__(self) -> None:
-        self._tokens, self._start = 0, time.monotonic()
-
-    def add(self, tokens: int) -> None:
-        """Count tokens trained on since the last call."""
-        self._tokens += tokens
-
-    def lap(self) -> float:
-        """Return tokens/s since the last lap."""
-        now = time.monotonic()
-        rate = self._tokens / max(now - self._start, 1e-9)
-        self._tokens, self._start = 0, now
-        return rate
-
-    @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
-        """Exclude the time of the ``with`` block."""
-        begin = time.monotonic()
-        yield
-        self._start += time.monotonic() - begin
 
 
 @contextlib.contextmanager

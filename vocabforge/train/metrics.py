@@ -32,7 +32,7 @@ FIELDS = (
 
 @dataclass
 class TTTTotals:
-    """Sums over batches; vectors of several processes can be added.
+    """Sums over batches; those of several processes can be added.
 
     ``chained_rows[k]`` counts rows of step k whose earlier steps were all hits, ``chained_hits[k]`` those of
     them that also hit at step k. ``chained_chance[k]`` and ``chained_overlap[k]`` are the same at temperature
@@ -48,15 +48,6 @@ class TTTTotals:
     def zeros(cls, steps: int, device: torch.device | str = "cpu") -> TTTTotals:
         """Create empty totals for K steps."""
         return cls(torch.zeros(len(FIELDS), steps, dtype=torch.float64, device=device))
-
-    @classmethod
-    def from_vector(cls, vector: Tensor) -> TTTTotals:
-        """Create totals from a vector of ``to_vector``, or from a sum of such vectors."""
-        return cls(vector.reshape(len(FIELDS), -1))
-
-    def to_vector(self) -> Tensor:
-        """Return (len(FIELDS) * K,) float64; the sum of two vectors represents the combined totals."""
-        return self.sums.flatten()
 
     def add(self, figures: Sequence[StepFigures]) -> None:
         """Add the figures of one batch for steps 0, 1, ...; missing steps leave their columns unchanged."""

@@ -6,7 +6,6 @@ on rows and device.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from pathlib import Path
 from typing import Any
@@ -38,7 +37,8 @@ from .optim import is_hidden_matrix
 from .parallel.deepspeed import deepspeed_config
 from .parallel.strategy import wanted_strategy
 from .resume import HELDOUT_PROMPTS
-from .setup import read_basis, step_settings
+from .setup import read_basis
+from .step import loss_weights
 
 
 def plan(config: TrainConfig) -> dict[str, Any]:
@@ -73,14 +73,7 @@ def plan(config: TrainConfig) -> dict[str, Any]:
         each = (pair for module in trained for pair in module.named_parameters())
         muon = sum(p.numel() for name, p in each if is_hidden_matrix(name, p))
     target = count_target(config.target)
-    files = [
-        "drafter",
-        "best",
-        "checkpoints",
-        "metrics.jsonl",
-        "report.png",
-        HELDOUT_PROMPTS,
-    ]
+    files = ["drafter", "best", "checkpoints", "metrics.jsonl", "report.png", HELDOUT_PROMPTS]
     files += [f"heads/{head_name(name)}" for name in heads]
     return {
         "config": config.model_dump(mode="json"),
@@ -97,7 +90,10 @@ def plan(config: TrainConfig) -> dict[str, Any]:
         },
         "heads": heads,
         "data": data,
-        "loss": {"settings": dataclasses.asdict(step_settings(config)), "draft steps": config.ttt.steps},
+        "loss": {
+            "settings": config.ttt.model_dump(mode="json") | loss_weights(config.ttt, config.drafter.kind),
+            "draft steps": config.ttt.steps,
+        },
         "steps": config.optim.steps,
         "device": str(choose_device(config.run.device)),
         "processes": group.size,

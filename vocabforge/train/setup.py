@@ -33,24 +33,13 @@ from .capture.cache import CachedCapture
 from .capture.online import CapturedBatch, to_tensors
 from .config import DrafterConfig, TrainConfig
 from .data import divide, prepare_together, with_prepared
-from .heads.draft_heads import (
-    KINDS,
-    check_clusters,
-    check_routable,
-    configured,
-    make_heads,
-    shortlist_of,
-)
-from .loss.vocab import LossOptions
+from .heads.draft_heads import KINDS, check_clusters, check_routable, configured, make_heads
 from .machine import device_of, set_threads, uses_bf16
 from .monitoring.live import live_acceptance
 from .monitoring.trackers import check_trackers
 from .parallel.strategy import wanted_strategy
-from .step import StepSettings, TrainStep
+from .step import TrainStep
 from .trainer import Trainer
-
-# (feature weight, token weight, feature noise): EAGLE-1 learns mainly to predict hidden states.
-_PUBLISHED: Mapping[str, tuple[float, float, float]] = {"eagle1": (1.0, 0.1, 0.1)}
 
 
 @dataclass(frozen=True)
@@ -79,6 +68,12 @@ def read_basis(config: TrainConfig, group: Group) -> Basis:
     divide(config.optim, group.rank, group.size)
     wanted_strategy(config.run.strategy, group)
     check_trackers(config.run.trackers)
+    if config.drafter.freeze and not configured(config.heads):
+        raise UsageError(
+            "drafter.freeze leaves nothing to train",
+            expected=" or ".join(f"heads.{key}" for key in KINDS),
+            remedy="configure a head, or set drafter.freeze to false",
+        )
     config = config.model_copy(update={"data": with_prepared(config.data)})
     check_run_folder(config.output)
     target = read_target_config(config.target)
@@ -94,39 +89,6 @@ def read_basis(config: TrainConfig, group: Group) -> Basis:
         check_routable(config.drafter.kind)
     sizes = sizes_of(config.drafter, target, subset)
     return Basis(config, target, tokenizer, subset, sizes)
-
-
-def step_settings(config: TrainConfig) -> StepSettings:
-    """Return the settings of the loss: the configured weights, or the defaults of the kind.
-
-    Raises:
-        UsageError: nothing is trained.
-    """
-    feature, token, noise = _PUBLISHED.get(config.drafter.kind, (0.0, 1.0, 0.0))
-    ttt = config.ttt
-    heads = tuple((name, head.weight) for name, head in configured(config.heads).items())
-    if config.drafter.freeze and not heads:
-        raise UsageError(
-            "drafter.freeze leaves nothing to train",
-            expected=" or ".join(f"heads.{key}" for key in KINDS),
-            remedy="configure a head, or set drafter.freeze to false",
-        )
-    return StepSettings(
-        decay=ttt.decay,
-        weighting=ttt.weighting,
-        token_loss=ttt.mixture,
-        token_weight=token if ttt.token_weight is None else ttt.token_weight,
-        feature_weight=feature if ttt.feature_weight is None else ttt.feature_weight,
-        feature_noise=noise if ttt.feature_noise is None else ttt.feature_noise,
-        head_weights=heads,
-        router_top_n=10 if config.heads.router is None else config.heads.router.top_n,
-        router_detach=config.heads.router is None or config.heads.router.detach,
-        freeze=config.drafter.freeze,
-        attention=config.memory.attention,
-        checkpointing=config.memory.checkpointing,
-        confidence_weight=ttt.confidence_weight,
-        loss=LossOptions(config.memory.loss, config.memory.chunk_mb),
-    )
 
 
 def identity_of(config: TrainConfig, data_digest: str, fingerprint: str) -> dict[str, Any]:
@@ -253,7 +215,16 @@ def build_trainer(config: TrainConfig, group: Group | None = None) -> Trainer:
         "tokenizer_fingerprint": tokenizer.fingerprint,
         "eos_ids": list(tokenizer.eos_ids),
     }
-    step = TrainStep(drafter, heads, target.head_weight, step_settings(config), target.transform)
+    step = TrainStep(
+        drafter,
+        heads,
+        target.head_weight,
+        config.ttt,
+        config.heads,
+        config.memory,
+        freeze=config.drafter.freeze,
+        transform=target.transform,
+    )
     live = None
     if config.run.live.prompts and group.rank == 0:
         live = live_acceptance(
@@ -262,11 +233,7 @@ def build_trainer(config: TrainConfig, group: Group | None = None) -> Trainer:
             tokenizer,
             config.run.live,
             chain_steps=config.ttt.steps,
-            shortlists={
-                key: size
-                for key, head in configured(config.heads).items()
-                if (size := shortlist_of(key, head)) is not None
-            },
+            heads=config.heads,
             folder=config.target,
         )
     return Trainer(

@@ -104,7 +104,7 @@ class Trainer:
 
     def noise(self, batch: CapturedBatch, step: int, rows: list[int]) -> Tensor | None:
         """Return noise (B, T, .) for the drafter's input features of these rows, or None."""
-        width = self.step_module.settings.feature_noise
+        width = self.step_module.weights["feature_noise"]
         if not width:
             return None
         shape = batch.states(self.drafter.reads).shape

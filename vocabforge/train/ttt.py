@@ -19,7 +19,6 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from ..core.errors import ConfigError
 from ..models.drafters.interface import Drafter
 from ..models.drafters.parallel import ParallelDrafter, is_parallel
 from ..models.ttt.attention import TTTState
@@ -132,13 +131,6 @@ def _blocks(
     attention: str,
     checkpointing: bool,
 ) -> Iterator[TTTStep]:
-    if drafter.max_steps is not None and steps > drafter.max_steps:
-        raise ConfigError(
-            f"a {drafter.label} drafter's block has no such draft",
-            got=f"ttt.steps of {steps}",
-            expected=f"at most {drafter.max_steps}",
-            remedy="lower ttt.steps, or raise drafter.block_size",
-        )
     places = every_anchor(batch.input_ids) if anchors is None else anchors
     longest = batch.input_ids.shape[1] + drafter.block_rows + 1
     drafter.ensure_positions(min(longest, drafter.config.max_position_embeddings))

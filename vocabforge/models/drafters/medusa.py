@@ -161,19 +161,8 @@ class MedusaDrafter(Drafter):
         return torch.stack([self.blocks[step](h) for step in range(count)])
 
     def ttt_step(self, ids: Tensor, g: Tensor, position: Tensor, state: TTTState) -> Tensor:
-        """Apply head k to the input of step 0; ids, positions and later g (B, T, H) are not used.
-
-        Raises:
-            ConfigError: more steps than heads.
-        """
+        """Apply head k to the input of step 0; ids, positions and later g (B, T, H) are not used."""
         step = len(state.k)
-        if step >= self.config.medusa_heads:
-            raise ConfigError(
-                "a Medusa drafter has no head for this step",
-                got=f"ttt.steps of {step + 1} or more",
-                expected=f"at most {self.config.medusa_heads}, one a head",
-                remedy="lower ttt.steps, or raise drafter.medusa_heads",
-            )
         state.k.append(g if step == 0 else g[..., :0])
         state.v.append(g[..., :0])
         return self.blocks[step](state.k[0])

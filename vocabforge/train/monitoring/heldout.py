@@ -18,7 +18,7 @@ from ...models.drafters.interface import Drafter, is_autoregressive
 from ...models.drafters.io import save_drafter
 from ...models.drafters.registry import new_drafter
 from ..heads.draft_heads import draft_heads, save_heads
-from ..heads.report import head_report
+from ..heads.report import TOP, head_report
 from ..loss.rows import HELDOUT
 from ..metrics import TTTTotals
 from ..trainer import Trainer, is_finite
@@ -55,10 +55,7 @@ def heldout_figures(trainer: Trainer) -> dict[str, Any]:
         if rows:
             totals.add(figures)
     trainer.step_module.train()
-    if group.size > 1:
-        summed = group.sum(totals.to_vector().cpu().numpy())
-        totals = TTTTotals.from_vector(torch.from_numpy(summed))
-    return totals.summary()
+    return TTTTotals(torch.from_numpy(group.sum(totals.sums.numpy()))).summary()
 
 
 def look(trainer: Trainer, step: int, log: MetricsLog, since_s: float) -> dict[str, Any]:
@@ -184,7 +181,7 @@ def finish(trainer: Trainer, log: MetricsLog) -> Path:
         if heads:
             say("Comparing the draft heads with the full head on held-out rows")
             made = draft_heads(drafter, heads, config.heads)
-            top_n = trainer.step_module.settings.router_top_n
+            top_n = TOP if config.heads.router is None else config.heads.router.top_n
             figures = head_report(
                 drafter, trainer.target, made, batches, trainer.steps, count=count, top_n=top_n
             )

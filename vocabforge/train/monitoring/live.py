@@ -33,8 +33,8 @@ from ...models.heads.registry import DraftHead, HeadOptions, base_of, build_head
 from ...models.target.head import TargetHead
 from ...models.target.hf import HFTarget
 from ...models.target.interface import Target, next_logits
-from ..config import LiveConfig
-from ..heads.draft_heads import KINDS
+from ..config import HeadsConfig, LiveConfig
+from ..heads.draft_heads import KINDS, configured, shortlist_of
 
 
 def live_acceptance(
@@ -44,7 +44,7 @@ def live_acceptance(
     config: LiveConfig,
     *,
     chain_steps: int,
-    shortlists: Mapping[str, int] | None = None,
+    heads: HeadsConfig | None = None,
     folder: Path | None = None,
 ) -> LiveAcceptance | None:
     """Return live acceptance for a run, or None if it is off; print the reason if it cannot be enabled.
@@ -55,7 +55,7 @@ def live_acceptance(
             ``folder``.
         prompts_file: held-out prompts in Spec-Bench format.
         chain_steps: K of the training-time test.
-        shortlists: head name -> number of candidates of a ranker.
+        heads: configuration of the draft heads in training, whose rankers keep their shortlists.
     """
     if rank() != 0 or not config.prompts:
         return None
@@ -71,7 +71,7 @@ def live_acceptance(
         say(f"Live acceptance is off: {error.message}{f' ({found})' if found else ''}.")
         return None
     steps = chain_steps if config.chain else 0
-    return LiveAcceptance(model, prompts, config, chain_steps=steps, shortlists=shortlists)
+    return LiveAcceptance(model, prompts, config, chain_steps=steps, heads=heads)
 
 
 def _decoder_of(target: HFTarget | TargetHead | Target, folder: Path | None) -> Target:
@@ -124,11 +124,10 @@ class LiveAcceptance:
         config: LiveConfig,
         *,
         chain_steps: int = 0,
-        shortlists: Mapping[str, int] | None = None,
+        heads: HeadsConfig | None = None,
     ) -> None:
         self.model, self.prompts, self.config = model, prompts, config
-        self._chain_steps = chain_steps
-        self._shortlists = dict(shortlists or {})
+        self._chain_steps, self._heads = chain_steps, {} if heads is None else configured(heads)
         longest = max(map(len, prompts.prompts)) + config.max_new_tokens
         self._context = min(model.config.max_positions, longest + 1)
         self._plain = self.decoder(None)
@@ -230,9 +229,9 @@ class LiveAcceptance:
         )
 
     def _head(self, drafter: Any, name: str, module: nn.Module) -> DraftHead:
-        kind = KINDS.get(name, name)
-        options = HeadOptions(shortlist=self._shortlists.get(name) if kind == "ranker" else None)
-        return build_head(kind, base_of(drafter), for_decoding(module, self.model.dtype), options)
+        shortlist = shortlist_of(name, self._heads[name]) if name in self._heads else None
+        module, options = for_decoding(module, self.model.dtype), HeadOptions(shortlist=shortlist)
+        return build_head(KINDS.get(name, name), base_of(drafter), module, options)
 
     def _tree(self, drafter: Any, head: DraftHead) -> TreeSettings:
         """Return the configured tree, limited by the drafter's steps and the draft vocabulary."""
