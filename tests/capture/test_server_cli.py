@@ -1,4 +1,4 @@
-"""``vocabforge capture --server`` and training that takes its states from a server."""
+"""``vocabforge capture`` and training that take their states from a server."""
 
 from __future__ import annotations
 
@@ -34,12 +34,13 @@ def section(server: HiddenServer, **more: Any) -> dict[str, Any]:
 
 def capture(place: Path, server: HiddenServer, output: Path, *words: Any) -> Any:
     config = write_config(place, "run", **SECTIONS)
-    given = ("--server", server.url, *(() if server.files else ("--server-folder", server.folder)))
+    given = [f"capture.server.{key}={value}" for key, value in section(server).items()]
     return invoke("capture", "-c", config, "-o", output, "--yes", *given, *words)
 
 
 def test_training_from_the_server_is_training_from_its_cache(place, server, tmp_path):
-    ok(capture(place, server, tmp_path / "states", "--buffer-gb", "0.0002", "capture.server.concurrency=1"))
+    small = ("capture.server.buffer_gb=0.0002", "capture.server.concurrency=1")
+    ok(capture(place, server, tmp_path / "states", *small))
     captured = len(server.bodies)
     config = write_config(place, "cached", **SECTIONS)
     succeeds("train-drafter", "-c", config, f"capture.cache={tmp_path / 'states'}")

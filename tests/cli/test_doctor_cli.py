@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.cli.cli_support import assert_user_error, invoke, succeeds, truncate
-from tests.worlds import World, byte_tokenizer, make_target, make_vocab, write_questions
+from tests.worlds import World, byte_tokenizer, make_target, make_vocab
 
 
 def examine(*arguments: object) -> tuple[int, dict[str, dict]]:
@@ -54,7 +54,7 @@ def test_everything_that_belongs_together_is_well(pristine: World) -> None:
     assert "by the lean decoder; drafts trees" in ours["what it can do: decodes"]["found"]
     assert "speculators-eagle3" in ours["what it can do: exports to"]["found"]
     assert "mtp" not in ours["what it can do: exports to"]["found"], "the target has no MTP module"
-    assert len(ours) == 24
+    assert len(ours) == 23
 
 
 @pytest.mark.parametrize("option", ["--drafter", "--vocab", "--tokenizer"])
@@ -227,10 +227,3 @@ def test_a_folder_is_read_as_servers_read_it(pristine: World, tmp_path: Path) ->
     assert "served by SGLang: logits" not in rows
     result = invoke("doctor", "--target", pristine.target, "--drafter", folder, "--keys")
     assert "norm.weight [32] float32" in " ".join(result.stdout.split())
-
-
-def test_prompts_of_a_file(pristine: World, tmp_path: Path) -> None:
-    file = write_questions(tmp_path / "questions.jsonl", *([f"What is {i}?"] for i in range(3)))
-    folder = export(pristine, tmp_path / "x")
-    _, found = examine("--target", pristine.target, "--drafter", folder, "--prompts", file)
-    assert found["servers: texts"]["found"].startswith("3 texts")

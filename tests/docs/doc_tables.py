@@ -144,7 +144,10 @@ KEPT: dict[tuple[str, str], str] = {
     ): "a drafter that is accepted; tests/evaluate/test_draft_size.py",
     ("docs/commands.md", "vocabforge eval --server"): _SERVERS,
     ("docs/guides/serving.md", "vocabforge eval"): _SERVERS,
-    ("docs/guides/capture.md", "vocabforge capture --config RECIPE.yaml --output states/ --server"): _STATES,
+    (
+        "docs/guides/capture.md",
+        "vocabforge capture --config RECIPE.yaml --output states/ capture.server",
+    ): _STATES,
     ("docs/guides/capture.md", "vocabforge train-drafter --config RECIPE.yaml capture.server"): _STATES,
     ("docs/commands.md", f"{_EXPORT} --format vllm"): "a head of another run there",
     (

@@ -68,13 +68,14 @@ class World:
 
     def examine(self, path: Path, *, ends: tuple[int, ...] = (), **options: Any) -> dict[str, CheckRow]:
         report = Report()
-        tokenizer: Any = SimpleNamespace(eos_ids=ends) if ends else None
+        told = {"eos_ids": ends, "encode": lambda text, **_: [1]}
+        tokenizer: Any = SimpleNamespace(**told) if ends else None
         facts = dataclasses.replace(self.tiny.facts, tokenizer=tokenizer)
         try:
             drafter = load_drafter(path, self.tiny.shared, self.tiny.path)[0]
         except VocabForgeError:
             drafter = None
-        check_servers(report, path, facts, drafter, prompts=[[1]], **options)
+        check_servers(report, path, facts, drafter, **options)
         return {f"{row.group}: {row.check}": row for row in report.rows}
 
 

@@ -91,15 +91,15 @@ JOBS = {
 }
 # The same commands with servers, a block drafter, a module written back into its target, drafts, GGUF files.
 FORMS = {
-    "capture --server": Job(
-        "capture --config {w}/train.yaml output={d}/run --yes --server {states} --server-folder {d}/sent "
-        "--output {d}/out --shard-mb 1 capture.server.concurrency=2",
+    "capture from a server": Job(
+        "capture --config {w}/train.yaml output={d}/run --yes capture.server.url={states} "
+        "capture.server.folder={d}/sent --output {d}/out --shard-mb 1 capture.server.concurrency=2",
         ("out", "sent"),
         ("states",),
     ),
-    "capture --server over HTTP": Job(
-        "capture --config {w}/train.yaml output={d}/run --yes --server {fetched} --output {d}/out --shard-mb 1 "
-        "capture.server.concurrency=2",
+    "capture from a server over HTTP": Job(
+        "capture --config {w}/train.yaml output={d}/run --yes capture.server.url={fetched} --output {d}/out "
+        "--shard-mb 1 capture.server.concurrency=2",
         servers=("fetched",),
     ),
     "eval --server": Job(

@@ -86,7 +86,8 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
                     break
             assert process.poll() is None, (place / "server.log").read_text()[-4000:]
             time.sleep(1)
-        yield Running(place, process, ("--server", url, "--server-folder", str(place / "states")))
+        given = (f"capture.server.url={url}", f"capture.server.folder={place / 'states'}")
+        yield Running(place, process, given)
 
 
 def captured(running: Running, name: str, *words: str, **sections: Any) -> list[dict[str, torch.Tensor]]:
@@ -123,10 +124,11 @@ def test_other_layers_than_the_servers_are_refused(running: Running) -> None:
 
 
 def test_training_from_the_server_is_training_from_its_cache(running: Running) -> None:
-    url, folder = running.options[1], running.options[3]
-    before = set(Path(folder).iterdir())
-    fetching = (f"capture.server.url={url}", "capture.server.concurrency=1")
-    server = (*fetching, f"capture.server.folder={folder}")
+    url, shared = running.options
+    folder = running.place / "states"
+    before = set(folder.iterdir())
+    fetching = (url, "capture.server.concurrency=1")
+    server = (*fetching, shared)
     captured(running, "alone", *server)
     cached = (f"capture.cache={running.place / 'alone'}",)
     made = []
@@ -138,7 +140,7 @@ def test_training_from_the_server_is_training_from_its_cache(running: Running) -
     for other in others:
         assert one.keys() == other.keys()
         assert all(torch.equal(one[key], other[key]) for key in one)
-    assert set(Path(folder).iterdir()) <= before
+    assert set(folder.iterdir()) <= before
 
 
 def test_a_server_that_died_is_one_clear_error(running: Running) -> None:

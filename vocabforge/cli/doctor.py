@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,11 +34,6 @@ class Subjects(StrictModel):
     server: tuple[str, ...] = option(
         (), "Check only these servers: sglang, vllm, llamacpp.", "NAME", many=True
     )
-    prompts: Path | None = option(
-        None,
-        "Questions for testing the target layers of --drafter [default: a few built-in prompts].",
-        "FILE",
-    )
     keys: bool = option(False, "List every stored tensor and how each server uses it.")
 
     def check(self) -> None:
@@ -49,7 +43,7 @@ class Subjects(StrictModel):
         for name in ("drafter", "vocab", "tokenizer"):
             if getattr(self, name) is not None and self.target is None:
                 raise UsageError(f"--{name} is checked against a target", expected="--target PATH as well")
-        for name in ("server", "prompts", "keys"):
+        for name in ("server", "keys"):
             if getattr(self, name) and self.drafter is None:
                 raise UsageError(f"--{name} is about a drafter's folder", expected="--drafter DIR as well")
         for server in self.server:
@@ -106,12 +100,12 @@ def _check_drafter(report: Report, path: Path, facts: TargetFacts | None, asked:
 
     say(f"Checking the drafter {path} …")
     if is_draft_model(path):
-        if asked.server or asked.prompts:
+        if asked.server:
             raise UsageError(
-                "--server and --prompts are about drafters",
+                "--server is about drafters",
                 got=f"{path}, a separate language model",
                 expected="a drafter that is trained for its target",
-                remedy="leave --server and --prompts out",
+                remedy="leave --server out",
             )
         check_draft_model(report, path, facts)
         return None
@@ -119,21 +113,8 @@ def _check_drafter(report: Report, path: Path, facts: TargetFacts | None, asked:
     if report.failed(MADE_FOR):
         return None
     say("Reading it as servers do …")
-    check_servers(report, path, facts, loaded, asked.server, _prompts(facts, asked))
+    check_servers(report, path, facts, loaded, asked.server)
     return loaded
-
-
-def _prompts(facts: TargetFacts | None, asked: Subjects) -> Sequence[Sequence[int]]:
-    from ..doctor.servers import NEW_TOKENS
-    from ..evaluate.acceptance.meter import read_prompts
-
-    if asked.prompts is None or facts is None:
-        return ()
-    if facts.tokenizer is None:
-        raise UsageError("--prompts needs the target's tokenizer", expected="--tokenizer PATH as well")
-    room = min(1024, facts.model.config.max_positions - NEW_TOKENS - 1)
-    read, *_ = read_prompts(asked.prompts, facts.tokenizer, form="auto", limit=8, room=room)
-    return read.prompts
 
 
 def _print_table(report: Report, *, keys: bool) -> None:

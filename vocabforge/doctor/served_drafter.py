@@ -6,7 +6,7 @@ draft.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -33,7 +33,7 @@ _ROWS = 64
 _FITS = 0.9  # mean fraction of the target's rows that are farther away than the token's own row
 _BETTER = 0.2
 _COPIED = 0.9  # cosine above which a row counts as a nearly untrained copy of a target row
-_PROMPTS = (
+PROMPTS = (
     "The capital of France is",
     "def add(a, b):\n    return",
     "Once upon a time there was a little",
@@ -66,11 +66,6 @@ class ProbedText:
     def features(self, layers: Sequence[int]) -> Tensor:
         """Return the (T, n * H) outputs of some layers; the (T, H) final hidden states if there are none."""
         return torch.cat([self.outputs[layer] for layer in layers], -1) if layers else self.hidden
-
-
-def default_prompts(encode: Callable[[str], Sequence[int]]) -> list[list[int]]:
-    """Return the default prompts as token ids."""
-    return [ids for text in _PROMPTS if (ids := list(encode(text)))]
 
 
 @torch.inference_mode()

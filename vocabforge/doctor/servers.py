@@ -18,18 +18,18 @@ from ..models.target.hf import read_target_config
 from ..models.target.load import dtype_name
 from .checks import Finding, Report
 from .served_drafter import (
+    PROMPTS,
     ProbedText,
     check_head_rows,
     check_layers_by_acceptance,
     check_logits,
-    default_prompts,
     probe,
     wanted_layers,
 )
 from .target import TargetFacts, probe_ids
 
 GROUP = "servers"
-NEW_TOKENS = 32  # generated per prompt
+_NEW_TOKENS = 32  # generated per prompt
 _WORST = ("failed", "warning")
 
 
@@ -39,14 +39,12 @@ def check_servers(
     target: TargetFacts | None,
     drafter: Drafter | None,
     servers: Sequence[str] = (),
-    prompts: Sequence[Sequence[int]] = (),
 ) -> None:
     """Add the rows of every server that would read the folder.
 
     Args:
         drafter: the drafter as loaded by VocabForge; None if loading failed, then comparisons are skipped.
         servers: server names; empty: every server that supports the folder's architecture.
-        prompts: token ids of the prompts used to compare layers; empty: built-in prompts.
     """
     if not (path / "config.json").is_file() and not is_gguf(path):
         report.run(GROUP, "layout", check_native, drafter)
@@ -63,7 +61,7 @@ def check_servers(
     names = [name for name in READERS.usable() if reader_of(name).matches(folder)]
     chosen = [name for name in names if not servers or name in servers]
     served = [read_as(name, folder, side) for name in chosen]
-    texts = _texts(report, target, served, prompts)
+    texts = _texts(report, target, served)
     for one in served:
         _check_server(report, one, folder, side, target.tokenizer, drafter, texts)
     sound = next((one for one in served if one.drafter is not None), None)
@@ -93,23 +91,19 @@ def _check_server(
         report.run(group, "layers by acceptance", check_layers_by_acceptance, *needs)
 
 
-def _texts(
-    report: Report, target: TargetFacts, served: Sequence[Served], given: Sequence[Sequence[int]]
-) -> list[ProbedText] | None:
+def _texts(report: Report, target: TargetFacts, served: Sequence[Served]) -> list[ProbedText] | None:
     """Return texts with the states of every layer that a server captures; None if no server would start."""
     able = [one for one in served if one.drafter is not None]
     if not able:
         return None
     count = target.model.config.num_layers
     layers = wanted_layers([one.layers for one in able if one.layers], count)
-    prompts = [list(prompt) for prompt in given]
-    if not prompts and target.tokenizer is not None:
-        tokenizer = target.tokenizer
-        prompts = default_prompts(lambda text: tokenizer.encode(text, add_special=True))
-    prompts = prompts or [probe_ids(target.model, None)]
+    tokenizer = target.tokenizer
+    texts = [] if tokenizer is None else [tokenizer.encode(text, add_special=True) for text in PROMPTS]
+    prompts = list(filter(None, texts)) or [probe_ids(target.model, None)]
 
     def look() -> Finding[list[ProbedText]]:
-        texts = probe(target.model, prompts, NEW_TOKENS, layers)
+        texts = probe(target.model, prompts, _NEW_TOKENS, layers)
         tokens = sum(len(text.ids) - text.start for text in texts)
         return Finding(f"{len(texts)} texts, continued greedily by {tokens} tokens", value=texts)
 

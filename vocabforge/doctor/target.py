@@ -9,14 +9,12 @@ from typing import Any
 
 import torch
 
-from ..core.errors import DataError, VocabForgeError
-from ..core.files import read_json
+from ..core.errors import DataError
 from ..corpus.chat.render import render_with_mask
 from ..corpus.tokenizer.files import named_eos_ids, read_side_files
 from ..corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
 from ..models.backends import lean_problem, load_decoding_target
 from ..models.checkpoint import checkpoint_files, read_headers
-from ..models.drafters.registry import drafter_sizes
 from ..models.target.hf import HFTarget, check_tokenizer_fits
 from ..models.target.interface import Target, whole_pass
 from ..models.target.load import read_target_config
@@ -54,7 +52,6 @@ def check_target(report: Report, path: Path, tokenizer_path: Path | None = None)
     trained = report.run(GROUP, "logits", check_logits, path, model, tokenizer or ())
     report.run(GROUP, "end tokens", check_eos, path, tokenizer)
     report.run(GROUP, "chat template", check_chat_template, tokenizer)
-    report.run(GROUP, "draft vocabulary", check_draft_vocabulary, path)
     return None if model is None else TargetFacts(path, model, tokenizer, trained)
 
 
@@ -174,25 +171,6 @@ def check_eos(path: Path, tokenizer: TextTokenizer) -> Finding[None]:
             "copy the target's generation_config.json into the tokenizer's folder",
         )
     return Finding(found)
-
-
-def check_draft_vocabulary(path: Path) -> Finding[None]:
-    """Advise a size: the number of head rows that cost as much as the rest of an EAGLE-3 drafter."""
-    try:
-        sizes = drafter_sizes("eagle3", read_json(path / "config.json", "configuration"))
-    except VocabForgeError as error:
-        return Finding(f"no advice: {error.message}", "skipped")
-    width, heads = sizes.hidden_size, (2 * sizes.num_heads + 4 * sizes.num_kv_heads) * sizes.head_dim
-    # fc over three layers; q, k and v of two inputs; o; gate, up and down
-    layer = width * (3 * width + heads + sizes.num_heads * sizes.head_dim + 3 * sizes.intermediate_size)
-    rows = 2 ** int(math.log2(layer / width))
-    every = f"{sizes.vocab_size:,} tokens"
-    if rows >= sizes.vocab_size:
-        return Finding(f"a draft head of all {every} costs no more than the rest of an EAGLE-3 drafter")
-    return Finding(
-        f"a draft head of all {every} costs {sizes.vocab_size * width / layer:.1f} times the rest of an EAGLE-3 "
-        f"drafter, one of {rows:,} as much: select-vocab --size {rows}, and compare with eval"
-    )
 
 
 def check_chat_template(tokenizer: TextTokenizer) -> Finding[None]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 
 import typer
@@ -29,14 +28,7 @@ def capture(cache: CaptureRequest, ending: ResultOptions, plan_only: PlanOption 
     from ...train.capture.run import plan_cache, run_capture
     from ...train.config import TrainConfig
 
-    served = {
-        "url": json.dumps(cache.server) if cache.server else None,
-        "folder": cache.server_folder,
-        "buffer_gb": cache.buffer_gb,
-        "api_key_env": cache.api_key_env,
-    }
-    given = [f"capture.server.{key}={value}" for key, value in served.items() if value is not None]
-    settings = load_config(TrainConfig, cache.config, (*cache.overrides, *given))
+    settings = load_config(TrainConfig, cache.config, cache.overrides)
     folder = cache.output or settings.capture.cache
     if folder is None:
         raise UsageError("no output folder was given", remedy="give --output DIR, or capture.cache=DIR")
@@ -50,7 +42,6 @@ def capture(cache: CaptureRequest, ending: ResultOptions, plan_only: PlanOption 
 
 def _confirm(needed: str) -> None:
     """Ask whether ``needed`` may be written; raise UsageError if it may not."""
-
     if not sys.stdin.isatty():
         raise UsageError(
             "cannot ask for confirmation of the disk use",

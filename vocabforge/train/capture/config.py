@@ -90,14 +90,6 @@ class CaptureRequest(StrictModel):
     shard_mb: Positive = option(256, "File size, MB.")
     part: str | None = option(None, "Process part I of N. The last part to finish merges them.", "I/N")
     ray: str | None = option(None, f"{RAY} The output must be a folder that all machines share.", "ADDRESS")
-    server: tuple[str, ...] = option(
-        (), "vLLM server to request states from [default: the recipe's capture.server.url].", "URL", many=True
-    )
-    server_folder: Path | None = option(
-        None, "Folder that the server writes its states to [default: fetch them over HTTP].", "DIR"
-    )
-    buffer_gb: float | None = option(None, "Maximum size of unread states [default: 8].", "GB")
-    api_key_env: str | None = option(None, "Environment variable with the servers' API key.", "VARIABLE")
     yes: bool = option(False, "Do not ask for confirmation before writing.", short="-y")
     overrides: tuple[str, ...] = option(
         (), "Override configuration keys, as for train-drafter.", "KEY.SUB=VALUE", positional=True
