@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 import torch
@@ -32,10 +33,15 @@ class Case:
     def run(self, attention: str) -> list[Tensor]:
         """Output and the gradients of q, all k and all v."""
         leaves = [x.detach().requires_grad_() for x in (self.q, *self.k, *self.v)]
-        count = len(self.k)
-        state = TTTState(self.document, attention, leaves[1 : 1 + count], leaves[1 + count :])
-        out = ttt_attention(leaves[0], state)
+        out = attend(attention, self.document, *leaves)
         return [out.detach(), *torch.autograd.grad(out, leaves, self.above.to(out.dtype))]
+
+
+def attend(attention: str, document: Tensor, q: Tensor, *kv: Tensor) -> Tensor:
+    """Attention of the newest of some steps: all keys, then all values."""
+    keys, values = kv[: len(kv) // 2], kv[len(kv) // 2 :]
+    state = TTTState(document, attention, list(keys[:-1]), list(values[:-1]))
+    return ttt_attention(q, keys[-1], values[-1], state)
 
 
 def case(
@@ -111,11 +117,7 @@ def test_large_scores_do_not_overflow() -> None:
 def test_gradcheck(steps: int) -> None:
     rows = case(packed([(1, 3), (0, 1), (2, 2)]), steps, heads=2, kv=1, dtype=torch.float64)
     leaves = [x.requires_grad_() for x in (rows.q, *rows.k, *rows.v)]
-
-    def attend(q: Tensor, *kv: Tensor) -> Tensor:
-        return ttt_attention(q, TTTState(rows.document, "merged", list(kv[:steps]), list(kv[steps:])))
-
-    assert torch.autograd.gradcheck(attend, leaves)
+    assert torch.autograd.gradcheck(partial(attend, "merged", rows.document), leaves)
 
 
 def test_bf16_is_accumulated_in_fp32() -> None:
@@ -135,11 +137,10 @@ def test_bf16_is_accumulated_in_fp32() -> None:
 
 def test_autocast_casts_the_newest_step_once() -> None:
     rows = case(packed([(1, 80)]), 2)
-    state = TTTState(rows.document, "merged", rows.k, rows.v)
-    before = rows.k[0]
+    before, state = rows.k[0], TTTState(rows.document, "eager")
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        out = ttt_attention(rows.q, TTTState(rows.document, "merged", rows.k[:1], rows.v[:1]))
-        ttt_attention(rows.q.bfloat16(), state := TTTState(rows.document, "eager", rows.k[:1], rows.v[:1]))
+        out = attend("merged", rows.document, rows.q, rows.k[0], rows.v[0])
+        ttt_attention(rows.q.bfloat16(), rows.k[0], rows.v[0], state)
     assert out.dtype == state.k[0].dtype == torch.bfloat16
     assert before.dtype == torch.float32
 

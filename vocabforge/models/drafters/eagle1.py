@@ -79,9 +79,7 @@ class Eagle1Drafter(RotaryPositions, CachedDrafter):
         """Run a step of the unroll; see :class:`.interface.Drafter`. Visibility of keys is as in EAGLE-3."""
         layer, x = self._layer, self._join(ids, g)
         q, k, v = layer.qkv(x, *self.rotary(position))
-        state.k.append(k)
-        state.v.append(v)
-        return layer.finish(x, ttt_attention(q, state))
+        return layer.finish(x, ttt_attention(q, k, v, state))
 
     def extend(self, ids: Tensor, g: Tensor, position: Tensor, cached: CacheView) -> tuple[Tensor, Tensor]:
         layer, x = self._layer, self._join(ids, g)

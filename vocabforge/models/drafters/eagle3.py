@@ -133,10 +133,7 @@ class Eagle3Drafter(RotaryPositions, CachedDrafter):
         """
 
         def attend(index: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            layer = state.layer(index)
-            layer.k.append(k)
-            layer.v.append(v)
-            return ttt_attention(q, layer, self.config.sliding_window)
+            return ttt_attention(q, k, v, state.layer(index), self.config.sliding_window)
 
         g = self._run(self.embed(ids), g, position, attend)
         return self.norm(g) if self.config.norm_output else g

@@ -146,9 +146,7 @@ class MtpDrafter(RotaryPositions, CachedDrafter):
         """Run a step of the unroll; see :class:`.interface.Drafter`. Visibility of keys is as in EAGLE-3."""
 
         def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            state.k.append(k)
-            state.v.append(v)
-            return ttt_attention(q, state)
+            return ttt_attention(q, k, v, state)
 
         return self._next(ids, g, position, attend)
 

@@ -113,8 +113,7 @@ class PEagleDrafter(Eagle3Drafter, ParallelDrafter):
                 layer = self.layers[str(index)]
                 q, k, v = layer.qkv(x, *far)
                 own_q, own_k, own_v = layer.qkv(y, *near)
-            seen = TTTState(document, attention, k=[k], v=[v])
-            x = layer.finish(x, ttt_attention(q, seen))
+            x = layer.finish(x, ttt_attention(q, k, v, TTTState(document, attention)))
             attended = block_attention(
                 own_q, (k, v), (own_k, own_v), anchors, first, causal=True, attention=attention
             )

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, astuple, dataclass, fields
+from dataclasses import asdict, astuple, dataclass
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
-from ...core.errors import ArtifactError
 from ..target.logits import IDENTITY, LogitTransform
 
 
@@ -89,27 +87,18 @@ class HeadSizes:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any], *, source: object) -> HeadSizes:
+    def from_dict(cls, values: Mapping[str, Any]) -> HeadSizes:
         """Parse the output of :meth:`to_dict`.
 
         Raises:
-            ArtifactError: a size is missing, unknown or not a positive integer.
+            ValueError: a size is missing, unknown or not a positive integer.
         """
-        from pydantic import TypeAdapter  # GPU checks run without it
+        from ...core.records import read_record  # imports pydantic, which GPU checks run without
 
-        try:
-            sizes = TypeAdapter(cls).validate_json(json.dumps(values))
-            if any(size is not None and size < 1 for size in astuple(sizes)):
-                raise ValueError("a size is not positive")
-            return sizes
-        except ValueError as error:
-            raise ArtifactError(
-                "the draft head's sizes cannot be read",
-                got=values,
-                expected=f"{', '.join(one.name for one in fields(cls))}: null or a positive number, hidden_size and "
-                "vocab_size never null",
-                source=source,
-            ) from error
+        sizes = read_record(cls, values)
+        if any(size is not None and size < 1 for size in astuple(sizes)):
+            raise ValueError("a size is not positive")
+        return sizes
 
 
 @dataclass(frozen=True)

@@ -128,7 +128,7 @@ def load_head(
             "this kind of draft head is not known", got=kind, expected=", ".join(HEADS), source=path
         )
     with form_errors("the draft head's sizes cannot be read", artifact.path / CONFIG):
-        sizes = HeadSizes.from_dict(body.get("sizes") or {}, source=artifact.path / CONFIG)
+        sizes = HeadSizes.from_dict(body.get("sizes") or {})
     again = "train it again with train-drafter"
     with form_errors("the draft head's weights cannot be read", path, remedy=again):
         tensors = load_file(artifact.file(WEIGHTS))

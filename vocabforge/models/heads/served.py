@@ -69,7 +69,7 @@ def read_served(body: Mapping[str, Any], tensors: Mapping[str, Tensor], source: 
             raise ValueError(f"a head of kind {body['kind']}, which is none of {', '.join(HEADS)}")
         kind, options = resolve(HEADS, body["kind"], "draft head"), dict(body["options"])
         sizes = body["sizes"]
-        module = None if sizes is None else kind.new_module(HeadSizes.from_dict(sizes, source=source))
+        module = None if sizes is None else kind.new_module(HeadSizes.from_dict(sizes))
         if "budgets" in options:
             options["budgets"] = tuple(options["budgets"])
         if (ranked := found.pop(_RANKED, None)) is not None:

@@ -60,13 +60,14 @@ class TTTState:
         return replace(self, k=list(self.k), v=list(self.v), deeper=deeper)
 
 
-def ttt_attention(q: Tensor, state: TTTState, window: int | None = None) -> Tensor:
+def ttt_attention(q: Tensor, k: Tensor, v: Tensor, state: TTTState, window: int | None = None) -> Tensor:
     """Attend to the step-0 keys s <= t of a row's document and to the row's own keys of later steps.
 
-    Under autocast, the newest q, k and v are cast to its dtype, as in torch's attention.
+    Under autocast, q, k and v are cast to its dtype, as in torch's attention.
 
     Args:
-        q: (B, h, T, D) queries of the newest step, whose keys are already in ``state``.
+        q: (B, h, T, D) queries of the next step.
+        k, v: (B, kv, T, D) its keys and values, which are appended to ``state``.
         window: number of positions that a query attends to, its own included; None for all. Above the steps.
 
     Returns:
@@ -78,7 +79,9 @@ def ttt_attention(q: Tensor, state: TTTState, window: int | None = None) -> Tens
     """
     if torch.is_autocast_enabled(q.device.type):
         dtype = torch.get_autocast_dtype(q.device.type)
-        q, state.k[-1], state.v[-1] = q.to(dtype), state.k[-1].to(dtype), state.v[-1].to(dtype)
+        q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
+    state.k.append(k)
+    state.v.append(v)
     # Step-0 keys that the newest step's queries still reach.
     reach = None if window is None else window - (len(state.k) - 1)
     kind = choose_attention(state.attention, q.device, *q.shape[2:])
