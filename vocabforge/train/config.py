@@ -9,15 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from ..core.config import (
-    CONTENT_FORMAT,
-    STRICT,
-    ModelPath,
-    Positive,
-    Size,
-    StrictModel,
-    TokenizerPath,
-)
+from ..core.config import CONTENT_FORMAT, STRICT, ModelPath, Positive, Size, StrictModel, TokenizerPath
 from ..core.errors import did_you_mean
 from ..core.values import LEAST_WINDOW, TextUnit
 from .capture.config import CaptureConfig

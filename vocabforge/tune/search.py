@@ -81,14 +81,14 @@ def search(
         number, size = number + 1, min(2 * size, groups)
 
 
-def groups_of(found: int, groups: int, least: int = LEAST) -> int:
+def groups_of(candidates: int, groups: int) -> int:
     """Return the number of groups that a search decodes, if one head decides."""
     size, known, total = min(FIRST, groups), 0, 0
     while True:
-        total += found * (size - known)
+        total += candidates * (size - known)
         if size == groups:
             return total
-        found = min(found, max(least, (found + 1) // 2))
+        candidates = min(candidates, max(LEAST, (candidates + 1) // 2))
         known, size = size, min(2 * size, groups)
 
 

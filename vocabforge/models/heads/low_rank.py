@@ -10,15 +10,7 @@ from ...ops.few_rows import linear
 from ...ops.indexed_logits import indexed_logits
 from ...ops.ordering import top_set
 from . import on_ops as head_ops
-from .exact import (
-    HeadModule,
-    ShortlistHead,
-    StaticHead,
-    check_width,
-    masked,
-    refuse_options,
-    requests_of,
-)
+from .exact import HeadModule, ShortlistHead, StaticHead, check_width, masked, refuse_options, requests_of
 from .interface import DraftHead, DraftState, HeadBase, HeadOptions, HeadSizes
 from .on_ops import of_rows
 from .scorer import LowRankScorer, Selector

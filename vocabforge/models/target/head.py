@@ -14,15 +14,7 @@ import torch
 from torch import Tensor
 
 from ...core.errors import DataError
-from ..checkpoint import (
-    EMBEDDING,
-    FLOATS,
-    LM_HEAD,
-    StoredTensor,
-    checkpoint_files,
-    load_stored,
-    read_headers,
-)
+from ..checkpoint import EMBEDDING, FLOATS, LM_HEAD, StoredTensor, checkpoint_files, load_stored, read_headers
 from .hf import default_aux_layers
 from .load import read_target_config
 from .logits import IDENTITY, LogitTransform

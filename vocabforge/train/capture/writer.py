@@ -32,16 +32,7 @@ from ...models.target.head import TargetHead
 from ...models.target.hf import HFTarget
 from ...models.target.load import DTYPES
 from ...models.target.logits import LogitFacts
-from .cache import (
-    FORMAT,
-    INDEX,
-    KIND,
-    CaptureKey,
-    CaptureShard,
-    check_finite,
-    row_lengths,
-    shard_tensors,
-)
+from .cache import FORMAT, INDEX, KIND, CaptureKey, CaptureShard, check_finite, row_lengths, shard_tensors
 from .online import CapturedBatch, CaptureSource, to_tensors
 
 _SPARE = 1 << 28
