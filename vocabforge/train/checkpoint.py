@@ -88,8 +88,8 @@ def load_latest(folder: Path, identity: Mapping[str, Any]) -> tuple[int, RunStat
         try:
             with form_errors("the checkpoint cannot be read", path):
                 # Compare the settings even if the weights are damaged.
-                found = read_json(path / MANIFEST, "manifest")["meta"]["identity"]
-                check_identity(found, dict(identity), source=path, remedy=_REMEDY)
+                saved = read_json(path / MANIFEST, "manifest")["meta"]["identity"]
+                check_identity(saved, dict(identity), source=path, remedy=_REMEDY)
                 artifact = open_artifact(path, KIND)
                 step, facts = int(artifact.meta["step"]), dict(artifact.meta.get("facts", {}))
                 weights, optimizer = (load_file(artifact.file(name)) for name in (_WEIGHTS, _OPTIMIZER))
@@ -162,9 +162,9 @@ def restore(
         known = optimizer.state.get(parameter, {})
         if "master" in known:
             known["master"].copy_(weights[name])
-        if found := entries(state, name):
+        if saved := entries(state, name):
             optimizer.state[parameter] = known | {
                 key: value if key == "step" and not fused else place(value, parameter)
-                for key, value in found.items()
+                for key, value in saved.items()
                 if key != "master"  # written by earlier versions
             }

@@ -212,12 +212,12 @@ def flop_a_token(
     lm_heads = (drafter.max_steps if drafter.heads_differ else 1) if own else 0
     body = _parameters(drafter) - lm_heads * rows * hidden
     head = 2 if freeze else 6 if own else 4
-    found = {} if target_layers is None else {"target": 2 * target_layers}
-    found["drafter"] = round((2 if freeze else 6) * body * passes)
-    found["vocabulary"] = round(hidden * (head * rows * steps + 2 * drafter.config.vocab_size))
+    flops = {} if target_layers is None else {"target": 2 * target_layers}
+    flops["drafter"] = round((2 if freeze else 6) * body * passes)
+    flops["vocabulary"] = round(hidden * (head * rows * steps + 2 * drafter.config.vocab_size))
     for name, size in heads.items():
-        found[name] = round(6 * size * steps)
-    return found | {"total": sum(found.values())}
+        flops[name] = round(6 * size * steps)
+    return flops | {"total": sum(flops.values())}
 
 
 def trained_state(parameters: int, weights: str, muon: int = 0) -> dict[str, int]:

@@ -45,10 +45,10 @@ def resume(trainer: Trainer) -> int:
     if group.rank == 0:
         checkpoints.remove_remains(folder)
     group.wait()
-    found = checkpoints.load_latest(folder, trainer.identity)
-    if found is None:
+    latest = checkpoints.load_latest(folder, trainer.identity)
+    if latest is None:
         return 0
-    step, state = found
+    step, state = latest
     trainer.strategy.load(state.weights, state.optimizer)
     trainer.facts = {key: value for key, value in state.facts.items() if key in ("best", "threads")}
     group.wait()  # others may still be reading
@@ -83,7 +83,7 @@ def is_finished(trainer: Trainer) -> bool:
     except ArtifactError:
         return False
     of_run = drafter.meta.get("steps") == config.optim.steps and drafter.meta.get("run") == trainer.run_digest
-    return of_run and all(one.manifest["parents"].get("drafter") == drafter.content_hash for one in heads)
+    return of_run and all(head.manifest["parents"].get("drafter") == drafter.content_hash for head in heads)
 
 
 def write_record(trainer: Trainer) -> None:

@@ -287,8 +287,8 @@ class CachedCapture:
         known = True
         for place, key in enumerate(keys):
             real = document[place] != 0  # (T,)
-            found = self._read(key, ids[place][real], document[place][real])
-            features[place, real], hidden[place, real], kept = found
+            states = self._read(key, ids[place][real], document[place][real])
+            features[place, real], hidden[place, real], kept = states
             if kept is None:
                 known = False
             else:

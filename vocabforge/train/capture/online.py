@@ -143,12 +143,12 @@ class OnlineCapture:
         mine = tuple(tensor.cpu() for tensor in (rows.input_ids, rows.position, rows.document))
         everyones: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(everyones, mine)
-        found = None
+        own = None
         for rank, tensors in enumerate(everyones):
             states = self.target.capture(*(tensor.to(self.target.device) for tensor in tensors))
-            found = states if rank == dist.get_rank() else found
-        assert found is not None
-        return found
+            own = states if rank == dist.get_rank() else own
+        assert own is not None
+        return own
 
 
 def _facts(target: HFTarget, hidden: Tensor, rows: RowBatch) -> LogitFacts:
@@ -156,14 +156,14 @@ def _facts(target: HFTarget, hidden: Tensor, rows: RowBatch) -> LogitFacts:
     learnt, document = rows.loss_mask & (rows.document != 0), rows.document
     teaches = torch.zeros_like(learnt)
     teaches[:, :-1] = learnt[:, :-1] & learnt[:, 1:] & (document[:, :-1] == document[:, 1:])
-    found = LogitFacts.of(hidden[teaches], target.head_weight, target.transform)
+    facts = LogitFacts.of(hidden[teaches], target.head_weight, target.transform)
 
     def spread(values: Tensor) -> Tensor:
         return values.new_zeros(teaches.shape).masked_scatter(teaches.to(values.device), values)
 
-    return found.map(spread)
+    return facts.map(spread)
 
 
 def _row(rows: RowBatch, index: int) -> RowBatch:
-    one = slice(index, index + 1)
-    return RowBatch(rows.input_ids[one], rows.loss_mask[one], rows.document[one], rows.position[one])
+    place = slice(index, index + 1)
+    return RowBatch(rows.input_ids[place], rows.loss_mask[place], rows.document[place], rows.position[place])

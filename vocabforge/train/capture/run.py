@@ -152,10 +152,10 @@ def _part(text: str | None, together: bool) -> tuple[int, int]:
         return 1, 1
     if text is None:
         return rank() + 1, world_size()
-    found = _PART.fullmatch(text)
-    if found is None or int(found[1]) > int(found[2]):
+    match = _PART.fullmatch(text)
+    if match is None or int(match[1]) > int(match[2]):
         raise UsageError("cannot read --part", got=text, expected="I/N with I from 1 to N, such as 2/4")
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])
 
 
 def _job(

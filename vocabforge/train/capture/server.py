@@ -226,7 +226,7 @@ class ServerCapture:
         """
         try:
             taken = [None if key in self._kept else self._take(key) for key in keys]
-            states = [self._kept[key] if one is None else self._read(one) for key, one in zip(keys, taken)]
+            states = [self._read(asked) if asked else self._kept[key] for key, asked in zip(keys, taken)]
             self._fill()
         except BaseException:
             self.close()
@@ -266,7 +266,7 @@ class ServerCapture:
                 return
             split, row = self._next
             tokens = int((self._rows[split].document[row] != 0).sum())
-            unread = sum(one.bytes for one in self._asked)
+            unread = sum(asked.bytes for asked in self._asked)
             if self._asked and unread + tokens * self._served.token_bytes() > self._room:
                 return
             self._asked.append(self._ask(self._next))
@@ -313,7 +313,7 @@ class ServerCapture:
             if self._stop.is_set():
                 break
             with self._lock:
-                server = min(self._servers, key=lambda one: (one.failures >= _OUT, one.load))
+                server = min(self._servers, key=lambda server: (server.failures >= _OUT, server.load))
                 server.load += 1
             try:
                 with server.slots:
@@ -351,8 +351,8 @@ class ServerCapture:
         }
         reply = server.exchange("POST", f"{server.url}/completions", json.dumps(body).encode())
         try:
-            found = json.loads(reply).get("kv_transfer_params") or {}
-            named, port = found.get("hidden_states_path"), found.get("hidden_states_port")
+            params = json.loads(reply).get("kv_transfer_params") or {}
+            named, port = params.get("hidden_states_path"), params.get("hidden_states_port")
         except (ValueError, AttributeError, RecursionError) as error:
             raise TryAgain("its answer is not JSON") from error
         folder = self._settings.folder
@@ -436,7 +436,8 @@ def read_states(file: Path | bytes, served: ServedStates, ids: Sequence[int], re
         data = file.read_bytes() if isinstance(file, Path) else file
         tensors = load(data)
         meta = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__", {})
-        states, sent = tensors["hidden_states"], [int(one) for one in tensors["token_ids"].flatten().tolist()]
+        states = tensors["hidden_states"]
+        sent = [int(token) for token in tensors["token_ids"].flatten().tolist()]
     except (SafetensorError, OSError, ValueError, OverflowError, KeyError) as error:  # incl. ids not integers
         raise DataError("a file of hidden states cannot be read", got=error, source=source) from error
     pairs = {

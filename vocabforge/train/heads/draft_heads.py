@@ -39,8 +39,8 @@ def head_name(key: str) -> str:
 
 def configured(config: HeadsConfig) -> dict[str, LowRankConfig | RouterConfig]:
     """Return the configured heads by key."""
-    found = {key: getattr(config, key) for key in KINDS}
-    return {key: head for key, head in found.items() if head is not None}
+    heads = {key: getattr(config, key) for key in KINDS}
+    return {key: head for key, head in heads.items() if head is not None}
 
 
 def make_heads(config: HeadsConfig, target_head: Tensor, *, seed: int) -> nn.ModuleDict:

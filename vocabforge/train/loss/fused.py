@@ -89,12 +89,12 @@ def row_terms(
         Cross-entropy CE (N,) of p and q; sum_v min(mass p, q) (N,); argmax column (N,); the gradient (N, R)
         of CE with respect to ``s``: q - p through the transform.
     """
-    found = s.argmax(-1)
+    best = s.argmax(-1)
     logits = transform(s)
     q = logits.softmax(-1)
     losses = -(p * (logits - _log_sum(logits, q)[:, None])).sum(-1)
     overlap = torch.minimum(p * mass[:, None], q).sum(-1)
-    return losses, overlap, found, transform.gradient(q - p, logits)
+    return losses, overlap, best, transform.gradient(q - p, logits)
 
 
 def mixed_teacher_terms(
@@ -450,12 +450,12 @@ class _Work:
                 *figures, s[here] = terms(s[here], *rest, x.draft_transform)
                 parts.append(figures)
             at += count
-        losses, overlap, found, *values = (torch.cat(each) for each in zip(*parts))
+        losses, overlap, best, *values = (torch.cat(each) for each in zip(*parts))
         teacher = torch.cat([torch.arange(count, device=rows.device) for count in chunk.ranks])  # (m,)
         known = column[teacher] >= 0
         self.losses[rows] = torch.where(known, losses, 0.0)
         self.overlap[rows], self.ceiling[rows] = overlap, mass[teacher]
-        self.outside[rows], self.correct[rows] = ~known, found == column[teacher]
+        self.outside[rows], self.correct[rows] = ~known, best == column[teacher]
         self.values[rows] = values[0] if self.mixed else self.losses[rows]
         weight = x.weight[rows] if self.mixed else torch.where(known, x.weight[rows], 0.0)
         self._gradients(s, rows, draft, weight[:, None], block)
@@ -469,8 +469,8 @@ class _Work:
             return
         delta = delta.to(self.dtype)
         if self.grad_draft is not None:
-            found = product(delta, self.head, self.out) * weight
-            self.grad_draft[rows] = found.to(self.grad_draft.dtype)
+            gradient = product(delta, self.head, self.out) * weight
+            self.grad_draft[rows] = gradient.to(self.grad_draft.dtype)
         if self.head_sum is None:
             return
         draft = (draft[:, self.columns].to(self.out) * weight).to(self.dtype)

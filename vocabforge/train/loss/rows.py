@@ -157,10 +157,10 @@ def draw_anchors(
         int64 (B, A) positions, padded with -1; A is at least 1, so that every parameter takes part in every
         pass.
     """
-    found = []
+    anchors = []
     for row, number in zip(counted_rows(loss_mask, document, 0).cpu(), rows):
         places = row.nonzero()[:, 0]
-        found.append(places[torch.randperm(len(places), generator=_draws_of(seed, step, number))[:most]])
-    found[0] = found[0] if any(map(len, found)) else torch.tensor([-1])
-    padded = torch.nn.utils.rnn.pad_sequence(found, batch_first=True, padding_value=-1)
+        anchors.append(places[torch.randperm(len(places), generator=_draws_of(seed, step, number))[:most]])
+    anchors[0] = anchors[0] if any(map(len, anchors)) else torch.tensor([-1])
+    padded = torch.nn.utils.rnn.pad_sequence(anchors, batch_first=True, padding_value=-1)
     return padded.to(loss_mask.device)

@@ -73,9 +73,9 @@ def joined(parts: Sequence[RowLoss]) -> RowLoss:
     """Concatenate the losses of several sets of rows."""
     total = torch.stack([part.total for part in parts]).sum()
     rows = [
-        torch.cat([getattr(part, one.name) for part in parts])
-        for one in fields(RowLoss)
-        if one.name != "total"
+        torch.cat([getattr(part, field.name) for part in parts])
+        for field in fields(RowLoss)
+        if field.name != "total"
     ]
     return RowLoss(total, *rows)
 

@@ -67,8 +67,8 @@ def live_acceptance(
             prompts_file, tokenizer, form=config.prompt_format, limit=config.prompts, room=room
         )
     except VocabForgeError as error:
-        found = "; ".join(str(one) for one in (error.got, error.remedy) if one is not None)
-        say(f"Live acceptance is off: {error.message}{f' ({found})' if found else ''}.")
+        details = "; ".join(str(detail) for detail in (error.got, error.remedy) if detail is not None)
+        say(f"Live acceptance is off: {error.message}{f' ({details})' if details else ''}.")
         return None
     steps = chain_steps if config.chain else 0
     return LiveAcceptance(model, prompts, config, chain_steps=steps, heads=heads)
@@ -169,13 +169,13 @@ class LiveAcceptance:
         figures["judged_length"] = pooled(runs["tree"].made[: self._count])["accepted_length"]
         by_head = {}
         for name, run in runs.items():
-            found = run.figures()
+            measured = run.figures()
             if name == "chain":
-                figures["chain_accepted_length"] = found["accepted_length"]
-                figures["chain_by_position"] = found["conditional_by_position"]
+                figures["chain_accepted_length"] = measured["accepted_length"]
+                figures["chain_by_position"] = measured["conditional_by_position"]
             elif name != "tree":
-                share = share_of(found["accepted_length"], figures["accepted_length"])
-                by_head[name] = found | {"share_of_full": share}
+                share = share_of(measured["accepted_length"], figures["accepted_length"])
+                by_head[name] = measured | {"share_of_full": share}
         return figures | ({"heads": by_head} if by_head else {})
 
     def _runs(self, drafter: Drafter, heads: Mapping[str, nn.Module]) -> dict[str, _Run]:

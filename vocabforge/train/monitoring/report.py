@@ -178,11 +178,11 @@ def render_training(results: RunResults) -> bytes:
     ) -> Trace:
         values = series.get(name) or [None] * len(series["step"])
         if place is not None:
-            values = [one[place] if one is not None and place < len(one) else None for one in values]
+            values = [row[place] if row is not None and place < len(row) else None for row in values]
         return Trace(index, series["step"], values, label, dashed)
 
     def by_step(name: str) -> list[Trace]:
-        steps = max((len(one) for one in heldout.get(name, ()) if one is not None), default=0)
+        steps = max((len(row) for row in heldout.get(name, ()) if row is not None), default=0)
         return [curve(at + 1, heldout, name, f"draft step {at + 1}", place=at) for at in range(steps)]
 
     def panel(title: str, label: str, traces: Sequence[Trace], bottom: float | None = 0.0) -> Panel:
@@ -223,7 +223,7 @@ def run_line(results: RunResults) -> str:
         *([spent] if seconds else []),
     ]
     if results["resumed_at"]:
-        parts.append("resumed at step " + ", ".join(f"{one:,}" for one in results["resumed_at"]))
+        parts.append("resumed at step " + ", ".join(f"{step:,}" for step in results["resumed_at"]))
     if not results["heldout"]["step"] and not results["live"]["step"]:
         first = results["config"].get("run", {}).get("eval_every")
         due = f" (the first comes at step {min(first, steps or first):,})" if first else ""
@@ -244,8 +244,8 @@ def report_tables(results: RunResults) -> list[DataTable]:
             "acceptance at temperature 1": last.get("acceptance"),
             "decoded tree: conditional": live.get("conditional_by_position"),
         }
-        shown = {name: [percent(one, 1) for one in values] for name, values in shares.items() if values}
-        shown |= {"loss": [f"{one:.3f}" for one in last["loss"]]} if last.get("loss") else {}
+        shown = {name: [percent(share, 1) for share in values] for name, values in shares.items() if values}
+        shown |= {"loss": [f"{loss:.3f}" for loss in last["loss"]]} if last.get("loss") else {}
         rows = [
             [str(at + 1), *(values[at] if at < len(values) else None for values in shown.values())]
             for at in range(steps)

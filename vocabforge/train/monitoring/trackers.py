@@ -31,11 +31,11 @@ def check_trackers(names: Sequence[str]) -> tuple[str, ...]:
         return ()
     from accelerate import tracking
 
-    found, installed = [], {str(one) for one in tracking.get_available_trackers()}
+    usable, installed = [], {str(tracker) for tracker in tracking.get_available_trackers()}
     for name in dict.fromkeys(names):
         check_known(name, tracking.LOGGER_TYPE_TO_CLASS, "tracker", source="run.trackers")
         if name in installed:
-            found.append(name)
+            usable.append(name)
         elif name == "tensorboard":
             say(
                 "Warning: no TensorBoard log is written: pip install tensorboardX (metrics.jsonl has all figures)."
@@ -46,7 +46,7 @@ def check_trackers(names: Sequence[str]) -> tuple[str, ...]:
                 source="run.trackers",
                 remedy=f"pip install {name}, or leave {name} out of run.trackers",
             )
-    return tuple(found)
+    return tuple(usable)
 
 
 class Trackers:
@@ -88,8 +88,8 @@ class Trackers:
         """Send the numbers of a row of metrics.jsonl, named ``kind/name`` or ``kind/name/1``; never fails."""
         kind, step = str(row.get("kind", "")), int(row["step"])
         body = {key: value for key, value in row.items() if key not in ("kind", "step")}
-        found = flat({kind: body} if kind else body, "/")
-        numbers = {name: value for name, value in found.items() if isinstance(value, (int, float))}
+        flattened = flat({kind: body} if kind else body, "/")
+        numbers = {name: value for name, value in flattened.items() if isinstance(value, (int, float))}
         for name, tracker in list(self._open.items()):
             # TensorBoard purges steps that a resumed run repeats; for other trackers they are not sent again.
             if name == "tensorboard" or name not in self._known or (kind, step) not in self._removed:
@@ -146,11 +146,11 @@ class Trackers:
 
 def flat(values: Mapping[str, Any], separator: str, prefix: str = "") -> dict[str, Any]:
     """Flatten nested mappings and lists to joined names; list entries are numbered from 1."""
-    found: dict[str, Any] = {}
+    flattened: dict[str, Any] = {}
     for key, value in values.items():
         inner: Any = dict(enumerate(value, 1)) if isinstance(value, (list, tuple)) else value
         if isinstance(inner, Mapping):
-            found |= flat(inner, separator, f"{prefix}{key}{separator}")
+            flattened |= flat(inner, separator, f"{prefix}{key}{separator}")
         else:
-            found[f"{prefix}{key}"] = inner
-    return found
+            flattened[f"{prefix}{key}"] = inner
+    return flattened
