@@ -242,8 +242,8 @@ def run_benchmark(
     from .models.target.load import dtype_name
 
     specs = {
-        name: one if isinstance(one, MethodSpec) else MethodSpec(drafter=Path(one))
-        for name, one in methods.items()
+        name: method if isinstance(method, MethodSpec) else MethodSpec(drafter=Path(method))
+        for name, method in methods.items()
     }
     values = {"target": target.target, "dtype": dtype_name(target.model.dtype), "methods": specs}
     recipe = DecodingRecipe.model_validate(values)

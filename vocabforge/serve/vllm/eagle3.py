@@ -138,11 +138,11 @@ class WithDraftHead:
 
     def _read(self, input_ids: Tensor) -> None:
         """Store the tokens of this pass by KV cache slot."""
-        found = get_forward_context().attn_metadata
-        if not found:  # memory profiling
+        metadata = get_forward_context().attn_metadata
+        if not metadata:  # memory profiling
             return
         layer = self.model.layers[0].self_attn.attn.layer_name
-        places = found.get(layer) if isinstance(found, dict) else None
+        places = metadata.get(layer) if isinstance(metadata, dict) else None
         if not hasattr(places, "block_table") or not hasattr(places, "slot_mapping"):
             raise UsageError(
                 "a draft head over the text of a request needs the KV cache slots of its tokens",

@@ -167,6 +167,6 @@ class HiddenStatesConnector(KVConnectorBase_V1, SupportsHMA):
             if self._service is None:
                 save()
             else:
-                self._service.add(Path(prompt.file), sum(one.nbytes for one in tensors.values()), save)
+                self._service.add(Path(prompt.file), sum(tensor.nbytes for tensor in tensors.values()), save)
         except Exception:
             logger.exception("The hidden states of request %s cannot be written", prompt.request_id)

@@ -121,9 +121,7 @@ class TextProposer:
             return
         tokens = [new.get(slot, []) for slot in range(len(self._texts))]
         longest = max(map(len, tokens))
-        following = torch.tensor(
-            [[*found, *[0] * (longest - len(found))] for found in tokens], device=self._device
-        )
+        following = torch.tensor([[*ids, *[0] * (longest - len(ids))] for ids in tokens], device=self._device)
         counts = torch.tensor(list(map(len, tokens)), device=self._device)
         self._proposer.commit(Commit(following, None, counts, None, tokens))
 
