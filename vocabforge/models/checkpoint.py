@@ -181,14 +181,14 @@ def check_headers(
         )
 
 
-def disagreements(found: Mapping[str, Tensor | StoredTensor], wanted: Mapping[str, Tensor]) -> list[str]:
-    """List why ``found`` cannot be copied into ``wanted``: missing or unexpected names, different shapes."""
-    problems = [f"missing {name}" for name in wanted if name not in found]
-    problems += [f"unexpected {name}" for name in found if name not in wanted]
+def disagreements(given: Mapping[str, Tensor | StoredTensor], wanted: Mapping[str, Tensor]) -> list[str]:
+    """List why ``given`` cannot be copied into ``wanted``: missing or unexpected names, different shapes."""
+    problems = [f"missing {name}" for name in wanted if name not in given]
+    problems += [f"unexpected {name}" for name in given if name not in wanted]
     problems += [
-        f"{name} has shape {tuple(found[name].shape)}, expected {tuple(tensor.shape)}"
+        f"{name} has shape {tuple(given[name].shape)}, expected {tuple(tensor.shape)}"
         for name, tensor in wanted.items()
-        if name in found and found[name].shape != tensor.shape
+        if name in given and given[name].shape != tensor.shape
     ]
     return problems
 

@@ -61,12 +61,12 @@ class RopeSettings:
             ValueError: they are not.
         """
         numbers = [
-            one for value in astuple(self) for one in (value if isinstance(value, tuple) else (value,))
+            number for value in astuple(self) for number in (value if isinstance(value, tuple) else (value,))
         ]
         wrong = [
-            one
-            for one in numbers
-            if isinstance(one, (int, float)) and one is not False and not 0 < one < math.inf
+            number
+            for number in numbers
+            if isinstance(number, (int, float)) and number is not False and not 0 < number < math.inf
         ]
         if wrong:
             raise ValueError(f"{wrong[0]} is not a positive number")
@@ -146,7 +146,7 @@ def parse_rope(
             factors = nested.get(key)
             if not isinstance(factors, (list, tuple)) or not factors or not all(map(_positive, factors)):
                 raise refuse(key, factors, "a list of positive numbers")
-            values[key + "s"] = tuple(float(one) for one in factors)
+            values[key + "s"] = tuple(float(factor) for factor in factors)
     if "attention_factor" not in values:
         values |= _attention_factor(kind, values, nested)
     return RopeSettings(kind=kind, **values)

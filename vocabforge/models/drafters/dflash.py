@@ -196,8 +196,9 @@ class DFlashDrafter(RotaryPositions, ParallelDrafter):
         first = self._layers[0].self_attn.k_proj.weight
         if self._merged_keys is None or self._merged_keys[0] != weight_state(first):
             attentions = [layer.self_attn for layer in self._layers]
-            matrix = torch.cat([part.weight for one in attentions for part in (one.k_proj, one.v_proj)])
-            norm = torch.stack([one.k_norm.weight for one in attentions])[:, None]
+            pairs = [(attention.k_proj.weight, attention.v_proj.weight) for attention in attentions]
+            matrix = torch.cat([weight for pair in pairs for weight in pair])
+            norm = torch.stack([attention.k_norm.weight for attention in attentions])[:, None]
             self._merged_keys = weight_state(first), matrix.detach(), norm.detach()
         return self._merged_keys[1:]
 

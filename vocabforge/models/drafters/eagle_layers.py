@@ -125,8 +125,9 @@ class DraftLayer(nn.Module):
 
     def _merge(self) -> dict[str, Any]:
         attention, mlp = self.self_attn, self.mlp
-        found = {
-            "qkv": torch.cat([one.weight for one in (attention.q_proj, attention.k_proj, attention.v_proj)]),
+        projections = attention.q_proj, attention.k_proj, attention.v_proj
+        weights = {
+            "qkv": torch.cat([projection.weight for projection in projections]),
             "o": attention.o_proj.weight,
             "mlp_norm": self.post_attention_layernorm.weight,
             "gate_up": torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight]),
@@ -134,10 +135,10 @@ class DraftLayer(nn.Module):
         }
         if attention.qk_norm:
             norms = (attention.q_norm, attention.heads), (attention.k_norm, attention.kv_heads)
-            found["qk_norm"] = torch.cat([norm.weight.expand(count, -1) for norm, count in norms])
-        none = found["o"].new_empty(0)
+            weights["qk_norm"] = torch.cat([norm.weight.expand(count, -1) for norm, count in norms])
+        none = weights["o"].new_empty(0)
         return {
-            "weights": [found.get(name, none) for name in WEIGHTS],
+            "weights": [weights.get(name, none) for name in WEIGHTS],
             "heads": attention.heads,
             "eps": self.post_attention_layernorm.eps,
             "scale": attention.head_dim**-0.5,
@@ -172,7 +173,7 @@ def run_layers(
     seen, view = (None, mask) if isinstance(mask, int) else (mask, mask.shape[-1])
     merged, count = layers[0].merged(), len(layers)
     if count > 1:
-        merged = {**merged, "weights": [one for layer in layers for one in layer.merged()["weights"]]}
+        merged = {**merged, "weights": [weight for layer in layers for weight in layer.merged()["weights"]]}
     normed, out = decoder_layers(
         x.flatten(0, 1),
         None if embedded is None else embedded.flatten(0, 1),
@@ -207,7 +208,8 @@ def _on_ops(
     change: Tensor | None = None
     for index, layer in enumerate(layers):
         merged = layer.merged()
-        w, eps = {name: one for name, one in zip(WEIGHTS, merged["weights"]) if one.numel()}, merged["eps"]
+        w = {name: weight for name, weight in zip(WEIGHTS, merged["weights"]) if weight.numel()}
+        eps = merged["eps"]
         read: Tensor | None = None
         if "joined" in merged:
             assert embedded is not None
@@ -300,6 +302,6 @@ class PreNormLayer(DraftLayer):
         return self.self_attn.qkv(self.input_layernorm(x), cos, sin)
 
     def _merge(self) -> dict[str, Any]:
-        found = super()._merge()
-        found["weights"][WEIGHTS.index("attention_norm")] = self.input_layernorm.weight
-        return found
+        merged = super()._merge()
+        merged["weights"][WEIGHTS.index("attention_norm")] = self.input_layernorm.weight
+        return merged

@@ -170,7 +170,7 @@ def run_layer(
         x,
         attention_mask=None,
         position_ids=position,
-        position_embeddings=tuple(one.to(x.dtype) for one in angles),
+        position_embeddings=tuple(table.to(x.dtype) for table in angles),
         attend=attend,
     )
     return out[0] if isinstance(out, tuple) else out
@@ -196,7 +196,7 @@ def _hand_over(
     scale = scaling * math.sqrt(size)
     if not math.isclose(scale, 1.0):
         query = query * scale
-    query, key, value = (_widened(one, size) for one in (query, key, value))
+    query, key, value = (_widened(tensor, size) for tensor in (query, key, value))
     return attend(query, key, value)[..., :width].transpose(1, 2).contiguous(), None
 
 

@@ -209,7 +209,7 @@ class DictSizes:
             raise ConfigError(
                 "the drafter's configuration is incomplete or has unknown keys",
                 got=f"{'.'.join(map(str, first['loc']))}: {first['msg']}",
-                expected=", ".join(one.name for one in fields(cast(Any, cls))),
+                expected=", ".join(key.name for key in fields(cast(Any, cls))),
             ) from error
 
 
@@ -265,7 +265,7 @@ class LayerSizes(DictSizes):
         }
         if "rope" not in wishes:
             sizes["rope"] = target.rope()
-        if any(one.name == "aux_layers" for one in fields(cls)):
+        if any(key.name == "aux_layers" for key in fields(cls)):
             layers = wishes.get("aux_layers") or cls.default_layers(target.num_layers, wishes)
             sizes["aux_layers"] = known_layers(layers, target)
         return cls(**{**sizes, **wishes})
@@ -278,7 +278,8 @@ class LayerSizes(DictSizes):
         rope, pairs = self.rope, self.head_dim // 2
         if rope.partial is not None:
             return f"rope.partial {rope.partial}: a drafter rotates whole heads (set drafter.rope: plain)"
-        if {len(one) for one in (rope.short_factors, rope.long_factors) if one is not None} - {pairs}:
+        lists = [factors for factors in (rope.short_factors, rope.long_factors) if factors is not None]
+        if any(len(factors) != pairs for factors in lists):
             return f"longrope's factors are not for {pairs} pairs (set drafter.rope: plain)"
         return None
 

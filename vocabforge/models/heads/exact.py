@@ -193,8 +193,8 @@ def normalised(values: Tensor, logits: Tensor) -> Tensor:
     Values above 0 (by rounding) become 0 and NaN (from a damaged state) becomes -inf; otherwise the score of
     a child could exceed its parent's.
     """
-    found = (values - logits.logsumexp(-1, keepdim=True)).clamp(max=0.0)
-    return found.nan_to_num(nan=float("-inf"), neginf=float("-inf"))
+    log_probs = (values - logits.logsumexp(-1, keepdim=True)).clamp(max=0.0)
+    return log_probs.nan_to_num(nan=float("-inf"), neginf=float("-inf"))
 
 
 def requests_of(state: DraftState | None) -> int:

@@ -188,7 +188,7 @@ def owner_of(artifact: Artifact) -> HeadOwner:
         ) from error
 
 
-def check_owner(artifact: Artifact, found: HeadOwner, *, drafter: object) -> None:
+def check_owner(artifact: Artifact, owner: HeadOwner, *, drafter: object) -> None:
     """Check that a draft head was trained for this owner; otherwise it would silently lower acceptance.
 
     Raises:
@@ -200,7 +200,7 @@ def check_owner(artifact: Artifact, found: HeadOwner, *, drafter: object) -> Non
         ("tokenizer", "give the tokenizer that it was trained with"),
         ("drafter", "train it again on this drafter, or give its own drafter"),
     ):
-        expected, got = getattr(made, what), getattr(found, what)
+        expected, got = getattr(made, what), getattr(owner, what)
         if expected != got:
             raise MismatchError(
                 f"this draft head belongs to another {what}",

@@ -91,7 +91,7 @@ def exact_head(drafter: Drafter) -> DraftHead:
         return exact_head_of(base_of(drafter))
     ids, embedding, transform = drafter.target_ids, drafter.embedding, drafter.transform
     rows = [drafter.head_rows(step).detach() for step in range(drafter.max_steps or 1)]
-    return HeadsByStep([exact_head_of(HeadBase(one, ids, embedding, transform)) for one in rows])
+    return HeadsByStep([exact_head_of(HeadBase(weight, ids, embedding, transform)) for weight in rows])
 
 
 def exact_head_of(base: HeadBase) -> FullHead:

@@ -46,10 +46,10 @@ class ServedHead:
 
     def tensors(self, dtype: torch.dtype) -> dict[str, Tensor]:
         """Return every tensor by its name in the folder, weights in ``dtype``."""
-        found = {} if self.module is None else head_tensors(self.module, dtype)
+        tensors = {} if self.module is None else head_tensors(self.module, dtype)
         if self.options.ranked is not None:
-            found[_RANKED] = torch.tensor(self.options.ranked, dtype=torch.int32)
-        return {PREFIX + name: tensor for name, tensor in found.items()}
+            tensors[_RANKED] = torch.tensor(self.options.ranked, dtype=torch.int32)
+        return {PREFIX + name: tensor for name, tensor in tensors.items()}
 
     def over(self, base: HeadBase) -> DraftHead:
         """Create the head over a drafter's exact head, with its device and dtype."""
@@ -63,7 +63,7 @@ def read_served(body: Mapping[str, Any], tensors: Mapping[str, Tensor], source: 
     Raises:
         ArtifactError: entry and tensors are invalid, or do not match.
     """
-    found = {name.removeprefix(PREFIX): tensor for name, tensor in tensors.items()}
+    stored = {name.removeprefix(PREFIX): tensor for name, tensor in tensors.items()}
     try:
         if body["kind"] not in HEADS:
             raise ValueError(f"a head of kind {body['kind']}, which is none of {', '.join(HEADS)}")
@@ -72,10 +72,10 @@ def read_served(body: Mapping[str, Any], tensors: Mapping[str, Tensor], source: 
         module = None if sizes is None else kind.new_module(HeadSizes.from_dict(sizes))
         if "budgets" in options:
             options["budgets"] = tuple(options["budgets"])
-        if (ranked := found.pop(_RANKED, None)) is not None:
+        if (ranked := stored.pop(_RANKED, None)) is not None:
             options["ranked"] = tuple(ranked.tolist())
         if module is not None:
-            fill_head(module, found, source)
+            fill_head(module, stored, source)
         return ServedHead(
             body["kind"],
             None if module is None else module.eval().requires_grad_(False),

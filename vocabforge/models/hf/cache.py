@@ -309,7 +309,9 @@ class StateReplay:
         self._fed: list[tuple[nn.Module, tuple[Any, ...], dict[str, Any]]] = []
         self._recording = False
         for module in model.modules():
-            if hasattr(module, "layer_idx") and any(isinstance(one, nn.Conv1d) for one in module.children()):
+            if hasattr(module, "layer_idx") and any(
+                isinstance(child, nn.Conv1d) for child in module.children()
+            ):
                 module.register_forward_pre_hook(self._note, with_kwargs=True)
 
     def _note(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -331,8 +333,8 @@ class StateReplay:
                     states[row].copy_(saved[row])
                 cache.place.rows, cache.place.filled = slice(row, row + 1), True
                 for module, args, kwargs in self._fed:
-                    cut = [_part(one, row, count, size) for one in args]
-                    named = {name: _part(one, row, count, size) for name, one in kwargs.items()}
+                    cut = [_part(arg, row, count, size) for arg in args]
+                    named = {name: _part(arg, row, count, size) for name, arg in kwargs.items()}
                     module(*cut, **named)
         self._fed.clear()
         cache.saved = []

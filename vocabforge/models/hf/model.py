@@ -190,10 +190,10 @@ class TransformersModel:
     def _has_position_table(self) -> bool:
         """Return whether positions are rows of a table (GPT-2, GPT-J) that ends at the limit."""
         base, size = self.model.base_model, self.config.max_positions
-        tables = [one.weight for one in base.modules() if isinstance(one, nn.Embedding)]
-        tables += [one for one in base.buffers() if one.dim() == 2]
+        tables = [module.weight for module in base.modules() if isinstance(module, nn.Embedding)]
+        tables += [buffer for buffer in base.buffers() if buffer.dim() == 2]
         # OPT's has two more rows.
-        return any(size <= len(one) <= size + 2 for one in tables if one is not self.embedding)
+        return any(size <= len(table) <= size + 2 for table in tables if table is not self.embedding)
 
     def _run(self, ids: Tensor, given: dict[str, Any]) -> Tensor:
         """Run the model without its LM head: (B, T) ids -> (B, T, H) input of the head."""
@@ -321,7 +321,7 @@ def _sizes(
 ) -> TargetConfig:
     limit = getattr(text, "max_position_embeddings", None) or _FAR
     rope = getattr(text, "rope_parameters", None) or {}
-    tables = rope.values() if any(isinstance(one, dict) for one in rope.values()) else [rope]
+    tables = rope.values() if any(isinstance(entry, dict) for entry in rope.values()) else [rope]
     for table in tables:
         if table.get("rope_type") in ("longrope", "dynamic"):
             # If any position exceeds the limit, the frequencies of the whole pass change.

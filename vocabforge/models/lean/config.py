@@ -399,7 +399,7 @@ def _build(read: _ConfigReader, name: str, family: FamilyTraits) -> LeanConfig:
 
 def _rotated(read: _ConfigReader, family: FamilyTraits, layers: int) -> tuple[bool, ...]:
     rotated = read.values.get("no_rope_layers") if family.rope == "some" else None
-    rotated = (True,) * layers if rotated is None else tuple(bool(one) for one in rotated)
+    rotated = (True,) * layers if rotated is None else tuple(bool(flag) for flag in rotated)
     if len(rotated) != layers:
         raise read.error(
             "the model configuration's no_rope_layers does not have one entry per layer", len(rotated), layers

@@ -221,8 +221,8 @@ class LeanModel(nn.Module):
     def _angles(self, positions: Tensor, capacity: int) -> list[Tensor]:
         """Look up :meth:`_rotations` (B * T, D) in tables with more positions than the cache has slots."""
         flat = positions.flatten()
-        found = [table.index_select(0, flat) for table in self._tables_for(capacity)]
-        return found if len(found) == 4 else found * 2
+        rotations = [table.index_select(0, flat) for table in self._tables_for(capacity)]
+        return rotations if len(rotations) == 4 else rotations * 2
 
     def _angles_at_once(self, positions: Tensor, capacity: int) -> list[Tensor]:
         """Look up :meth:`_rotations` with one kernel."""
@@ -230,8 +230,8 @@ class LeanModel(nn.Module):
         if not self._joined or len(self._joined[-1]) < len(tables[0]):
             self._joined.append(torch.cat(tables, -1))
         rows = self._joined[-1].index_select(0, positions.flatten()).view(*positions.shape, 1, -1)
-        found = list(rows.chunk(len(tables), -1))
-        return found if len(found) == 4 else found * 2
+        rotations = list(rows.chunk(len(tables), -1))
+        return rotations if len(rotations) == 4 else rotations * 2
 
     def _tables_for(self, capacity: int) -> list[Tensor]:
         if self._tables is None or len(self._tables[0]) <= capacity:

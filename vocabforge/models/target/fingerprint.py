@@ -54,10 +54,10 @@ def same_target(path: Path, fingerprint: str) -> None:
     Raises:
         MismatchError: the fingerprint differs.
     """
-    if (found := target_fingerprint(path)) != fingerprint:
+    if (actual := target_fingerprint(path)) != fingerprint:
         raise MismatchError(
             "the target is another model on a machine of the cluster",
-            got=f"fingerprint {found[:12]}",
+            got=f"fingerprint {actual[:12]}",
             expected=f"{fingerprint[:12]}, as on the machine of the command",
             source=path,
             remedy="put the target at the same path on every machine",

@@ -72,9 +72,9 @@ def open_head(path: Path) -> StoredHead:
 
 
 def _find_head(config: Mapping[str, Any], stored: Mapping[str, StoredTensor], path: Path) -> StoredHead:
-    found = [name for name in HEADS if name in stored]
-    tied = not found
-    if not found:
+    names = [name for name in HEADS if name in stored]
+    tied = not names
+    if not names:
         _refuse_foreign_head(stored, path)
         if not _says_tied(config, path):
             raise DataError(
@@ -83,16 +83,16 @@ def _find_head(config: Mapping[str, Any], stored: Mapping[str, StoredTensor], pa
                 source=path,
                 remedy="use the checkpoint of the causal language model, or correct tie_word_embeddings",
             )
-        found = [name for name in EMBEDDINGS if name in stored]
-    if len(found) != 1:
+        names = [name for name in EMBEDDINGS if name in stored]
+    if len(names) != 1:
         what = "embedding, which is its LM head," if tied else "LM head"
         raise DataError(
             f"the checkpoint's {what} cannot be determined",
-            got=", ".join(found) or "no tensor of a known name",
+            got=", ".join(names) or "no tensor of a known name",
             expected=f"one of {', '.join(EMBEDDINGS if tied else HEADS)}",
             source=path,
         )
-    return StoredHead(_plain(stored[found[0]]), tied)
+    return StoredHead(_plain(stored[names[0]]), tied)
 
 
 def _says_tied(config: Mapping[str, Any], path: Path) -> bool:
@@ -152,9 +152,9 @@ def load_target_tensors(path: Path, dtype: torch.dtype = torch.float32) -> Targe
     stored = read_headers(checkpoint_files(path))
     head = _find_head(config, stored, path)
     wanted = {LM_HEAD: head.item}
-    found = next((stored[name] for name in EMBEDDINGS if name in stored), head.item)
-    if found is not head.item:
-        wanted[EMBEDDING] = _plain(found, "embedding")
+    embedding = next((stored[name] for name in EMBEDDINGS if name in stored), head.item)
+    if embedding is not head.item:
+        wanted[EMBEDDING] = _plain(embedding, "embedding")
     tensors = load_stored(wanted, dtype)
     rows = tensors[LM_HEAD]
     transform = LogitTransform.of(text_config(config, path))

@@ -353,8 +353,8 @@ def _find_norm(backbone: Any, source: object) -> nn.Module:
     )
 
 
-def close(one: Tensor, other: Tensor) -> bool:
+def close(tensor: Tensor, other: Tensor) -> bool:
     """Return whether tensors are equal up to rounding in the coarser dtype, relative to the largest value."""
-    limit = 1e-2 if min(one.element_size(), other.element_size()) < 4 else 1e-3
-    other = other.to(one.device).float()
-    return bool((one.float() - other).abs().max() <= limit * other.abs().max())
+    limit = 1e-2 if min(tensor.element_size(), other.element_size()) < 4 else 1e-3
+    other = other.to(tensor.device).float()
+    return bool((tensor.float() - other).abs().max() <= limit * other.abs().max())

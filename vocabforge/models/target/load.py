@@ -201,15 +201,15 @@ def check_quantisation(path: Path, config: Mapping[str, Any]) -> bool:
         DataError: Transformers does not support the format, or its package is not installed.
     """
     inner = config.get("text_config") or {}
-    found = config.get("quantization_config") or inner.get("quantization_config")
-    if not found and (path / "hf_quant_config.json").is_file():  # written by older ModelOpt versions
-        found = {"quant_method": "modelopt"}
-    if not found:
+    quantization = config.get("quantization_config") or inner.get("quantization_config")
+    if not quantization and (path / "hf_quant_config.json").is_file():  # written by older ModelOpt versions
+        quantization = {"quant_method": "modelopt"}
+    if not quantization:
         return False
-    method = str(found.get("quant_method")) if isinstance(found, Mapping) else str(found)
+    method = str(quantization.get("quant_method")) if isinstance(quantization, Mapping) else str(quantization)
     form = (
-        f"{method} {found.get('format') or found.get('quant_algo') or ''}"
-        if isinstance(found, Mapping)
+        f"{method} {quantization.get('format') or quantization.get('quant_algo') or ''}"
+        if isinstance(quantization, Mapping)
         else method
     )
     if re.search("modelopt|nvfp4", form, re.IGNORECASE):
@@ -289,8 +289,8 @@ def whole_weight(module: nn.Module, device: torch.device) -> Tensor:
 
         loaded = align_module_device(module)
     with loaded:
-        found: Any = module.weight
-        return found.detach().to(device, copy=weight.is_meta)
+        placed: Any = module.weight
+        return placed.detach().to(device, copy=weight.is_meta)
 
 
 def read_target_config(path: Path) -> dict[str, Any]:
@@ -374,6 +374,6 @@ def decoding_dtype(path: Path, dtype: str | None, device: torch.device) -> str:
 
 def multiplies_bf16() -> bool:
     """Return whether this CPU multiplies bf16 natively (AVX512-BF16 or AMX); on others it is much slower."""
-    found = Path("/proc/cpuinfo")
-    flags = set(found.read_text("utf-8").split()) if found.is_file() else set()
+    file = Path("/proc/cpuinfo")
+    flags = set(file.read_text("utf-8").split()) if file.is_file() else set()
     return bool(flags & {"avx512_bf16", "amx_bf16"})

@@ -87,18 +87,18 @@ def find_stack(model: Any, source: object = None) -> Stack:
     """
     count = model.config.get_text_config(decoder=True).num_hidden_layers
     embedding = model.get_input_embeddings()
-    found = None
+    stack = None
     for module in model.modules():
         children = list(module.children())
         if any(child is embedding for child in children):
             for child in children:
                 if isinstance(child, nn.ModuleList) and len(child) == count:
-                    found = Stack(module, child)
-    if found is None:
+                    stack = Stack(module, child)
+    if stack is None:
         raise DataError(
             "the target has no stack of decoder layers",
             got=type(model).__name__,
             expected=f"{count} layers in the same module as the input embedding",
             source=source,
         )
-    return found
+    return stack

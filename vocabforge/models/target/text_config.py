@@ -62,4 +62,4 @@ def _copy(value: Any) -> Any:
             if set(value) == {"__float__"}
             else {k: _copy(v) for k, v in value.items()}
         )
-    return [_copy(one) for one in value] if isinstance(value, list) else value
+    return [_copy(entry) for entry in value] if isinstance(value, list) else value

@@ -56,7 +56,7 @@ class TTTState:
 
     def copy(self) -> TTTState:
         """Return a copy that can be extended independently; the tensors are shared."""
-        deeper = [one.copy() for one in self.deeper]
+        deeper = [state.copy() for state in self.deeper]
         return replace(self, k=list(self.k), v=list(self.v), deeper=deeper)
 
 
