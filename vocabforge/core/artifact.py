@@ -299,10 +299,10 @@ def _verify_files(path: Path, manifest: Mapping[str, Any], *, hashes: bool) -> N
                 source=file,
                 remedy=_REMEDY,
             )
-        if hashes and (found := sha256_file(file)) != entry["sha256"]:
+        if hashes and (digest := sha256_file(file)) != entry["sha256"]:
             raise ArtifactError(
                 "a file of the artefact differs in content from its manifest",
-                got=f"sha256 {found[:16]}…",
+                got=f"sha256 {digest[:16]}…",
                 expected=f"sha256 {entry['sha256'][:16]}…",
                 source=file,
                 remedy=_REMEDY,
@@ -335,7 +335,7 @@ def no_artifact(path: Path, kinds: Sequence[str], manifest: str) -> ArtifactErro
     """Return the error for a folder without ``manifest`` that should be an artefact of one of ``kinds``."""
     maker = maker_of(kinds)
     remedy = f"check the path; {maker}, but only if the run completes" if maker else "check the path"
-    inside = sorted(one.parent.name for one in path.glob(f"*/{manifest}"))
+    inside = sorted(file.parent.name for file in path.glob(f"*/{manifest}"))
     if kinds == ("subset",) and re.fullmatch(r"\d+[kK]?", path.name):
         remedy = f"a folder is expected; vocabforge select-vocab --size {path.name} makes one"
     if inside:

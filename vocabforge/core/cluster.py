@@ -124,8 +124,8 @@ class Cluster:
     def in_order(self, work: Callable[..., Any], given: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
         """Yield the results of many calls in order; a few more calls than workers are begun or kept."""
         begun: deque[Piece] = deque()
-        for one in given:
-            begun.append(self.submit(work, *one))
+        for arguments in given:
+            begun.append(self.submit(work, *arguments))
             while len(begun) > self.ahead:
                 yield self.get(begun.popleft())
         while begun:
@@ -150,8 +150,8 @@ class Cluster:
             self._busy[worker.run.remote(piece.work, piece.given)] = worker, piece
         replies, _ = self._ray.wait([*self._busy], timeout=1.0)
         taken = [(reply, *self._busy.pop(reply)) for reply in replies]
-        for one in taken:
-            self._take(*one)
+        for finished in taken:
+            self._take(*finished)
         if not self._hosts and time.monotonic() > self._since + _WAIT_S:
             has = self._ray.cluster_resources()
             say(
@@ -192,7 +192,7 @@ class Cluster:
 
     def _lost(self, worker: Any, piece: Piece, error: Exception) -> None:
         host, starting = self._hosts.pop(worker, None), piece is self._start
-        self._idle = [one for one in self._idle if one is not worker]
+        self._idle = [idle for idle in self._idle if idle is not worker]
         if not starting:
             self._waiting.appendleft(piece)
             if host is None:  # the worker's first reply has told

@@ -309,11 +309,12 @@ def _fields_at(model: type[BaseModel], path: Sequence[str]) -> list[str]:
     """Return the field names of the section at ``path``, resolving Optional, unions, lists and mappings."""
     models = [model]
     for part in path:
-        named = [one for one in models if one.__name__ == part]  # pydantic names union members by class
-        fields = [one.model_fields[part] for one in models if part in one.model_fields]
+        # pydantic names union members by class
+        named = [section for section in models if section.__name__ == part]
+        fields = [section.model_fields[part] for section in models if part in section.model_fields]
         sections = [section for field in fields for section in _sections(field.annotation)]
         models = named or sections or models  # list index or mapping key: same section
-    return list(dict.fromkeys(name for one in models for name in one.model_fields))
+    return list(dict.fromkeys(name for section in models for name in section.model_fields))
 
 
 def _sections(annotation: Any) -> Iterator[type[BaseModel]]:

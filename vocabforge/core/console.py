@@ -24,12 +24,12 @@ _TONES = {"good": "green", "bad": "red", "mild": "dim", "": ""}
 
 def spelled_out(text: str) -> str:
     r"""Escape the characters that a terminal would interpret (``\x1b``); other Unicode text is unchanged."""
-    return _STEERS.sub(lambda found: repr(found[0])[1:-1], text)
+    return _STEERS.sub(lambda match: repr(match[0])[1:-1], text)
 
 
 def spelled_in_json(text: str) -> str:
     r"""Escape the control characters that JSON allows unescaped (U+007F and above) as ``\u009b``."""
-    return _STEERS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _STEERS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def open_console(*, stderr: bool = False, highlight: bool = False, soft_wrap: bool = False) -> Console:
@@ -126,7 +126,7 @@ class DataTable:
     def without_empty_columns(self) -> DataTable:
         """Return a copy without the columns that have a dash in every row."""
         kept = [
-            place for place, column in enumerate(zip(*self.cells)) if {one.text for one in column} != {"–"}
+            place for place, column in enumerate(zip(*self.cells)) if {cell.text for cell in column} != {"–"}
         ]
         columns = [self.columns[place] for place in kept]
         return replace(self, columns=columns, rows=[[row[place] for place in kept] for row in self.rows])
@@ -191,12 +191,12 @@ class DataTable:
                 no_wrap=not text or (place == 0 and needs[0] < _NAME + 2),
             )
         for number, row in enumerate(cells):
-            found: list[RenderableType] = []
+            entries: list[RenderableType] = []
             for place in shown:
                 cell = row[place]
                 entry = Text(cell.text, style=_TONES[cell.tone])
-                found.append(entry.append(f"\n{cell.under}", style="dim") if cell.under else entry)
-            table.add_row(*found, style="bold" if number == self.strong else None)
+                entries.append(entry.append(f"\n{cell.under}", style="dim") if cell.under else entry)
+            table.add_row(*entries, style="bold" if number == self.strong else None)
         return table
 
 

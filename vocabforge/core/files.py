@@ -151,7 +151,7 @@ def check_writable(folder: Path, path: Path) -> None:
     Raises:
         UsageError: names the folder that is not writable.
     """
-    parent = next(one for one in (folder, *folder.parents) if one.exists())
+    parent = next(place for place in (folder, *folder.parents) if place.exists())
     try:  # permission bits are not enough: root passes them everywhere but cannot write in /proc
         os.rmdir(tempfile.mkdtemp(prefix=".vocabforge-", dir=parent))
     except OSError as error:
@@ -212,12 +212,12 @@ def parse_json(text: str | bytes, *, finite: bool = True) -> Any:
 
 
 def _one_value_a_key(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    by_key = dict(pairs)
+    if len(by_key) != len(pairs):
         for key, value in pairs:
-            if found[key] != value:
+            if by_key[key] != value:
                 raise ValueError(f"the key {key[:80]!r} is given twice, with different values")
-    return found
+    return by_key
 
 
 def _finite_number(text: str) -> float:

@@ -51,14 +51,14 @@ def _machine() -> str:
 def leftovers(path: Path, role: Role, *, abandoned: bool = False) -> list[Path]:
     """Return hidden siblings of ``path``, oldest first; ``abandoned`` keeps only those of dead processes."""
     pattern = re.compile(rf"\.{re.escape(path.name)}\.{role}-([0-9a-f]{{8}})-(\d+)-\d+")
-    found = []
+    dated = []
     for name in _names(path.parent):
         match = pattern.fullmatch(name)
         if match and not (abandoned and _lives(name, match[1], int(match[2]))):
             with contextlib.suppress(FileNotFoundError):  # its run may just have finished
                 entry = path.with_name(name)
-                found.append((entry.stat().st_mtime, entry))
-    return [entry for _, entry in sorted(found)]
+                dated.append((entry.stat().st_mtime, entry))
+    return [entry for _, entry in sorted(dated)]
 
 
 def _names(folder: Path) -> list[str]:

@@ -80,10 +80,10 @@ def open_gguf(file: Path) -> Any:
 
     class Bounded(reader):
         def _get(self, offset: int, dtype: Any, count: int = 1, *args: Any, **named: Any) -> Any:
-            found = super()._get(offset, dtype, count, *args, **named)
-            if len(found) < count:
+            values = super()._get(offset, dtype, count, *args, **named)
+            if len(values) < count:
                 raise ValueError(f"the file ends before byte {offset}, or within {count} items from there")
-            return found
+            return values
 
     return Bounded(file)
 
@@ -182,8 +182,8 @@ def gguf_source(folder: Path) -> tuple[str, str] | None:
 
 def find_converted(name: str, digest: str, *, weights: bool = True) -> Path | None:
     """Return the cached folder of a GGUF file by name and SHA-256 (or a prefix of it), or None."""
-    found = cache_root() / _CACHE / f"{Path(name).stem}-{digest[:12]}"
-    folders = [found] if weights else [found, found.with_name(f"{found.name}-tokenizer")]
+    cached = cache_root() / _CACHE / f"{Path(name).stem}-{digest[:12]}"
+    folders = [cached] if weights else [cached, cached.with_name(f"{cached.name}-tokenizer")]
     return next((folder for folder in folders if (folder / MANIFEST).is_file()), None)
 
 
@@ -356,8 +356,8 @@ def _write_tokenizer(file: Path, fields: Mapping[str, Any], folder: Path) -> Non
         "eos_token_id": list(dict.fromkeys(int(token) for token in ends if token is not None)),
         "pad_token_id": _value(fields, "tokenizer.ggml.padding_token_id"),
     }
-    found = {name: value for name, value in ids.items() if value not in (None, [])}
-    (folder / "generation_config.json").write_text(json.dumps(found, indent=2), "utf-8")
+    named = {name: value for name, value in ids.items() if value not in (None, [])}
+    (folder / "generation_config.json").write_text(json.dumps(named, indent=2), "utf-8")
 
 
 def _known_splits() -> set[str | None]:
@@ -382,7 +382,7 @@ def _write_model(
         file.parent, gguf_file=file.name, dtype=dtype, output_loading_info=True, trust_remote_code=False
     )
     state = model.state_dict()
-    biases = [one.name for one in reader.tensors if one.name.endswith(".bias")]
+    biases = [tensor.name for tensor in reader.tensors if tensor.name.endswith(".bias")]
     if biases and not any(name.endswith(".bias") for name in state):
         message = "Transformers ignores weights of this GGUF file"
         expected = f"only weights that {architecture} has in Transformers"
@@ -436,7 +436,7 @@ def _add_rope(
 ) -> None:
     """Add the file's RoPE scaling, which Transformers ignores; raise DataError for unsupported kinds."""
     rope = config.get("rope_parameters")
-    other = [one.name for one in reader.tensors if one.name.startswith("rope_factors")]
+    other = [tensor.name for tensor in reader.tensors if tensor.name.startswith("rope_factors")]
     turned, size = _value(fields, f"{architecture}.rope.dimension_count"), config.get("head_dim")
     partial = turned and size and turned != size and not config.get("partial_rotary_factor")
     if other or partial:
@@ -446,22 +446,22 @@ def _add_rope(
     if not isinstance(rope, dict):
         return
     scaling = _value(fields, f"{architecture}.rope.scaling.type")
-    factors = next((one for one in reader.tensors if one.name == "rope_freqs.weight"), None)
+    factors = next((tensor for tensor in reader.tensors if tensor.name == "rope_freqs.weight"), None)
     layers = [rope.get("full_attention", rope)] if "full_attention" in rope else [rope]
-    kept = [one.get("rope_type", "default") != "default" for one in layers]
+    kept = [layer.get("rope_type", "default") != "default" for layer in layers]
     if any(kept) or (scaling in (None, "none", "") and factors is None):
         return
     if scaling == "linear":
         factor = _value(fields, f"{architecture}.rope.scaling.factor")
-        for one in layers:
-            one.update(rope_type="linear", factor=float(factor))
+        for layer in layers:
+            layer.update(rope_type="linear", factor=float(factor))
         return
-    found = None if factors is None else _llama3(factors.data.reshape(-1), rope)
-    if found is None:
+    parameters = None if factors is None else _llama3(factors.data.reshape(-1), rope)
+    if parameters is None:
         message = "the RoPE scaling of this GGUF file is not supported"
         got = f"rope.scaling.type {scaling}" if factors is None else "an unknown rope_freqs.weight"
         raise _unsupported(file, message, got, "none, linear, or Llama 3's frequencies")
-    rope.update(found)
+    rope.update(parameters)
 
 
 def _llama3(factors: Any, rope: Mapping[str, Any]) -> dict[str, Any] | None:

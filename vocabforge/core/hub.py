@@ -60,8 +60,8 @@ def model_folder(path: Path, *, weights: bool = True) -> Path:
     part = _HUB_GGUF.fullmatch(path.as_posix())
     if part is not None and _NAME.fullmatch(part[1]):
         return gguf_folder(_hub_file(path, part[1], part[2]), weights=weights)
-    found = _NAME.fullmatch(path.as_posix())
-    if found is None or path.suffix.lower() == ".gguf":  # a missing file, not a repository
+    match = _NAME.fullmatch(path.as_posix())
+    if match is None or path.suffix.lower() == ".gguf":  # a missing file, not a repository
         return path
     import huggingface_hub
     from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
@@ -71,7 +71,7 @@ def model_folder(path: Path, *, weights: bool = True) -> Path:
         patterns = [*_TEXTS, *(["*.safetensors"] if weights else []), *more]
         return Path(
             huggingface_hub.snapshot_download(
-                found[1], revision=found[2], allow_patterns=patterns, ignore_patterns=_LEFT_OUT, **where
+                match[1], revision=match[2], allow_patterns=patterns, ignore_patterns=_LEFT_OUT, **where
             )
         )
 
@@ -88,30 +88,30 @@ def model_folder(path: Path, *, weights: bool = True) -> Path:
     except Exception as error:  # includes errors of the HTTP library
         if cached is not None and isinstance(error, (LocalEntryNotFoundError, OfflineModeIsEnabled)):
             return cached  # the reader reports missing files
-        raise _refusal(path, found[1], error) from error
+        raise _refusal(path, match[1], error) from error
 
 
 def _converted(path: Path, name: str, digest: str, weights: bool) -> Path:
     from .gguf import find_converted
 
-    found = find_converted(name, digest, weights=weights)
-    if found is None:
+    folder = find_converted(name, digest, weights=weights)
+    if folder is None:
         raise DataError(
             "this converted GGUF file is not in the cache",
             got=path,
             expected=f"a file {name} with SHA-256 {digest[:12]}… that was converted on this machine",
             remedy="pass the GGUF file itself",
         )
-    return found
+    return folder
 
 
 def _hub_file(path: Path, name: str, file: str) -> Path:
     import huggingface_hub
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
-    found = _NAME.fullmatch(name)
-    assert found is not None
-    where = {"repo_id": found[1], "filename": file, "revision": found[2]}
+    match = _NAME.fullmatch(name)
+    assert match is not None
+    where = {"repo_id": match[1], "filename": file, "revision": match[2]}
     try:
         return Path(huggingface_hub.hf_hub_download(**where))
     except Exception as error:  # includes errors of the HTTP library
@@ -119,10 +119,10 @@ def _hub_file(path: Path, name: str, file: str) -> Path:
             raise DataError(
                 "the repository has no such file",
                 got=file,
-                source=f"{huggingface_hub.constants.ENDPOINT}/{found[1]}/tree/main",
+                source=f"{huggingface_hub.constants.ENDPOINT}/{match[1]}/tree/main",
                 remedy="check the file's name there",
             ) from error
-        raise _refusal(path, found[1], error) from error
+        raise _refusal(path, match[1], error) from error
 
 
 def _is_whole(folder: Path, weights: bool) -> bool:
@@ -213,10 +213,10 @@ def hub_name(path: Path, *, revision: bool = True) -> str:
         return f"{source[0]}@sha256:{source[1]}" if revision else source[0]
     if path.parent == _SHIPPED:
         return path.name
-    found = _SNAPSHOT.search(path.as_posix())
-    if found is None:
+    match = _SNAPSHOT.search(path.as_posix())
+    if match is None:
         return str(path)
-    return f"{found[1]}/{found[2]}" + (f"@{found[3]}" if revision else "")
+    return f"{match[1]}/{match[2]}" + (f"@{match[3]}" if revision else "")
 
 
 def model_name(path: Path) -> str:
@@ -225,8 +225,8 @@ def model_name(path: Path) -> str:
 
     if (source := gguf_source(path)) is not None:
         return Path(source[0]).stem
-    found = _SNAPSHOT.search(path.as_posix())
-    return path.resolve().name if found is None else found[2]
+    match = _SNAPSHOT.search(path.as_posix())
+    return path.resolve().name if match is None else match[2]
 
 
 def model_licence(folder: Path) -> str | None:
@@ -240,6 +240,6 @@ def model_licence(folder: Path) -> str | None:
         facts = huggingface_hub.metadata_load(folder / _CARD) or {}
     except (OSError, ValueError, yaml.YAMLError):
         return None
-    found = facts.get("license_name") or facts.get("license")
+    licence = facts.get("license_name") or facts.get("license")
     # One line: it is copied into other model cards.
-    return " ".join(str(found).split())[:80] if found else None
+    return " ".join(str(licence).split())[:80] if licence else None

@@ -162,15 +162,15 @@ class ProgressBar:
 
     def words(self) -> list[str]:
         """Return percentage, rate, elapsed time, time left and note, as far as known."""
-        seconds, done = time.monotonic() - self._start, sum(one.done for one in self._kinds.values())
-        worked = sum(one.seconds for one in self._kinds.values())
-        found = [f"{100 * self._done / self.total:.0f}%"] if self.total else []
-        found += [human_rate(done / max(worked, 1e-9), self.unit)] if done and self.unit else []
-        found.append(f"{seconds:.0f} s")
+        seconds, done = time.monotonic() - self._start, sum(kind.done for kind in self._kinds.values())
+        worked = sum(kind.seconds for kind in self._kinds.values())
+        words = [f"{100 * self._done / self.total:.0f}%"] if self.total else []
+        words += [human_rate(done / max(worked, 1e-9), self.unit)] if done and self.unit else []
+        words.append(f"{seconds:.0f} s")
         left = self.seconds_left
         if left is not None and self._done < (self.total or 0):
-            found.append(f"{left:.0f} s left")
-        return [*found, self._note] if self._note else found
+            words.append(f"{left:.0f} s left")
+        return [*words, self._note] if self._note else words
 
     def line(self, end: str = "\n") -> None:
         """Print the state to stderr; in a notebook, overwrite the previous line."""

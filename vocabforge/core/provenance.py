@@ -25,7 +25,7 @@ _SECRET_OPTION = re.compile(r"--?(?:[\w-]+[-_])?(?:api[-_]?key|token|password|se
 
 def secrets_of(command: str) -> list[str]:
     """Return the values of options such as ``--api-key`` in a command, and the credentials in its URLs."""
-    found = re.findall(r"://([^/\s@]+)@", command)
+    secrets = re.findall(r"://([^/\s@]+)@", command)
     try:
         words = shlex.split(command)
     except ValueError:
@@ -35,10 +35,10 @@ def secrets_of(command: str) -> list[str]:
         name, _, value = word.partition("=")
         if word.startswith("-"):
             secret = _SECRET_OPTION.fullmatch(name) is not None
-            found += [value] if secret else []
+            secrets += [value] if secret else []
         elif secret:
-            found.append(word)
-    return sorted({one for one in found if one}, key=len, reverse=True)
+            secrets.append(word)
+    return sorted({text for text in secrets if text}, key=len, reverse=True)
 
 
 def hide_secrets(command: str) -> str:
@@ -71,8 +71,8 @@ def git_revision() -> str | None:
 @cache
 def package_versions() -> Mapping[str, str]:
     """Return the versions of VocabForge, Python and the packages that affect results (cached)."""
-    found = {"vocabforge": __version__, "python": sys.version.split()[0]}
+    versions = {"vocabforge": __version__, "python": sys.version.split()[0]}
     for name in ("torch", "transformers", "tokenizers", "fastokens", "kitoken", "accelerate"):
         with contextlib.suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
+            versions[name] = version(name)
+    return versions

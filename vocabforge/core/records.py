@@ -45,11 +45,11 @@ def read_versioned(
             one is reported with its path).
     """
     content = read_json(file, what)
-    found = content.get("schema_version") if isinstance(content, dict) else None
-    if found not in (version, *older):
+    stored = content.get("schema_version") if isinstance(content, dict) else None
+    if stored not in (version, *older):
         raise DataError(
             f"the {what} is of another version",
-            got=f"schema_version {found!r}",
+            got=f"schema_version {stored!r}",
             expected=version,
             source=file,
             remedy=remedy,

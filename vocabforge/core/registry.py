@@ -132,7 +132,7 @@ def check_known(name: str, known: Collection[str], what: str, *, source: object 
     """
     if name in known:
         return
-    ending = next((one for one in known if name and one.endswith(name)), None)
+    ending = next((candidate for candidate in known if name and candidate.endswith(name)), None)
     raise UsageError(
         f"there is no {what} of this name",
         got=name,

@@ -26,10 +26,10 @@ def parse_size(value: Any) -> Any:
     """
     if not isinstance(value, str):
         return value
-    found = re.fullmatch(r"(\d+)([kK]?)", value.strip())
-    if found is None:
+    match = re.fullmatch(r"(\d+)([kK]?)", value.strip())
+    if match is None:
         raise ValueError(f"{value!r} is not a size: write 16384 or 16k")
-    return int(found[1]) * (1024 if found[2] else 1)
+    return int(match[1]) * (1024 if match[2] else 1)
 
 
 def parse_count(value: Any) -> Any:
@@ -42,8 +42,8 @@ def parse_count(value: Any) -> Any:
     """
     if not isinstance(value, str):
         return value
-    found = re.fullmatch(r"(\d[\d_]*(?:\.\d+)?(?:e\+?\d{1,2})?)([kmbt]?)", value.strip().lower())
-    number = Decimal(found[1]).scaleb(3 * " kmbt".index(found[2] or " ")) if found else Decimal("NaN")
+    match = re.fullmatch(r"(\d[\d_]*(?:\.\d+)?(?:e\+?\d{1,2})?)([kmbt]?)", value.strip().lower())
+    number = Decimal(match[1]).scaleb(3 * " kmbt".index(match[2] or " ")) if match else Decimal("NaN")
     if number.is_nan() or number != int(number):
         raise ValueError(f"{value!r} is not a number of tokens: write 1B, 500M, 10_000 or 1e9")
     return int(number)
