@@ -190,15 +190,16 @@ class SpeedMeter(RunJournal):
         return made, seconds
 
     def _keep(self, method: str, group: int, own: Turn, plain: Turn) -> None:
-        lengths = [length for one in own[0] for length in one.accept_lengths]
+        lengths = [length for generation in own[0] for length in generation.accept_lengths]
+        answers, plain_answers = ([generation.token_ids for generation in made] for made, _ in (own, plain))
         row = TurnRow(
-            new_tokens=sum(len(one.token_ids) for one in own[0]),
+            new_tokens=sum(map(len, answers)),
             seconds=own[1],
             cycles=len(lengths),
             committed=sum(lengths),
-            plain_tokens=sum(len(one.token_ids) for one in plain[0]),
+            plain_tokens=sum(map(len, plain_answers)),
             plain_seconds=plain[1],
-            identical=[one.token_ids for one in own[0]] == [one.token_ids for one in plain[0]],
+            identical=answers == plain_answers,
         )
         line = json.dumps({"method": method, "group": group, "turn": row.model_dump()}) + "\n"
         self.put((method, group), line.encode())

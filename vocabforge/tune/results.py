@@ -61,41 +61,43 @@ class TuneResults(StrictModel):
 
 def plain_rate(candidates: Sequence[Candidate]) -> float | None:
     """Return the tokens/s of plain decoding over the turns of all candidates."""
-    rates = [one.measured.plain.value for one in candidates if one.measured is not None]
+    rates = [candidate.measured.plain.value for candidate in candidates if candidate.measured is not None]
     known = [rate for rate in rates if rate is not None]
     return median(known) if known else None
 
 
 def remarks_of(candidates: Sequence[Candidate], left_out: int, *, late: bool) -> list[str]:
     """Return warnings; ``late``: whether the time limit was reached."""
-    found = []
+    remarks = []
     if late:
-        states = [one.state for one in candidates]
-        found.append(
+        states = [candidate.state for candidate in candidates]
+        remarks.append(
             f"The time for measuring was up: {states.count('measured')} of {len(states)} methods are known on all "
             f"prompts, {states.count('not reached')} on none. The same command with more --seconds continues."
         )
-    if different := [one.name for one in candidates if one.measured and one.measured.different]:
-        found.append(
+    if different := [
+        candidate.name for candidate in candidates if candidate.measured and candidate.measured.different
+    ]:
+        remarks.append(
             f"{len(different)} methods gave another output than plain decoding, first {different[0]}: run eval with "
             "the recipe, which distinguishes a tie within rounding from a fault."
         )
     if left_out:
-        found.append(f"{left_out} questions were left out: too long for the target.")
-    return found
+        remarks.append(f"{left_out} questions were left out: too long for the target.")
+    return remarks
 
 
 def recommend(candidates: Sequence[Candidate]) -> Recommendation:
     """Return the fastest method: a candidate measured on the most prompts, or plain decoding."""
     order = finalists(candidates)
     others = best_of_heads(order)
-    speedups = {one.name: one.measured.speedup for one in order if one.measured}
+    speedups = {candidate.name: candidate.measured.speedup for candidate in order if candidate.measured}
     best, won = PLAIN, ONE
     if order and order[0].value > 1:
         first = order[0]
         best, won = first.name, speedups[first.name]
-        same = [one for one in order[1:] if one.head == first.head][:1]
-        others = sorted([*same, *others[1:]], key=lambda one: -one.value)
+        same = [candidate for candidate in order[1:] if candidate.head == first.head][:1]
+        others = sorted([*same, *others[1:]], key=lambda candidate: -candidate.value)
         why = []
     elif order and not any(_overlap(speedup, ONE) for speedup in speedups.values()):
         why = [
@@ -105,16 +107,17 @@ def recommend(candidates: Sequence[Candidate]) -> Recommendation:
         why = ["No draft head and tree is faster than plain decoding."]
     if best == PLAIN and order:
         why.append(f"The best of them, {order[0].name}, is {order[0].value:.2f} times as fast.")
-    rivals = {PLAIN: ONE} | {one.name: speedups[one.name] for one in (others if best != PLAIN else order)}
+    rivals = {PLAIN: ONE} | {
+        candidate.name: speedups[candidate.name] for candidate in (others if best != PLAIN else order)
+    }
     if close := [name for name, speedup in rivals.items() if name != best and _overlap(speedup, won)]:
         more = f" and {len(close) - 4} more" if close[4:] else ""
         why.append(f"The intervals do not distinguish it from {', '.join(close[:4])}{more}.")
-    return Recommendation(method=best, speedup=won, why=why, others=[one.name for one in others])
+    return Recommendation(method=best, speedup=won, why=why, others=[candidate.name for candidate in others])
 
 
-def _overlap(one: Figure, other: Figure) -> bool:
-    """Return whether two intervals overlap; a figure without an interval counts as a point."""
-    figures = (one, other)
+def _overlap(*figures: Figure) -> bool:
+    """Return whether intervals overlap; a figure without an interval counts as a point."""
     low = [figure.value if figure.low is None else figure.low for figure in figures]
     high = [figure.value if figure.high is None else figure.high for figure in figures]
     return max(value or 0.0 for value in low) <= min(value or 0.0 for value in high)
@@ -122,17 +125,21 @@ def _overlap(one: Figure, other: Figure) -> bool:
 
 def methods_table(results: TuneResults) -> DataTable:
     """Return the best methods, by prompts measured and speed-up, plain decoding last."""
-    known = [(one.name, one.measured) for one in results.candidates if one.measured is not None]
+    known = [
+        (candidate.name, candidate.measured)
+        for candidate in results.candidates
+        if candidate.measured is not None
+    ]
     known.sort(key=lambda pair: (-pair[1].groups, -(pair[1].speedup.value or 0.0)))
     cells: list[list[object]] = [
         [
             name,
-            figure_cell(found.speedup),
-            number(found.tokens_per_s.value, 1),
-            figure_cell(found.accepted),
-            found.groups,
+            figure_cell(measured.speedup),
+            number(measured.tokens_per_s.value, 1),
+            figure_cell(measured.accepted),
+            measured.groups,
         ]
-        for name, found in known[:_SHOWN]
+        for name, measured in known[:_SHOWN]
     ]
     cells.append([PLAIN, "1.00", number(results.plain, 1), "1.00", None])
     more = "" if len(known) <= _SHOWN else f" {len(known) - _SHOWN} more are in tune.json."
@@ -145,10 +152,11 @@ def methods_table(results: TuneResults) -> DataTable:
     )
 
 
-def headline(one: Recommendation) -> str:
+def headline(recommendation: Recommendation) -> str:
     """Return the recommendation in a sentence."""
-    if one.method == PLAIN:
-        return f"Recommended: plain decoding. {' '.join(one.why)}"
-    rate = figure_cell(one.speedup)
+    if recommendation.method == PLAIN:
+        return f"Recommended: plain decoding. {' '.join(recommendation.why)}"
+    rate = figure_cell(recommendation.speedup)
     interval = f" [{rate.under}]" if rate.under else ""
-    return " ".join([f"Recommended: {one.method}, {rate.text}{interval} times plain decoding.", *one.why])
+    sentence = f"Recommended: {recommendation.method}, {rate.text}{interval} times plain decoding."
+    return " ".join([sentence, *recommendation.why])

@@ -170,14 +170,14 @@ class TuneSession:
             Candidate(name=f"{head}+{tree}", head=head, method=spec)
             for (head, tree), spec in self.methods.items()
         ]
-        keys = {one.name: self.key(one.method) for one in candidates}
+        keys = {candidate.name: self.key(candidate.method) for candidate in candidates}
 
         def measure(some: Sequence[Candidate], groups: int, left: Callable[[], float] | None) -> None:
             if left is not None:
-                meter.measure({keys[one.name]: one.method for one in some}, groups, left)
-            for one in some:
-                if rows := meter.rows(keys[one.name], groups):
-                    one.measured = measured(rows)
+                meter.measure({keys[candidate.name]: candidate.method for candidate in some}, groups, left)
+            for candidate in some:
+                if rows := meter.rows(keys[candidate.name], groups):
+                    candidate.measured = measured(rows)
 
         late = run_search(
             candidates,
@@ -220,7 +220,7 @@ class TuneSession:
         names += best.others[:_OTHERS]
         if not names:
             raise DataError("nothing was measured", remedy="give more --seconds")
-        methods = {one.name: one.method for one in results.candidates}
+        methods = {candidate.name: candidate.method for candidate in results.candidates}
         return DecodingRecipe(
             target=settings.target.resolve(),
             tokenizer=None if settings.tokenizer is None else settings.tokenizer.resolve(),
@@ -247,7 +247,7 @@ def run_search(
     with ProgressBar("Measuring", total, "answers", limit_s=limit) as bar:
         meter.on_answers = bar.update
         search(candidates, measure, meter.groups, left=left, tell=lambda what: bar.update(note=what))
-    return any(one.state == "not reached" for one in candidates) or left(2) <= 0
+    return any(candidate.state == "not reached" for candidate in candidates) or left(2) <= 0
 
 
 def _absolute(spec: MethodSpec) -> MethodSpec:

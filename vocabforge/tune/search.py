@@ -43,7 +43,7 @@ Measure = Callable[[Sequence[Candidate], int, Callable[[], float] | None], None]
 
 
 def search(
-    found: Sequence[Candidate],
+    candidates: Sequence[Candidate],
     measure: Measure,
     groups: int,
     *,
@@ -59,7 +59,7 @@ def search(
             The first candidate is always measured on the first groups.
     """
     # Shuffle, so that a time limit does not cut off one corner of the space.
-    alive = random.Random(0).sample(list(found), len(found))
+    alive = random.Random(0).sample(list(candidates), len(candidates))
     number, size = 1, min(FIRST, groups)
     while True:
         known: list[Candidate] = []
@@ -77,7 +77,7 @@ def search(
         # Continue with the better half, and with the best of each draft head for comparison.
         order = ranked(known)
         half = order[: max(least, (len(order) + 1) // 2)]
-        alive = list({one.name: one for one in [*half, *best_of_heads(order)]}.values())
+        alive = list({candidate.name: candidate for candidate in [*half, *best_of_heads(order)]}.values())
         number, size = number + 1, min(2 * size, groups)
 
 
@@ -94,20 +94,20 @@ def groups_of(candidates: int, groups: int) -> int:
 
 def ranked(candidates: Iterable[Candidate]) -> list[Candidate]:
     """Return the measured candidates by speed-up, best first."""
-    known = [one for one in candidates if one.measured is not None]
-    return sorted(known, key=lambda one: (-one.value, one.name))
+    known = [candidate for candidate in candidates if candidate.measured is not None]
+    return sorted(known, key=lambda candidate: (-candidate.value, candidate.name))
 
 
 def finalists(candidates: Iterable[Candidate]) -> list[Candidate]:
     """Return the candidates measured on the most groups by speed-up, best first."""
     order = ranked(candidates)
-    most = max((one.measured.groups for one in order if one.measured), default=0)
-    return [one for one in order if one.measured and one.measured.groups == most]
+    most = max((candidate.measured.groups for candidate in order if candidate.measured), default=0)
+    return [candidate for candidate in order if candidate.measured and candidate.measured.groups == most]
 
 
 def best_of_heads(order: Iterable[Candidate]) -> list[Candidate]:
     """Return the first candidate of each draft head."""
     heads: dict[str, Candidate] = {}
-    for one in order:
-        heads.setdefault(one.head, one)
+    for candidate in order:
+        heads.setdefault(candidate.head, candidate)
     return list(heads.values())

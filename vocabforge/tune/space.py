@@ -35,27 +35,27 @@ def head_choices(space: MethodSpace, own: str = FULL) -> dict[str, MethodSpec]:
             )
     if space.dynamic and not vocabs:
         raise UsageError("--dynamic adds tokens to a draft vocabulary", expected="--vocab DIR")
-    found = [(own, MethodSpec()), *((label, MethodSpec(vocab=path)) for label, path in vocabs)]
+    choices = [(own, MethodSpec()), *((label, MethodSpec(vocab=path)) for label, path in vocabs)]
     for label, path in heads:
         if kinds[path] == "ranker" and space.shortlist:
-            found += [(f"{label}-k{k}", MethodSpec(head=path, shortlist=k)) for k in space.shortlist]
+            choices += [(f"{label}-k{k}", MethodSpec(head=path, shortlist=k)) for k in space.shortlist]
         elif kinds[path] == "router" and space.budget:
-            found += [
+            choices += [
                 (f"{label}-b{text.replace(':', '-')}", MethodSpec(head=path, budget=text))
                 for text in space.budget
             ]
         else:
-            found.append((label, MethodSpec(head=path)))
+            choices.append((label, MethodSpec(head=path)))
     for text in space.dynamic:
         parse_dynamic(text)
         name = text.replace(":", "")
-        found += [(f"{label}+{name}", MethodSpec(vocab=vocab, dynamic=text)) for label, vocab in vocabs]
-    names = [name for name, _ in found]
+        choices += [(f"{label}+{name}", MethodSpec(vocab=vocab, dynamic=text)) for label, vocab in vocabs]
+    names = [name for name, _ in choices]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise UsageError(
             "two draft heads have one name", got=", ".join(twice), remedy="name them: --vocab LABEL=DIR"
         )
-    return dict(found)
+    return dict(choices)
 
 
 def chain_of(depth: int) -> MethodSpec:
@@ -84,10 +84,10 @@ def trees_of(
         UsageError: no tree is left.
     """
     deep = most_levels or 1 << 30
-    found = {}
+    trees = {}
     if "chain" in space.tree:
         depths = [depth for depth in sorted(space.depth or (0, 1, 2, 3, 5)) if depth < deep]
-        found = {f"chain{depth + 1}": chain_of(depth) for depth in depths}
+        trees = {f"chain{depth + 1}": chain_of(depth) for depth in depths}
     if "dynamic" in space.tree and not chains_only:
         for depth in sorted(space.depth or (1, 3, 5)):
             for topk in sorted(space.topk):
@@ -95,15 +95,15 @@ def trees_of(
                 for nodes in sorted(space.total_nodes):
                     if depth < deep and topk > 1 and depth + 1 < nodes <= most:
                         tree = MethodSpec(tree="dynamic", depth=depth, topk=topk, total_nodes=nodes)
-                        found[f"tree{depth + 1}x{topk}x{nodes}"] = tree
-    if not found:
+                        trees[f"tree{depth + 1}x{topk}x{nodes}"] = tree
+    if not trees:
         raise UsageError(
             "no draft tree can be made of these sizes",
             got=f"depths {space.depth}, topk {space.topk}, nodes {space.total_nodes}",
             expected="depths at least 2 below the nodes, and nodes that depth and topk can fill"
             + (f", at most {most_levels} levels" if most_levels else ""),
         )
-    return found
+    return trees
 
 
 def methods_of(
@@ -123,17 +123,17 @@ def methods_of(
         UsageError: no tree fits.
     """
     fixed = {"drafter": drafter, "control": "fixed"}
-    found = {
+    methods = {
         (name, label): head.model_copy(update={**tree.given(), **fixed})
         for name, head in heads.items()
         for label, tree in trees.items()
         if (tree.topk or 1) <= sizes[name]
     }
-    if not found:
+    if not methods:
         raise UsageError(
             "every draft tree is wider than every draft head",
             got=f"topk of {min(tree.topk or 1 for tree in trees.values())} and more",
             expected=f"at most {max(sizes.values())}",
             remedy="give a smaller --topk",
         )
-    return found
+    return methods
