@@ -85,10 +85,10 @@ def _described(place: str) -> Callable[..., None]:
     module, _, name = place.partition(":")
     file = Path(__file__).parent.joinpath(*module.split(".")[2:]).with_suffix(".py")
     defined = (node for node in ast.parse(file.read_bytes()).body if isinstance(node, ast.FunctionDef))
-    found = next(node for node in defined if node.name == name)
+    function = next(node for node in defined if node.name == name)
 
     def command() -> None:
         raise NotImplementedError(f"{place} is only described")
 
-    command.__doc__ = ast.get_docstring(found)
+    command.__doc__ = ast.get_docstring(function)
     return command

@@ -59,8 +59,8 @@ class Command(typer.core.TyperCommand):
     """A command; for recipe settings written as options it shows the correct form."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if any(getattr(one, "metavar", None) == SETTING for one in self.params):
-            known = [name for one in self.params for name in (*one.opts, *one.secondary_opts)]
+        if any(getattr(option, "metavar", None) == SETTING for option in self.params):
+            known = [name for option in self.params for name in (*option.opts, *option.secondary_opts)]
             self._refuse_settings_as_options(ctx, args, ["-h", "--help", *known])
         return super().parse_args(ctx, args)
 
@@ -151,7 +151,7 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
     # The help text keeps line breaks inside code spans, with the indentation after them.
     run.__doc__ = re.sub(r"(?<=\S)\n {4,}(?=\S)", " ", inspect.cleandoc(command.__doc__ or ""))
     run.__signature__ = signature(command)  # type: ignore[attr-defined]
-    run.__annotations__ = {name: one.annotation for name, one in signature(command).parameters.items()}
+    run.__annotations__ = {name: option.annotation for name, option in signature(command).parameters.items()}
     return run
 
 

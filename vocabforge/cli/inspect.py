@@ -100,11 +100,11 @@ def _weights(artifact: Artifact, asked: InspectRequest) -> Content:
         (read_json(artifact.file(name), "configuration") for name in _CONFIGS if name in names), {}
     )
     stored = read_headers([artifact.file(name) for name in names if name.endswith(".safetensors")])
-    dtypes = {name: (one.dtype, list(one.shape)) for name, one in sorted(stored.items())}
+    dtypes = {name: (tensor.dtype, list(tensor.shape)) for name, tensor in sorted(stored.items())}
     for name in names:
         if name.endswith(".gguf"):
             config, held = read_file(artifact.file(name))
-            dtypes = {key: (dtype_name(one.dtype), list(one.shape)) for key, one in held.items()}
+            dtypes = {key: (dtype_name(tensor.dtype), list(tensor.shape)) for key, tensor in held.items()}
     # F32, BF16 or float32; integers are token ids.
     floats = [(dtype, shape) for dtype, shape in dtypes.values() if "f" in dtype.lower()]
     sizes = {
@@ -250,7 +250,9 @@ def _tables(content: Mapping[str, Any]) -> list[RenderableType]:
             more = f" ({len(value):,}; all with --json)" if len(value) > _MOST_ROWS else ""
             tables.append(FactList(dict(islice(value.items(), _MOST_ROWS)), title + more))
         elif isinstance(value, list) and value and isinstance(value[0], Mapping):
-            heads = [name if isinstance(one, (int, float)) else f"{name}<" for name, one in value[0].items()]
+            heads = [
+                name if isinstance(entry, (int, float)) else f"{name}<" for name, entry in value[0].items()
+            ]
             cells = [[_cell(name, row.get(name)) for name in value[0]] for row in value[:_MOST_ROWS]]
             tables.append(DataTable(title, heads, cells))
         elif value not in ({}, []):

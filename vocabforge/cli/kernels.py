@@ -45,7 +45,7 @@ def kernels(asked: KernelsRequest, as_json: JsonOption = False) -> None:
             remedy="install VocabForge in a virtual environment of your own",
         )
     words = [sys.executable, str(folder / "build.py"), *(["--cpu"] if asked.cpu else [])]
-    words += [word for one in asked.arch for word in ("--arch", one)]
+    words += [word for arch in asked.arch for word in ("--arch", arch)]
     words += [] if asked.jobs is None else ["--jobs", str(asked.jobs)]
     if subprocess.run(words, check=False).returncode != 0:
         raise typer.Exit(1)

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 
 def _loads(text: Any) -> Any:
-    return tuple(int(one) for one in text.split(",")) if isinstance(text, str) else text
+    return tuple(int(load) for load in text.split(",")) if isinstance(text, str) else text
 
 
 Loads = Annotated[
     tuple[Annotated[int, Field(ge=1)], ...],
     BeforeValidator(_loads),
-    AfterValidator(lambda one: tuple(dict.fromkeys(one))),
+    AfterValidator(lambda loads: tuple(dict.fromkeys(loads))),
 ]
 # Options that a recipe determines, by parameter name.
 _RECIPES_OWN = ("target", "tokenizer", "dtype", "target_backend", *MethodSpec.model_fields)
@@ -42,8 +42,8 @@ _LOCAL_ONLY = ("recipe", "method", "rows", *MethodSpec.model_fields, *PassOption
 
 def _given(context: typer.Context, names: Sequence[str]) -> str:
     sources = {name: context.get_parameter_source(name) for name in names}
-    found = [name for name, one in sources.items() if one is not None and one.name == "COMMANDLINE"]
-    return " and ".join("--" + name.replace("_", "-") for name in found)
+    given = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
+    return " and ".join("--" + name.replace("_", "-") for name in given)
 
 
 class MethodOptions(StrictModel):

@@ -91,17 +91,17 @@ def _sources(
 
     Log files of servers to start are added to ``logs``.
     """
-    found: dict[str, tuple[str, Any]] = {}
+    by_label: dict[str, tuple[str, Any]] = {}
 
     def add(label: str, description: str, running: Any) -> None:
-        if label in found:
+        if label in by_label:
             raise UsageError(
                 "two servers have the same label",
                 got=label,
                 source="--server, --start",
                 remedy="give each its own label: --server LABEL=URL",
             )
-        found[label] = description, running
+        by_label[label] = description, running
 
     for text in servers.server:
         label, url = _labelled(text)
@@ -113,7 +113,7 @@ def _sources(
         log = logs[label] = output.with_name(f"{output.name}.{label}.log")
         running = partial(started, label, command, log, key=key, health_s=servers.start_timeout)
         add(label, hide_secrets(command), running)
-    return dict(sorted(found.items(), key=lambda one: one[0] != PLAIN))
+    return dict(sorted(by_label.items(), key=lambda entry: entry[0] != PLAIN))
 
 
 def _labelled(text: str) -> tuple[str, str]:

@@ -35,9 +35,9 @@ def _text(name: str, value: Any) -> str:
     if isinstance(value, Mapping):
         sized = "bytes" in words
         return ", ".join(
-            f"{one.replace('_', ' ')} {_text(f'{name}_{one}', part)}"
-            for one, part in value.items()
-            if one != "settings" and part != {} and (sized or part is not None)
+            f"{key.replace('_', ' ')} {_text(f'{name}_{key}', part)}"
+            for key, part in value.items()
+            if key != "settings" and part != {} and (sized or part is not None)
         )
     if value is None:
         return "unknown"

@@ -130,10 +130,10 @@ def _prepared(
         check_output(output, overwrite=overwrite)
     keyed = content_key(tokenizer, config.train, config.heldout, options)
     if exists:
-        found = find_prepared(output, keyed[0])
-        if found is not None:
+        prepared = find_prepared(output, keyed[0])
+        if prepared is not None:
             say(f"{output} is already up to date.")
-            return found
+            return prepared
         check_output(output, overwrite=overwrite)
     return write_prepared(
         output, tokenizer, config.train, config.heldout, options, keyed=keyed, ray=ray, overwrite=overwrite
@@ -182,7 +182,7 @@ def data_tables(prepared: PreparedData) -> list[DataTable | FactList]:
     contents = {title: figures["facts"].get(name) for name, title in _CONTENTS.items()}
     lists = {"Contents": contents, "Left out": left_out}
     facts = [FactList({name: n for name, n in counts.items() if n}, title) for title, counts in lists.items()]
-    return [DataTable("Rows", heads, rows), *(one for one in facts if one.facts)]
+    return [DataTable("Rows", heads, rows), *(table for table in facts if table.facts)]
 
 
 def _examples(

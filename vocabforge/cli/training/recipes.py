@@ -61,12 +61,12 @@ def recipes(asked: RecipesRequest, as_json: JsonOption = False) -> None:
 
 
 def _list(as_json: bool) -> None:
-    found = {name: _about(path) for name, path in recipe_names().items()}
+    recipes = {name: _about(path) for name, path in recipe_names().items()}
     if as_json:
-        print_json(found)
+        print_json(recipes)
         return
     stdout_console().print(
-        DataTable("Recipes", ("name<", "for<"), [[name, text] for name, text in found.items()])
+        DataTable("Recipes", ("name<", "for<"), [[name, text] for name, text in recipes.items()])
     )
     echo("vocabforge recipes show NAME prints one, with a comment for every key")
 
@@ -86,23 +86,31 @@ def _keys(section: str | None, as_json: bool) -> None:
     from .settings import settings_of
 
     every = list(settings_of(TrainConfig))
-    found = [
-        one for one in every if section is None or one.path == section or one.path.startswith(f"{section}.")
+    settings = [
+        setting
+        for setting in every
+        if section is None or setting.path == section or setting.path.startswith(f"{section}.")
     ]
-    if not found:
-        sections = list(dict.fromkeys(one.path.partition(".")[0] for one in every))
+    if not settings:
+        sections = list(dict.fromkeys(setting.path.partition(".")[0] for setting in every))
         raise UsageError(
             "train-drafter has no such key",
             got=section,
             expected=", ".join(sections),
-            remedy=did_you_mean(str(section), [*sections, *(one.path for one in every)]),
+            remedy=did_you_mean(str(section), [*sections, *(setting.path for setting in every)]),
         )
     if as_json:
         print_json(
-            {one.path: {"takes": one.kind, "default": one.default, "meaning": one.text} for one in found}
+            {
+                setting.path: {"takes": setting.kind, "default": setting.default, "meaning": setting.text}
+                for setting in settings
+            }
         )
         return
-    rows = [[one.path, one.default or "required", f"{one.text} {_choices(one)}".strip()] for one in found]
+    rows = [
+        [setting.path, setting.default or "required", f"{setting.text} {_choices(setting)}".strip()]
+        for setting in settings
+    ]
     stdout_console().print(DataTable("Keys of train-drafter", ("key<", "default<", "meaning<"), rows))
 
 
@@ -133,7 +141,7 @@ def _annotated(path: Path) -> Iterator[str]:
     if not read_yaml(path).keys() <= TrainConfig.model_fields.keys():
         yield from text.splitlines()
         return
-    meaning = {one.path: one.text for one in settings_of(TrainConfig)}
+    meaning = {setting.path: setting.text for setting in settings_of(TrainConfig)}
     above: list[str] = []  # sections that contain the line
     for line in text.splitlines():
         body = line.lstrip()

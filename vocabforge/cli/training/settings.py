@@ -49,22 +49,22 @@ def settings_of(model: type[BaseModel], prefix: str = "") -> Iterator[Setting]:
 
 def _described(model: type[BaseModel]) -> dict[str, str]:
     """Return the entries of ``Attributes:`` in the docstrings of a model and its bases."""
-    found: dict[str, str] = {}
-    for one in reversed(model.__mro__):
-        body = inspect.cleandoc(one.__dict__.get("__doc__") or "").partition("Attributes:\n")[2]
+    meanings: dict[str, str] = {}
+    for base in reversed(model.__mro__):
+        body = inspect.cleandoc(base.__dict__.get("__doc__") or "").partition("Attributes:\n")[2]
         names: list[str] = []
         for line in inspect.cleandoc(body).splitlines():
             if entry := _ENTRY.match(line):
                 names = entry[1].split(", ")
-                found |= dict.fromkeys(names, entry[2])
+                meanings |= dict.fromkeys(names, entry[2])
             elif names:
-                found |= dict.fromkeys(names, f"{found[names[0]]} {line.strip()}")
-    return found
+                meanings |= dict.fromkeys(names, f"{meanings[names[0]]} {line.strip()}")
+    return meanings
 
 
 def _plain(text: str) -> str:
     text = " ".join(text.replace("``", "`").split())
-    return re.sub(r"^[a-z]{2}", lambda found: found[0].capitalize(), text)  # but not symbols such as d'
+    return re.sub(r"^[a-z]{2}", lambda match: match[0].capitalize(), text)  # but not symbols such as d'
 
 
 def _section(annotation: Any) -> type[BaseModel] | None:
@@ -73,7 +73,7 @@ def _section(annotation: Any) -> type[BaseModel] | None:
         if typing.get_origin(annotation) in (Union, types.UnionType)
         else (annotation,)
     )
-    return next((one for one in parts if isinstance(one, type) and issubclass(one, BaseModel)), None)
+    return next((part for part in parts if isinstance(part, type) and issubclass(part, BaseModel)), None)
 
 
 def _kind(annotation: Any) -> str:
@@ -81,9 +81,9 @@ def _kind(annotation: Any) -> str:
     if origin is typing.Annotated:
         return _kind(parts[0])
     if origin in (Union, types.UnionType):
-        return " or ".join(dict.fromkeys(_kind(one) for one in parts if one is not type(None)))
+        return " or ".join(dict.fromkeys(_kind(part) for part in parts if part is not type(None)))
     if origin is Literal:
-        return ", ".join(f"`{one}`" for one in parts)
+        return ", ".join(f"`{part}`" for part in parts)
     if origin in (list, tuple):
         return "list"
     if origin in (dict, Mapping) or annotation is dict:

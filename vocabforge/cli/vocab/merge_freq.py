@@ -63,8 +63,11 @@ def merge_freq(asked: MergeRequest, ending: ResultOptions) -> None:
         )
         return
     mixed = table.mode == "mixture"
-    shares = [one["weight"] if mixed else one["tokens"] / max(table.tokens, 1) for one in joined]
-    rows = [[one["name"], one["tokens"], f"{share:.1%}"] for one, share in zip(joined, shares, strict=True)]
+    shares = [source["weight"] if mixed else source["tokens"] / max(table.tokens, 1) for source in joined]
+    rows = [
+        [source["name"], source["tokens"], f"{share:.1%}"]
+        for source, share in zip(joined, shares, strict=True)
+    ]
     title = "Mixed frequency tables" if mixed else "Added frequency tables"
     stdout_console().print(DataTable(title, ["table<", "tokens", "weight" if mixed else "share"], rows))
     print_line(
@@ -86,13 +89,13 @@ def _given(asked: MergeRequest) -> list[tuple[str, Path, float]]:
             got="--domains with --weight",
             remedy="leave --domains out; `coverage --heldout NAME=DIR` compares the tables",
         )
-    found = []
-    for text, weight in [split_weight(one, "--weight") for one in asked.weight]:
+    weighted = []
+    for text, weight in [split_weight(word, "--weight") for word in asked.weight]:
         if weight is None:
             raise UsageError("a table has no weight", got=text, expected=f"--weight {text}=0.7")
-        found.append((*labelled(text), weight))
-    found += [(*labelled(text), 1.0) for text in asked.tables]
-    names = [name for name, *_ in found]
+        weighted.append((*labelled(text), weight))
+    weighted += [(*labelled(text), 1.0) for text in asked.tables]
+    names = [name for name, *_ in weighted]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise UsageError("two tables have one name", got=", ".join(twice), remedy="name them: NAME=DIR")
-    return found
+    return weighted

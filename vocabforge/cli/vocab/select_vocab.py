@@ -36,26 +36,26 @@ def _print(facts: dict[str, Any]) -> None:
         _print_sizes(facts["auto"])
     columns = ["size", "share", "coverage", "forced ids", "filled"]
     rows = []
-    for one in made:
-        forced = one["forced"]
+    for subset in made:
+        forced = subset["forced"]
         few = ", ".join(map(str, forced[:4])) + (", …" if len(forced) > 4 else "")
-        share = None if one["coverage"] is None else f"{one['coverage']:.2%}"
+        share = None if subset["coverage"] is None else f"{subset['coverage']:.2%}"
         shown = f"{len(forced)} ({few})" if forced else "0"
-        rows.append([one["size"], f"{one['share']:.1%}", share, shown, one["filled"]])
+        rows.append([subset["size"], f"{subset['share']:.1%}", share, shown, subset["filled"]])
     out.print(DataTable("Draft vocabularies", columns, rows))
-    if any(one["coverage"] is not None for one in made):
+    if any(subset["coverage"] is not None for subset in made):
         out.print("coverage: share of the counted tokens that the draft vocabulary holds.", style="dim")
-    for one in made:
-        print_line(f"Written to {one['output']}")
-        if one["schedule"]:
-            out.print("schedule B(0), B(1), …: " + ", ".join(f"{size:,}" for size in one["schedule"]))
+    for subset in made:
+        print_line(f"Written to {subset['output']}")
+        if subset["schedule"]:
+            out.print("schedule B(0), B(1), …: " + ", ".join(f"{size:,}" for size in subset["schedule"]))
     if facts["padded_rows"]:
         out.print(
             f"{facts['padded_rows']:,} padded rows: the target's head has {facts['target_rows']:,} rows."
         )
 
 
-def _print_sizes(found: dict[str, Any]) -> None:
+def _print_sizes(estimate: dict[str, Any]) -> None:
     columns = {
         "size": ("size", ","),
         "coverage": ("coverage", ".2%"),
@@ -64,14 +64,14 @@ def _print_sizes(found: dict[str, Any]) -> None:
         "cycle_ms": ("cycle, ms", ".2f"),
         "tokens_per_s": ("tokens/s", ".1f"),
     }
-    rows = [[format(one[key], form) for key, (_, form) in columns.items()] for one in found["sizes"]]
+    rows = [[format(row[key], form) for key, (_, form) in columns.items()] for row in estimate["sizes"]]
     note = (
-        f"From {found['accepted_drafts']:,} accepted drafts in {found['verifications']:,} verifications of "
-        f"{found['method']}, without its prompts. A draft counts if the size holds it and all accepted before it; "
+        f"From {estimate['accepted_drafts']:,} accepted drafts in {estimate['verifications']:,} verifications of "
+        f"{estimate['method']}, without its prompts. A draft counts if the size holds it and all accepted before it; "
         "the head's time is in proportion to the size."
     )
-    strong = [one["size"] for one in found["sizes"]].index(found["size"])
+    strong = [row["size"] for row in estimate["sizes"]].index(estimate["size"])
     names = [name for name, _ in columns.values()]
     stdout_console().print(DataTable("Draft vocabulary sizes, estimated", names, rows, note, strong))
-    low, high = found["near"]
-    print_line(f"Chosen: {found['size']:,}. Sizes from {low:,} to {high:,} are within 1% of its tokens/s.")
+    low, high = estimate["near"]
+    print_line(f"Chosen: {estimate['size']:,}. Sizes from {low:,} to {high:,} are within 1% of its tokens/s.")
