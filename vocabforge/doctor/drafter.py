@@ -127,14 +127,14 @@ def check_layers(drafter: Drafter, target: TargetFacts) -> Finding[None]:
     layers, count = drafter.config.aux_layers, target.model.config.num_layers
     if drafter.reads == "hidden":
         return Finding("none: it reads the target's last hidden states")
-    found = f"outputs of layers {list(layers)} (0-based) of {count}"
+    summary = f"outputs of layers {list(layers)} (0-based) of {count}"
     if not all(0 <= layer < count for layer in layers):
-        return Finding(found, "failed", "use the target that the drafter was trained for")
+        return Finding(summary, "failed", "use the target that the drafter was trained for")
     if sorted(set(layers)) != list(layers):
         return Finding(
-            f"{found}, repeated or out of order", "warning", "check drafter.aux_layers of its training"
+            f"{summary}, repeated or out of order", "warning", "check drafter.aux_layers of its training"
         )
-    return Finding(found)
+    return Finding(summary)
 
 
 def check_map(drafter: Drafter) -> Finding[None]:
@@ -262,8 +262,8 @@ def check_ends(path: Path, way: Way, tokenizer: TextTokenizer) -> Finding[None]:
             "name a pair: vocabforge compare-vocab TARGET DRAFTER --eos A:B --output DIR, and give --overlap DIR",
         )
     texts = [
-        f"{one.backend.id_to_token(token)!r} ({token})"
-        for one, token in zip((tokenizer, load_tokenizer(path)), way.bridge.eos, strict=True)
+        f"{text_tokenizer.backend.id_to_token(token)!r} ({token})"
+        for text_tokenizer, token in zip((tokenizer, load_tokenizer(path)), way.bridge.eos, strict=True)
     ]
     return Finding(f"the target's {texts[0]} and the drafter's {texts[1]} stand for each other")
 
@@ -272,11 +272,11 @@ def check_proposer(way: Way) -> Finding[None]:
     """Report the default of ``--proposer`` for greedy decoding and for sampling."""
     if way.bridge is None:
         return Finding(f"{way.names[0]}: one vocabulary")
-    found = f"{way.names[0]}, chosen because {way.reason}"
+    summary = f"{way.names[0]}, chosen because {way.reason}"
     sampled, reason = choose_proposer(shares_of(way.bridge), way.bridge.drafter.mean_bytes, True)
     if sampled != way.names[0]:
-        found += f"; above temperature 0: {sampled}, because {reason}"
-    return Finding(found)
+        summary += f"; above temperature 0: {sampled}, because {reason}"
+    return Finding(summary)
 
 
 def check_model_drafting(model: Target, way: Way, target: TargetFacts) -> Finding[None]:

@@ -48,10 +48,10 @@ def check_torch() -> Finding[Any]:
     build = f"CUDA {torch.version.cuda} build" if torch.version.cuda else "CPU build"
     if getattr(torch.version, "hip", None):
         build = f"ROCm {torch.version.hip} build"
-    found = f"{torch.__version__}, {build}"
+    summary = f"{torch.__version__}, {build}"
     if wanted:
-        return Finding(f"{found}; {wanted}", "warning", "install a version inside that range", torch)
-    return Finding(found, value=torch)
+        return Finding(f"{summary}; {wanted}", "warning", "install a version inside that range", torch)
+    return Finding(summary, value=torch)
 
 
 def check_package(name: str) -> Finding[None]:
@@ -126,67 +126,71 @@ def _driver() -> str | None:
         text = Path("/proc/driver/nvidia/version").read_text("utf-8")
     except OSError:
         return None
-    found = re.search(r"Kernel Module\D*([\d.]+)", text)
-    return f"driver {found[1]}" if found else "driver of unknown version"
+    match = re.search(r"Kernel Module\D*([\d.]+)", text)
+    return f"driver {match[1]}" if match else "driver of unknown version"
 
 
 def check_nvcc(torch: Any) -> Finding[None]:
     folders = [os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH")]
     places = [str(Path(folder, "bin")) for folder in folders if folder]
-    nvcc = next((found for place in [*places, None] if (found := shutil.which("nvcc", path=place))), None)
+    nvcc = next(
+        (compiler for place in [*places, None] if (compiler := shutil.which("nvcc", path=place))), None
+    )
     if nvcc is None:
         return Finding("not found (optional: only compiling CUDA kernels needs it)", "skipped")
     told = program_output([nvcc, "--version"])
     release = re.search(r"release (\d+)\.(\d+)", told or "")
     if release is None:
         return Finding(f"{nvcc} does not print its version", "warning", "check the CUDA toolkit")
-    found = f"{release[1]}.{release[2]} ({nvcc})"
+    summary = f"{release[1]}.{release[2]} ({nvcc})"
     built = torch.version.cuda
     if built and built.split(".")[0] != release[1]:
         return Finding(
-            f"{found}, but torch was built with CUDA {built}",
+            f"{summary}, but torch was built with CUDA {built}",
             "warning",
             f"kernels need a CUDA {built.split('.')[0]} toolkit: set CUDA_HOME to one",
         )
-    return Finding(found)
+    return Finding(summary)
 
 
 def check_threads(torch: Any) -> Finding[None]:
     """Check that torch uses as many threads as there are usable cores."""
     usable, threads = usable_cores(), torch.get_num_threads()
     setting = os.environ.get("OMP_NUM_THREADS")
-    found = f"{usable:g} of {os.cpu_count()} cores usable, torch runs {threads} threads"
-    found += f" (OMP_NUM_THREADS={setting})" if setting else ""
+    summary = f"{usable:g} of {os.cpu_count()} cores usable, torch runs {threads} threads"
+    summary += f" (OMP_NUM_THREADS={setting})" if setting else ""
     if threads > max(1, round(usable)):
         return Finding(
-            found,
+            summary,
             "warning",
             f"more threads than cores slow each other down: set OMP_NUM_THREADS={max(1, int(usable))}",
         )
     if setting and threads < int(usable):
-        return Finding(found, "warning", f"cores stay idle: unset OMP_NUM_THREADS or set it to {int(usable)}")
-    return Finding(found)
+        return Finding(
+            summary, "warning", f"cores stay idle: unset OMP_NUM_THREADS or set it to {int(usable)}"
+        )
+    return Finding(summary)
 
 
 def check_memory() -> Finding[None]:
     free = free_memory()
     if free is None:
         return Finding("the free memory of this system is unknown", "skipped")
-    found = f"{free / _GIB:.1f} GiB free"
+    summary = f"{free / _GIB:.1f} GiB free"
     if free < _LITTLE_MEMORY:
-        return Finding(found, "warning", "only very small targets fit: close other programs")
-    return Finding(found)
+        return Finding(summary, "warning", "only very small targets fit: close other programs")
+    return Finding(summary)
 
 
 def check_disk() -> Finding[None]:
     folder = Path.cwd()
     free = shutil.disk_usage(folder).free
-    found = f"{free / _GIB:.1f} GiB free in {folder}"
+    summary = f"{free / _GIB:.1f} GiB free in {folder}"
     if not os.access(folder, os.W_OK):
-        return Finding(f"{found}, which is not writable", "warning", "choose an --output in another folder")
+        return Finding(f"{summary}, which is not writable", "warning", "choose an --output in another folder")
     if free < _LITTLE_DISK:
-        return Finding(found, "warning", "free some space: exports and checkpoints may not fit")
-    return Finding(found)
+        return Finding(summary, "warning", "free some space: exports and checkpoints may not fit")
+    return Finding(summary)
 
 
 _CGROUP = Path("/sys/fs/cgroup")
@@ -206,14 +210,14 @@ def usable_cores(cgroup: Path = _CGROUP) -> float:
 
 def free_memory(cgroup: Path = _CGROUP, meminfo: Path = Path("/proc/meminfo")) -> int | None:
     """Return the available memory of the system or container in bytes; None if unknown."""
-    found = []
+    amounts = []
     fields = dict(line.split(":", 1) for line in _text(meminfo).splitlines() if ":" in line)
     if "MemAvailable" in fields:
-        found.append(int(fields["MemAvailable"].split()[0]) * 1024)
+        amounts.append(int(fields["MemAvailable"].split()[0]) * 1024)
     limit, used = _words(cgroup / "memory.max"), _words(cgroup / "memory.current")
     if limit and used and limit[0].isdigit() and used[0].isdigit():
-        found.append(max(0, int(limit[0]) - int(used[0]) + _reclaimable(cgroup)))
-    return min(found) if found else None
+        amounts.append(max(0, int(limit[0]) - int(used[0]) + _reclaimable(cgroup)))
+    return min(amounts) if amounts else None
 
 
 def _reclaimable(cgroup: Path) -> int:
@@ -246,14 +250,14 @@ def check_kernels(torch: Any) -> Finding[None]:
         if device:
             return Finding("not built: every operation runs in PyTorch", "warning", _BUILD)
         return Finding("not built: fp32 models decode slower", "skipped", f"{_BUILD} (`--cpu` without nvcc)")
-    architectures = [str(one) for one in facts.get("architectures") or ()]
-    found = "built for " + ", ".join([*(f"sm_{one}" for one in architectures), "the CPU"])
+    architectures = [str(architecture) for architecture in facts.get("architectures") or ()]
+    summary = "built for " + ", ".join([*(f"sm_{architecture}" for architecture in architectures), "the CPU"])
     if not device:
-        return Finding(found)
+        return Finding(summary)
     if facts.get("variant") != "native" or not architectures:
-        return Finding(f"{found}, while there is a device", "warning", _BUILD)
+        return Finding(f"{summary}, while there is a device", "warning", _BUILD)
     major, minor = torch.cuda.get_device_capability()
     lowest = int(architectures[0].rstrip("af"))  # newer devices compile its PTX
     if 10 * major + minor < lowest:
-        return Finding(f"{found}, but the device is sm_{major}{minor}", "warning", _BUILD)
-    return Finding(f"{found}, which the device runs")
+        return Finding(f"{summary}, but the device is sm_{major}{minor}", "warning", _BUILD)
+    return Finding(f"{summary}, which the device runs")

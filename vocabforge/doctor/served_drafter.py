@@ -103,7 +103,7 @@ def check_logits(served: Served, drafter: Drafter, text: ProbedText, title: str)
         return Finding(inside, "failed", "the head rows map to other tokens: export the drafter again")
     size = float(torch.stack([row.abs().max() for row in theirs]).max())
     gaps = [float((a - b).abs().max()) for a, b in zip(theirs, ours)]
-    found = f"within {max(gaps):.1e} of {title}'s arithmetic over {len(text.ids) - 1} tokens and {STEPS} draft steps"
+    summary = f"within {max(gaps):.1e} of {title}'s arithmetic over {len(text.ids) - 1} tokens and {STEPS} draft steps"
     if not max(gaps) <= _TOLERANCE * max(1.0, size):
         place = "the prefill" if gaps[0] > _TOLERANCE * max(1.0, size) else "a draft step"
         return Finding(
@@ -111,7 +111,7 @@ def check_logits(served: Served, drafter: Drafter, text: ProbedText, title: str)
             "failed",
             "compare the configuration as the server reads it (rows above) with the training's",
         )
-    return Finding(f"{found} (logits up to {size:.3g})")
+    return Finding(f"{summary} (logits up to {size:.3g})")
 
 
 def _scored(served: Served, drafter: Drafter) -> str | None:
@@ -172,12 +172,12 @@ def our_logits(
 def neighbours(layers: tuple[int, ...], count: int) -> list[tuple[int, ...]]:
     """Return the layers shifted by -1 and by +1, if a target of ``count`` layers has them."""
     shifted = [tuple(layer + shift for layer in layers) for shift in (-1, 1)]
-    return [one for one in shifted if min(one) >= 0 and max(one) < count]
+    return [neighbour for neighbour in shifted if min(neighbour) >= 0 and max(neighbour) < count]
 
 
 def wanted_layers(layers: Sequence[tuple[int, ...]], count: int) -> list[int]:
     """Return all layers whose outputs :func:`check_layers_by_acceptance` needs."""
-    return sorted({layer for one in layers for way in (one, *neighbours(one, count)) for layer in way})
+    return sorted({layer for own in layers for way in (own, *neighbours(own, count)) for layer in way})
 
 
 @torch.inference_mode()
@@ -203,25 +203,25 @@ def check_layers_by_acceptance(served: Served, texts: Sequence[ProbedText], coun
     """Compare the server's layers with their neighbours; if these draft better, the numbering is wrong."""
     own = agreement(served, served.layers, texts)
     share, rows = float(own.float().mean()), len(own)
-    found = f"first draft tokens that are the target's: {share:.1%} of {rows:,} with outputs {list(served.layers)}"
+    summary = f"first draft tokens that are the target's: {share:.1%} of {rows:,} with outputs {list(served.layers)}"
     better, highest = None, share
     for layers in neighbours(served.layers, count):
         other = agreement(served, layers, texts)
         there = float(other.float().mean())
-        found += f", {there:.1%} with {list(layers)}"
+        summary += f", {there:.1%} with {list(layers)}"
         highest = max(highest, there)
         if clearly_better(other, own) and (better is None or there > better[1]):
             better = layers, there
     if better is None and share < _HARDLY:
         return Finding(
-            f"{found}: it hardly drafts, so the layers cannot be determined",
+            f"{summary}: it hardly drafts, so the layers cannot be determined",
             "warning",
             "untrained, made for another target, or with a map of other tokens (head rows, below)",
         )
     if better is None:
-        return Finding(found if highest == share else f"{found}: no clear difference")
+        return Finding(summary if highest == share else f"{summary}: no clear difference")
     return Finding(
-        found,
+        summary,
         "failed",
         f"the drafter reads outputs {list(better[0])}: {served.title} needs them in its numbering, which "
         "vocabforge export writes for every server",
@@ -249,15 +249,15 @@ def check_head_rows(served: Served, folder: Folder, target: ServedTarget) -> Fin
     cosines = F.normalize(head[some]) @ F.normalize(target.head.float().cpu()).T  # (n, V)
     nearer = _nearer(cosines, ids[some])
     own = float(cosines.gather(1, ids[some][:, None]).mean())
-    found = f"the target's row of its token is nearer than {nearer:.0%} of all ({len(some)} rows, cosine {own:.2f})"
+    summary = f"the target's row of its token is nearer than {nearer:.0%} of all ({len(some)} rows, cosine {own:.2f})"
     if nearer >= _FITS:
-        return Finding(found)
+        return Finding(summary)
     for words, other in _readings(ids, folder).items():
         if _nearer(cosines, other[some]) >= max(_FITS, nearer + _BETTER):
-            return Finding(f"{found}; they fit the ids {words}", "failed", _REMEDY)
+            return Finding(f"{summary}; they fit the ids {words}", "failed", _REMEDY)
     if float(cosines.max(-1).values.median()) >= _COPIED:
-        return Finding(f"{found}; they are the target's rows of other tokens", "failed", _REMEDY)
-    return Finding(f"{found}; no other reading of the map fits them better")
+        return Finding(f"{summary}; they are the target's rows of other tokens", "failed", _REMEDY)
+    return Finding(f"{summary}; no other reading of the map fits them better")
 
 
 def _nearer(cosines: Tensor, ids: Tensor) -> float:

@@ -62,9 +62,9 @@ def check_servers(
     chosen = [name for name in names if not servers or name in servers]
     served = [read_as(name, folder, side) for name in chosen]
     texts = _texts(report, target, served)
-    for one in served:
-        _check_server(report, one, folder, side, target.tokenizer, drafter, texts)
-    sound = next((one for one in served if one.drafter is not None), None)
+    for server in served:
+        _check_server(report, server, folder, side, target.tokenizer, drafter, texts)
+    sound = next((server for server in served if server.drafter is not None), None)
     if sound is not None:
         report.run(GROUP, "head rows", check_head_rows, sound, folder, side)
 
@@ -93,11 +93,11 @@ def _check_server(
 
 def _texts(report: Report, target: TargetFacts, served: Sequence[Served]) -> list[ProbedText] | None:
     """Return texts with the states of every layer that a server captures; None if no server would start."""
-    able = [one for one in served if one.drafter is not None]
+    able = [server for server in served if server.drafter is not None]
     if not able:
         return None
     count = target.model.config.num_layers
-    layers = wanted_layers([one.layers for one in able if one.layers], count)
+    layers = wanted_layers([server.layers for server in able if server.layers], count)
     tokenizer = target.tokenizer
     texts = [] if tokenizer is None else [tokenizer.encode(text, add_special=True) for text in PROMPTS]
     prompts = list(filter(None, texts)) or [probe_ids(target.model, None)]
@@ -131,12 +131,12 @@ def check_folder(path: Path, servers: Sequence[str]) -> Finding[Folder]:
         wanted = "; ".join(f"{name}: {reader_of(name).layout}" for name in missing)
         return Finding(f"{named}: not supported by {', '.join(missing)}", "failed", f"export it ({wanted})")
     if not names:
-        found = "not read by any supported server"
+        reason = "not read by any supported server"
         remedy = "write the architecture of a server into config.json, or export --format sglang-eagle3"
         if ServedBlock.matches(folder.body):
-            found = "a block drafter, which these checks do not support"
+            reason = "a block drafter, which these checks do not support"
             remedy = "compare accepted lengths with the server's; export --format block lists the servers"
-        return Finding(f"{named}: {found}", "warning", remedy)
+        return Finding(f"{named}: {reason}", "warning", remedy)
     titles = ", ".join(reader_of(name).title for name in names)
     return Finding(f"{named}: read by {titles}", value=folder)
 
@@ -155,34 +155,34 @@ def check_keys(served: Served) -> Finding[None]:
     renamed = sum(key.renamed for key in read)
     shared = [name for name, source in served.gaps.items() if source == "target"]
     unused = sum(key.effect == "ignored" for key in served.keys)
-    found = f"{len(read)} read ({renamed} under another name)"
-    found += f", {unused} not needed" if unused else ""
-    found += f", the target's {', '.join(shared)}" if shared else ""
+    summary = f"{len(read)} read ({renamed} under another name)"
+    summary += f", {unused} not needed" if unused else ""
+    summary += f", the target's {', '.join(shared)}" if shared else ""
     words = {"target": "the target’s", "random": "left as it was: random"}
     gaps = (f"{name}: {words[source]}" for name, source in served.gaps.items())
     details = (*map(str, served.keys), *gaps)
-    return _judged(served, "tensors", found, details)
+    return _judged(served, "tensors", summary, details)
 
 
 def check_captured(served: Served, drafter: Drafter | tuple[()]) -> Finding[None]:
     """Compare the layers that the server captures with those that VocabForge reads from the folder."""
     origin = served.facts.get(LAYERS_FROM, "")
-    found = f"captures the outputs of layers {list(served.layers)} (0-based), from {origin}"
+    summary = f"captures the outputs of layers {list(served.layers)} (0-based), from {origin}"
     if served.of("layers"):
-        return _judged(served, "layers", found)
+        return _judged(served, "layers", summary)
     if drafter and drafter.config.aux_layers != served.layers:
         return Finding(
-            f"{found}, but vocabforge reads the folder as {list(drafter.config.aux_layers)}",
+            f"{summary}, but vocabforge reads the folder as {list(drafter.config.aux_layers)}",
             "failed",
             "see layers by acceptance for the correct ones; vocabforge export lists them for every server",
         )
-    return Finding(found)
+    return Finding(summary)
 
 
-def _judged(served: Served, check: Check, found: str, details: tuple[str, ...] = ()) -> Finding[None]:
+def _judged(served: Served, check: Check, summary: str, details: tuple[str, ...] = ()) -> Finding[None]:
     problems = served.of(check)
     if not problems:
-        return Finding(found, details=details)
+        return Finding(summary, details=details)
     worst = next(state for state in _WORST if any(problem.state == state for problem in problems))
     problems = sorted(problems, key=lambda problem: _WORST.index(problem.state))
     return Finding(
@@ -200,7 +200,9 @@ _MAPS = ("d2t", "t2d", "model.d2t", "model.t2d")
 def check_dtypes(folder: Folder, target: ServedTarget) -> Finding[None]:
     """Check that all weights have the dtype in ``config.json`` and that it fits the target's range."""
     # llama.cpp's files store norms in float32, whatever the dtype of the other weights
-    weights = {name: one for name, one in folder.tensors.items() if name not in _MAPS and one.dim() > 1}
+    weights = {
+        name: tensor for name, tensor in folder.tensors.items() if name not in _MAPS and tensor.dim() > 1
+    }
     dtypes = {name: dtype_name(tensor.dtype) for name, tensor in weights.items()}
     packed = [name for name, kind in dtypes.items() if kind not in _HELD]
     if packed or not dtypes:
@@ -217,15 +219,15 @@ def check_dtypes(folder: Folder, target: ServedTarget) -> Finding[None]:
         str(body.get("dtype") or body.get("torch_dtype") or first).removeprefix("torch.")
         for body in (folder.body, target.config)
     )
-    found = f"weights in {first}"
+    summary = f"weights in {first}"
     if named != first:
-        return Finding(f"{found}, but config.json says {named}", "warning", f"write dtype {first}")
+        return Finding(f"{summary}, but config.json says {named}", "warning", f"write dtype {first}")
     if first == theirs:
-        return Finding(found)
-    found += f"; the target's are {theirs}"
+        return Finding(summary)
+    summary += f"; the target's are {theirs}"
     if "float16" in theirs and first in ("float16", "bfloat16"):  # one half precision to the other
-        return Finding(found, "warning", f"export --dtype {theirs} from the trained drafter")
-    return Finding(found)
+        return Finding(summary, "warning", f"export --dtype {theirs} from the trained drafter")
+    return Finding(summary)
 
 
 def check_draft_tokens(
@@ -234,18 +236,18 @@ def check_draft_tokens(
     """Check the server's token map, which should contain every end token."""
     problems = served.of("draft tokens")
     if problems:
-        return Finding("; ".join(one.found for one in problems), "failed", problems[0].remedy)
+        return Finding("; ".join(problem.found for problem in problems), "failed", problems[0].remedy)
     total = len(target.embedding)
     if served.target_ids is None:
         return Finding(f"all {total:,} tokens can be proposed")
     rows = len(served.target_ids)
-    found = f"{rows:,} of {total:,} tokens can be proposed ({rows / total:.1%})"
+    summary = f"{rows:,} of {total:,} tokens can be proposed ({rows / total:.1%})"
     ends = [int(token) for token in tokenizer.eos_ids] if tokenizer else []
     outside = [token for token in ends if not bool(torch.isin(torch.tensor(token), served.target_ids))]
     if outside:
         return Finding(
-            f"{found}, but not the end tokens {outside}",
+            f"{summary}, but not the end tokens {outside}",
             "warning",
             "an answer's end is never drafted: select the vocabulary again (end tokens are forced in)",
         )
-    return Finding(found + (f", the end tokens {ends} among them" if ends else ""))
+    return Finding(summary + (f", the end tokens {ends} among them" if ends else ""))

@@ -87,7 +87,7 @@ def check_loads(path: Path, config: Any, count: int, role: str = "target") -> Fi
             "run the doctor on a machine with enough memory",
         )
     model = load_decoding_target(path, role=role)
-    if broken := [name for name, one in model.named_parameters() if not bool(torch.isfinite(one).all())]:
+    if broken := [name for name, weight in model.named_parameters() if not torch.isfinite(weight).all()]:
         return Finding(
             f"weights that are not finite: {', '.join(broken[:3])}",
             "failed",
@@ -137,12 +137,14 @@ def check_logits(path: Path, model: Target, tokenizer: TextTokenizer | tuple[()]
     trained = HFTarget.load(path)
     theirs = trained.model(input_ids=ids, use_cache=False).logits[0].float()
     difference, size = float((ours - theirs).abs().max()), float(theirs.abs().max())
-    found = f"within {difference:.1e} of Hugging Face's over {ids.shape[1]} tokens (logits up to {size:.3g})"
+    summary = (
+        f"within {difference:.1e} of Hugging Face's over {ids.shape[1]} tokens (logits up to {size:.3g})"
+    )
     if not difference <= _TOLERANCE * max(1.0, size):
         return Finding(
-            found, "failed", "decoding would differ from this model: report the config.json of this target"
+            summary, "failed", "decoding would differ from this model: report the config.json of this target"
         )
-    return Finding(found, value=trained)
+    return Finding(summary, value=trained)
 
 
 def check_eos(path: Path, tokenizer: TextTokenizer) -> Finding[None]:
@@ -155,22 +157,22 @@ def check_eos(path: Path, tokenizer: TextTokenizer) -> Finding[None]:
             "warning",
             "set eos_token_id in generation_config.json",
         )
-    found = ", ".join(f"{token} {tokenizer.backend.id_to_token(token)!r}" for token in ids)
+    summary = ", ".join(f"{token} {tokenizer.backend.id_to_token(token)!r}" for token in ids)
     unknown = [token for token in ids if tokenizer.backend.id_to_token(token) is None]
     if unknown:
         return Finding(
-            f"{found}: the tokenizer has no {unknown}",
+            f"{summary}: the tokenizer has no {unknown}",
             "failed",
             "correct eos_token_id in generation_config.json",
         )
     missing = sorted(set(named) - set(ids))
     if missing:
         return Finding(
-            f"{found}; the target's files also name {missing}, but this tokenizer's folder does not",
+            f"{summary}; the target's files also name {missing}, but this tokenizer's folder does not",
             "warning",
             "copy the target's generation_config.json into the tokenizer's folder",
         )
-    return Finding(found)
+    return Finding(summary)
 
 
 def check_chat_template(tokenizer: TextTokenizer) -> Finding[None]:
