@@ -39,9 +39,8 @@ class Step:
     shown: str = ""  # the command as a user would type it, or a description
     command: tuple[str, ...] = ()  # arguments of the process, including the interpreter
     again: str = "--overwrite"  # arguments added to replace existing outputs
-    run: Callable[[bool], None] | None = (
-        None  # called instead of a command, with whether to replace the outputs
-    )
+    # Called instead of a command, with whether to replace the outputs.
+    run: Callable[[bool], None] | None = None
     facts: Any = None  # additional inputs that determine the result
 
     def key(self) -> str:

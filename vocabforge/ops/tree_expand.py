@@ -18,9 +18,8 @@ class Expansion(NamedTuple):
     """Children of a frontier."""
 
     cumulative: Tensor  # (B, W * k) fp32 scores of all children, in the order of (node, rank)
-    best_scores: (
-        Tensor  # (B, keep) fp32 scores of the ``keep`` best children, best first, like the following fields
-    )
+    # (B, keep) fp32 scores of the ``keep`` best children, best first, like the following fields.
+    best_scores: Tensor
     tokens: Tensor  # (B, keep) int64
     parents: Tensor  # (B, keep) int64 index among the W nodes
     places: Tensor  # (B, keep) int64, ``first`` plus the index among the W * k children

@@ -36,9 +36,8 @@ class NodeStates(NamedTuple):
 
     hidden: Tensor  # (B, T, H) after the final norm
     fed: Tensor  # (B, T, H) input embeddings of the tokens
-    residual: Tensor | None = (
-        None  # (B, T, H) output of the last layer before that norm, if the passes return it
-    )
+    # (B, T, H) output of the last layer before that norm, if the passes return it.
+    residual: Tensor | None = None
 
 
 class NodePasses:

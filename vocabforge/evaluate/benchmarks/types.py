@@ -64,9 +64,8 @@ class Benchmark:
     max_new_tokens: int  # the benchmark's limit per turn
     questions: tuple[Question, ...]  # the selected ones, in file order
     format: str = "spec-bench"
-    published: bool | None = (
-        None  # whether the file is byte for byte the published one; None: no hash is known
-    )
+    # Whether the file is byte for byte the published one; None: no hash is known.
+    published: bool | None = None
     of: int = 0  # number of questions in the file
 
     @property

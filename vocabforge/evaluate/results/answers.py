@@ -25,9 +25,8 @@ class AnsweredTurn:
     """An answered turn."""
 
     text: str  # decoded answer without special tokens, stripped
-    token_ids: (
-        tuple[int, ...] | None
-    )  # up to and including the first stop token; None: a server did not return them
+    # Up to and including the first stop token; None: a server did not return them.
+    token_ids: tuple[int, ...] | None
     prompt_tokens: int | None  # None as above
     wall_time: float  # seconds of prefill and decode, with the device synchronised
     generation: Generation

@@ -46,14 +46,12 @@ class GroupFigures(Strict):
     questions: int
     new_tokens: int
     wall_time_s: float
-    accepted_length: (
-        Figure  # tokens per verification including the target's own, pooled over all steps of all runs
-    )
+    # Tokens per verification including the target's own, pooled over all steps of all runs.
+    accepted_length: Figure
     tokens_per_s: Figure  # mean over questions of sum(new_tokens) / sum(wall_time), then over runs
     speedup: Figure  # ratio to the baseline's, using its recorded ``new_tokens``
-    speedup_retokenised: (
-        Figure  # the same with the baseline's text tokenised again, as in the upstream scorer
-    )
+    # The same with the baseline's text tokenised again, as in the upstream scorer.
+    speedup_retokenised: Figure
     forwards_per_token: Figure  # target passes divided by new tokens
     seconds_per_step: Any = former()
 
@@ -62,9 +60,8 @@ class DepthFigures(Strict):
     """Acceptance at a draft depth (1 = the first drafted token), all runs."""
 
     depth: int
-    offered: (
-        int | None
-    )  # verifications that included a token of this depth; None if a server does not report it
+    # Verifications that included a token of this depth; None if a server does not report it.
+    offered: int | None
     accepted: int  # verifications that accepted a token of this depth
     reached: float | None  # ``accepted`` as a share of all verifications
     conditional: Any = former()
@@ -261,9 +258,8 @@ class Results(Strict):
     time_parts: Any = former()
     methods: list[MethodResults]
     failures: list[FailureRow]
-    baseline: bool = (
-        True  # whether the first method is plain decoding; False for a server without a comparison
-    )
+    # Whether the first method is plain decoding; False for a server without a comparison.
+    baseline: bool = True
     servers: list[EvaluatedServer] = []  # empty unless servers were evaluated
     load: list[LoadFigures] = []
     warnings: list[str] = []  # caveats for readers of the figures
