@@ -36,6 +36,12 @@ def test_off_a_terminal_progress_is_sparse_whole_lines(clock: Clock, capsys, mon
     assert lines[-1] == "count | 100% | 10.0 steps/s | 100 s | loss 1.0"
 
 
+def test_no_work_says_nothing(clock: Clock, capsys) -> None:
+    with ProgressBar("judge the divergences", 0, "divergences"):
+        pass
+    assert capsys.readouterr().err == ""
+
+
 @pytest.mark.parametrize(
     ("rate", "shown"),
     [(2.5e6, "2.5M rows/s"), (0.5, "0.5 rows/s"), (0.07, "4.2 rows/min"), (1 / 600, "6.0 rows/h")],

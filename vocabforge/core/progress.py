@@ -90,7 +90,8 @@ class ProgressBar:
         asides: Mapping[str, float] | None = None,
         limit_s: float | None = None,
     ) -> None:
-        self.description, self.total, self.unit = description, total, unit
+        self.description, self.total = description, total
+        self.unit = unit if total != 0 else ""  # no work is not worth a line
         self._done, self._note, self._limit_s = initial, "", limit_s
         ahead = {"": max(0.0, (total or 0) - initial)} if kinds is None else kinds
         self._kinds: dict[Hashable, _Pace] = {name: _Pace(amount) for name, amount in ahead.items()}
