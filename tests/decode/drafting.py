@@ -171,6 +171,7 @@ def check_figures(result: Generation, decoder: Decoder, prompt: list[int]) -> No
     assert sum(result.verified_lengths) - sum(result.accept_lengths) <= decoder.levels
     assert result.verified_lengths[:-1] == result.accept_lengths[:-1]
     assert result.drafted == cycles * (decoder.proposer.plan.nodes - 1)
+    assert result.verified == result.drafted + cycles
     assert sum(result.accepted_by_depth) == sum(result.verified_lengths) - cycles
     assert all(a <= b <= cycles for a, b in zip(result.accepted_by_depth, result.drafted_by_depth))
     assert result.accepted_by_depth == sorted(result.accepted_by_depth, reverse=True)

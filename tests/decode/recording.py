@@ -136,7 +136,7 @@ def requests(count: int, *settings: SamplingParams) -> list[Request]:
 
 def outcome(results: Sequence[Generation]) -> list[tuple[Any, ...]]:
     """What must not depend on how passes run."""
-    names = "token_ids", "accept_lengths", "finish", "drafted_by_depth", "accepted_by_depth", "drafted"
+    names = "token_ids", "accept_lengths", "finish", "drafted_by_depth", "accepted_by_depth", "verified"
     return [attrgetter(*names)(one) for one in results]
 
 

@@ -107,6 +107,7 @@ class Generation:
     decode_s: float = 0.0
     target_forwards: int = 0  # prefill chunks included
     drafted: int = 0  # draft tokens verified
+    verified: int = 0  # nodes checked by verifications, roots included
     # Seconds by part: prefill; drafting in layers, head and draft (growing the tree); verify; other.
     timings: dict[str, float] = field(default_factory=dict)
     finish: Finish = "length"  # stop token or string, length limit, or cache full
@@ -142,6 +143,7 @@ class Generation:
         self.verified_lengths.append(accepted + 1)
         self.drafted_levels.append(levels)
         self.drafted += drafted
+        self.verified += drafted + 1
         for counts in (self.accepted_by_depth, self.drafted_by_depth):
             counts.extend([0] * (levels - len(counts)))
         for level in range(deepest):
