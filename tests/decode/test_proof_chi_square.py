@@ -211,11 +211,6 @@ def test_a_million_tokens_of_the_real_verifiers() -> None:
     check(SEQUENCES)
 
 
-@pytest.mark.proof
-def test_thirty_million_tokens_of_the_real_verifiers() -> None:
-    check(10_000_000)
-
-
 class OneUniform(SeededChance):
     """The mistake of one number for all decisions of a verification: it changes after every draw only."""
 
