@@ -49,7 +49,7 @@ TARGETS = {
     ),
     "weights of another size": (
         lambda w: damaged(w.target, lambda d: edit_json(d / "config.json", hidden_size=64)),
-        "wrong shape",
+        "has shape",
     ),
     "tokenizer truncated": (
         lambda w: damaged(w.target, lambda d: truncate(d / "tokenizer.json")),

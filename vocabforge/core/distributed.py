@@ -124,12 +124,14 @@ def joined(device_type: str = "cpu") -> Iterator[Group]:
         ) from error
     try:
         yield group
-    except dist.DistBackendError as error:
-        raise _peer_ended(error) from error
     except RuntimeError as error:
-        if "gloo" not in str(error).lower():
+        if not isinstance(error, dist.DistBackendError) and "gloo" not in str(error).lower():
             raise
-        raise _peer_ended(error) from error
+        raise VocabForgeError(
+            "another rank exited early",
+            got=str(error).splitlines()[0],
+            remedy="see that rank's error message; finished work is kept, so run the same command again",
+        ) from error
     finally:
         gc.collect()  # a wrapped model that outlives the group aborts the process at exit
         with contextlib.suppress(RuntimeError):
@@ -146,11 +148,3 @@ def _check_lone() -> None:
             remedy="use recipes/accelerate/cpu_two.yaml (distributed_type MULTI_GPU with use_cpu false), or "
             "torchrun",
         )
-
-
-def _peer_ended(error: Exception) -> VocabForgeError:
-    return VocabForgeError(
-        "another rank exited early",
-        got=str(error).splitlines()[0],
-        remedy="see that rank's error message; finished work is kept, so run the same command again",
-    )

@@ -30,7 +30,6 @@ from .target import TargetFacts, probe_ids
 
 GROUP = "servers"
 _NEW_TOKENS = 32  # generated per prompt
-_WORST = ("failed", "warning")
 
 
 def check_servers(
@@ -180,14 +179,12 @@ def check_captured(served: Served, drafter: Drafter | tuple[()]) -> Finding[None
 
 
 def _judged(served: Served, check: Check, summary: str, details: tuple[str, ...] = ()) -> Finding[None]:
-    problems = served.of(check)
+    problems = sorted(served.of(check), key=lambda problem: problem.state != "failed")
     if not problems:
         return Finding(summary, details=details)
-    worst = next(state for state in _WORST if any(problem.state == state for problem in problems))
-    problems = sorted(problems, key=lambda problem: _WORST.index(problem.state))
     return Finding(
         "; ".join(problem.found for problem in problems),
-        "failed" if worst == "failed" else "warning",
+        problems[0].state,
         "; ".join(dict.fromkeys(problem.remedy for problem in problems)),
         details=details,
     )

@@ -133,21 +133,19 @@ def read_headers(files: list[Path]) -> dict[str, StoredTensor]:
     return stored
 
 
-def check_headers(
-    stored: Mapping[str, StoredTensor], wanted: Mapping[str, tuple[int, ...]], source: Path
-) -> None:
+def check_headers(stored: Mapping[str, StoredTensor], wanted: Mapping[str, Tensor], source: Path) -> None:
     """Check the stored tensors against the configuration.
 
     Raises:
         MismatchError: missing, unexpected or wrong-shape tensors, all in one message.
         DataError: tensors that are not floating-point.
     """
-    rows, vocabulary = stored.get(EMBEDDING), wanted.get(EMBEDDING)
-    if rows and vocabulary and len(rows.shape) == 2 and rows.shape[0] != vocabulary[0]:
+    rows, vocabulary = stored.get(EMBEDDING), len(wanted[EMBEDDING])
+    if rows and len(rows.shape) == 2 and rows.shape[0] != vocabulary:
         raise MismatchError(
             "the embedding does not have vocab_size rows",
             got=f"{rows.shape[0]} rows in {EMBEDDING}",
-            expected=f"vocab_size {vocabulary[0]}",
+            expected=f"vocab_size {vocabulary}",
             source=rows.file,
             remedy="correct vocab_size in config.json, or use the weights that belong to it",
         )
@@ -160,23 +158,14 @@ def check_headers(
             source=source,
             remedy="dequantise the checkpoint to floating point and save it again",
         )
-    problems = {
-        "missing": [name for name in wanted if name not in stored],
-        "unexpected": [name for name in stored if name not in wanted],
-        "wrong shape": [
-            f"{name} got {stored[name].shape} expected {shape}"
-            for name, shape in wanted.items()
-            if name in stored and stored[name].shape != shape
-        ],
-    }
-    if any(problems.values()):
+    if problems := disagreements(stored, wanted):
         raise MismatchError(
             "the checkpoint's tensors are not those of its configuration",
-            got="; ".join(f"{kind}: {_listed(names)}" for kind, names in problems.items() if names),
+            got=_listed(problems),
             expected=f"{len(wanted)} tensors",
             source=source,
             remedy="if the model shares its LM head with the embedding, set tie_word_embeddings to true"
-            if problems["missing"] == [LM_HEAD]
+            if problems == [f"missing {LM_HEAD}"]
             else "use the config.json that was saved with these weights; fetch missing files again",
         )
 

@@ -60,16 +60,10 @@ class RopeSettings:
         Raises:
             ValueError: they are not.
         """
-        numbers = [
-            number for value in astuple(self) for number in (value if isinstance(value, tuple) else (value,))
-        ]
-        wrong = [
-            number
-            for number in numbers
-            if isinstance(number, (int, float)) and number is not False and not 0 < number < math.inf
-        ]
-        if wrong:
-            raise ValueError(f"{wrong[0]} is not a positive number")
+        for value in astuple(self):
+            for number in value if isinstance(value, tuple) else (value,):
+                if isinstance(number, (int, float)) and number is not False and not 0 < number < math.inf:
+                    raise ValueError(f"{number} is not a positive number")
 
 
 def layer_ropes(config: Mapping[str, Any]) -> Mapping[str, Any]:

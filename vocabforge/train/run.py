@@ -18,28 +18,18 @@ from ..core.lock import only_writer
 from ..layouts.importing import import_drafter, is_native
 from .checkpoint import discard
 from .config import TrainConfig
+from .heads.draft_heads import FOLDER, KINDS, head_name
 from .loop import train
 from .machine import device_of
 from .plan import plan
 from .setup import build_trainer
 
 IMPORTED = "init"  # subfolder of the output: the initial drafter, converted from another layout
-_ARTIFACTS = {
-    IMPORTED: "drafter",
-    "drafter": "drafter",
-    "best": "drafter",
-    "heads/ranker": "draft-head",
-    "heads/small-ranker": "draft-head",
-    "heads/low-rank": "draft-head",
-    "heads/router": "draft-head",
+_ARTIFACTS = dict.fromkeys((IMPORTED, "drafter", "best"), "drafter") | {
+    f"{FOLDER}/{head_name(key)}": "draft-head" for key in KINDS
 }
-_FILES = (
-    "metrics.jsonl",
-    "trackers.json",
-    "report.png",
-    "report.html",
-    "report.json",
-)  # .html: of older versions
+# report.html: of older versions
+_FILES = ("metrics.jsonl", "trackers.json", "report.png", "report.html", "report.json")
 
 
 def run_training(settings: TrainConfig, *, fresh: bool = False) -> Path | None:

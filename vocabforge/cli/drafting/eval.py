@@ -36,7 +36,8 @@ Loads = Annotated[
 # Options that a recipe determines, by parameter name.
 _RECIPES_OWN = ("target", "tokenizer", "dtype", "target_backend", *MethodSpec.model_fields)
 
-# Options that only apply to decoding in this process.
+# Options that only apply to decoding in this process, and to servers.
+_SERVER_ONLY = ("model", "concurrency", "api_key_env", "timeout", "start_timeout")
 _LOCAL_ONLY = ("recipe", "method", "rows", *MethodSpec.model_fields, *PassOptions.model_fields)
 
 
@@ -174,13 +175,7 @@ class ServerOptions(StrictModel):
 
     def check(self, context: typer.Context) -> None:
         """Raise UsageError for local decoding options with a server, and for server options without one."""
-
-        others = (
-            _LOCAL_ONLY
-            if self.wanted
-            else ("model", "concurrency", "api_key_env", "timeout", "start_timeout")
-        )
-        if given := _given(context, others):
+        if given := _given(context, _LOCAL_ONLY if self.wanted else _SERVER_ONLY):
             raise UsageError(
                 "a server decides how it decodes" if self.wanted else "there is no server to ask",
                 got=f"{given} with --server or --start" if self.wanted else given,

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -144,17 +145,10 @@ class MtpDrafter(RotaryPositions, CachedDrafter):
 
     def ttt_step(self, ids: Tensor, g: Tensor, position: Tensor, state: TTTState) -> Tensor:
         """Run a step of the unroll; see :class:`.interface.Drafter`. Visibility of keys is as in EAGLE-3."""
-
-        def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            return ttt_attention(q, k, v, state)
-
-        return self._next(ids, g, position, attend)
+        return self._next(ids, g, position, partial(ttt_attention, state=state))
 
     def extend(self, ids: Tensor, g: Tensor, position: Tensor, cached: CacheView) -> tuple[Tensor, Tensor]:
-        def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            return parts.cached_attention(q, k, v, cached)
-
-        g = self._next(ids, g, position, attend)
+        g = self._next(ids, g, position, partial(parts.cached_attention, cached=cached))
         return g, self.read(g)
 
     def read(self, g: Tensor) -> Tensor:

@@ -192,7 +192,7 @@ def check_owner(artifact: Artifact, owner: HeadOwner, *, drafter: object) -> Non
     """Check that a draft head was trained for this owner; otherwise it would silently lower acceptance.
 
     Raises:
-        MismatchError: drafter, target or tokenizer differ from ``found``.
+        MismatchError: drafter, target or tokenizer differ from ``owner``.
     """
     made = owner_of(artifact)
     for what, remedy in (

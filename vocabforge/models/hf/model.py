@@ -25,7 +25,6 @@ from ..target.logits import LogitTransform
 from ..target.stack import find_ends, find_stack
 from .cache import RowOfSlots, SlotCache, StateReplay, rows_of
 
-_ATTENTION = {"full_attention", "sliding_attention", "chunked_attention"}
 _FAR = 1 << 20  # position limit of a model whose configuration has none
 _GROUPED = "grouped_sdpa"
 _OTHER_INPUTS = ("softcap", "position_bias")  # that change masks or scores
@@ -217,17 +216,11 @@ class TransformersModel:
         """Return additive float masks, since boolean masks are wrong with Transformers' eager attention."""
         if self._mask_keys is None:
             return self._additive(near if self._all_near else mask)
-        if not _ATTENTION & set(self._mask_keys):
+        masks = {"full_attention": mask, "sliding_attention": near, "chunked_attention": near}
+        if not masks.keys() & set(self._mask_keys):
             return None
-        made: dict[str, Tensor | None] = {}
-        for key in self._mask_keys:
-            if key == "full_attention":
-                made[key] = self._additive(mask)
-            elif key in ("sliding_attention", "chunked_attention"):
-                made[key] = self._additive(near)
-            else:  # recurrent layers take no mask
-                made[key] = None
-        return made
+        # Recurrent layers take no mask.
+        return {key: self._additive(masks[key]) if key in masks else None for key in self._mask_keys}
 
     def _additive(self, mask: Tensor | int) -> Tensor | None:
         """Convert (T, S) or (B, T, S) to (B or 1, 1, T, S): 0 if visible, else the lowest finite number."""

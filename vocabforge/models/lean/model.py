@@ -367,7 +367,7 @@ def load_target(
         stored[checkpoint.EMBEDDING] = stored.pop(checkpoint.LM_HEAD)
     own_lm_head = not tied or checkpoint.LM_HEAD in stored
     plan = LeanModel(config, dtype=dtype, device="meta", own_lm_head=own_lm_head).checkpoint_views()
-    checkpoint.check_headers(stored, {name: tuple(parts[0].shape) for name, parts in plan.items()}, path)
+    checkpoint.check_headers(stored, {name: parts[0] for name, parts in plan.items()}, path)
     model = LeanModel(config, dtype=dtype, device=device, own_lm_head=own_lm_head)
     with ProgressBar(f"load {path.name}"):
         checkpoint.fill(stored, model.checkpoint_views())

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ...core.artifact import MANIFEST
 from ...core.console import say
@@ -206,12 +206,9 @@ def check_quantisation(path: Path, config: Mapping[str, Any]) -> bool:
         quantization = {"quant_method": "modelopt"}
     if not quantization:
         return False
-    method = str(quantization.get("quant_method")) if isinstance(quantization, Mapping) else str(quantization)
-    form = (
-        f"{method} {quantization.get('format') or quantization.get('quant_algo') or ''}"
-        if isinstance(quantization, Mapping)
-        else method
-    )
+    facts = quantization if isinstance(quantization, Mapping) else {"quant_method": quantization}
+    method = str(facts.get("quant_method"))
+    form = f"{method} {facts.get('format') or facts.get('quant_algo') or ''}"
     if re.search("modelopt|nvfp4", form, re.IGNORECASE):
         raise DataError(
             "the target is quantised in a format that Transformers does not compute",
@@ -275,12 +272,12 @@ def _placing(placement: Placement) -> dict[str, Any]:
     return {"distributed_config": DistributedConfig(tp_size=world_size(), tp_plan=placement.tp_plan)}
 
 
-def whole_weight(module: nn.Module, device: torch.device) -> Tensor:
+def whole_weight(module: Any, device: torch.device) -> Tensor:
     """Return a module's weight as a plain tensor on ``device``, gathered from other devices, disk or shards.
 
     Under tensor parallelism every process must call this.
     """
-    weight: Any = module.weight
+    weight = module.weight
     if hasattr(weight, "full_tensor"):  # torch's DTensor
         return weight.full_tensor().detach().to(device)
     loaded: Any = nullcontext()
@@ -289,8 +286,7 @@ def whole_weight(module: nn.Module, device: torch.device) -> Tensor:
 
         loaded = align_module_device(module)
     with loaded:
-        placed: Any = module.weight
-        return placed.detach().to(device, copy=weight.is_meta)
+        return module.weight.detach().to(device, copy=weight.is_meta)
 
 
 def read_target_config(path: Path) -> dict[str, Any]:

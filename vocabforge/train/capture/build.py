@@ -11,7 +11,7 @@ from ...core.errors import MismatchError
 from ...corpus.prepared.packing import PackedRows
 from ...models.target.head import TargetHead
 from ...models.target.hf import HFTarget
-from ...models.target.load import DTYPES, dtype_name, dtype_of
+from ...models.target.load import dtype_name, dtype_of
 from .cache import CachedCapture, CaptureKey, cache_key, open_cache, rows_digest
 from .config import CaptureConfig
 from .online import CaptureSource, OnlineCapture
@@ -48,14 +48,10 @@ def load_capture_target(
                 remedy="leave capture.dtype at auto",
             )
         dtype = made_with.target_dtype
-        wanted = made_with.aux_layers if aux_layers is None else tuple(aux_layers)
-        if not layers:
-            return TargetHead.load(path, aux_layers=wanted, dtype=DTYPES[dtype], device=device)
-        aux_layers = wanted
-    elif settings.server is not None and not layers:
-        resolved = dtype_of(path, dtype, device)
+        aux_layers = made_with.aux_layers if aux_layers is None else aux_layers
+    if not layers and (settings.cache or settings.server):
         read = None if aux_layers is None else tuple(aux_layers)
-        return TargetHead.load(path, aux_layers=read, dtype=resolved, device=device)
+        return TargetHead.load(path, aux_layers=read, dtype=dtype_of(path, dtype, device), device=device)
     return HFTarget.load(
         path,
         aux_layers=aux_layers,

@@ -143,13 +143,9 @@ def write_shards(
 def shard_rows(job: CaptureJob, shard: CaptureShard) -> PackedRows:
     """Return the rows of a shard."""
     rows, place = job.rows[shard.split], slice(shard.first, shard.first + shard.rows)
-    return PackedRows(
-        np.array(rows.input_ids[place]),
-        np.array(rows.loss_mask[place]),
-        np.array(rows.document[place]),
-        np.array(rows.position[place]),
-        shard.tokens,
-    )
+    arrays = (rows.input_ids, rows.loss_mask, rows.document, rows.position)
+    ids, mask, document, position = (np.array(array[place]) for array in arrays)
+    return PackedRows(ids, mask, document, position, shard.tokens)
 
 
 def write_shard(
