@@ -11,27 +11,30 @@ op.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import json
 import os
 import re
 import shutil
+import signal
+import subprocess
 import sys
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # nothing need be installed
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-import gpu_process
-import gpu_tests
-from bench.figures import CEILINGS, figures
+from bench.figures import figures, measure_all
 from bench.table import markdown
 from build import find_nvcc, nvcc_version
-from gpu_process import NO_TIME, ROOT
 
 from vocabforge.core.console import markdown_table
 from vocabforge.core.errors import UsageError, VocabForgeError
@@ -41,11 +44,13 @@ from vocabforge.evaluate.run.environment import describe_environment
 from vocabforge.models.device import choose_device
 from vocabforge.ops.backend import library_facts
 
-SCHEMA, SCHEMA_VERSION = "vocabforge.gpu-check", 2
+ROOT = Path(__file__).resolve().parents[1]
+SCHEMA, SCHEMA_VERSION = "vocabforge.gpu-check", 3
 PARTS = ("build", "tests", "bench")
 _LIMITS = {"build": 200.0, "tests": 200.0, "bench": 400.0}  # maximum seconds per part
 _RESERVE = {"build": 200.0, "tests": 150.0, "bench": 20.0}  # seconds reserved for later parts
-_GRACE = 15.0  # seconds beyond the limit, to finish a figure started in time
+_TEST, _FILE = 30.0, 90.0  # maximum seconds of a test and of a file of tests
+_JOBS = 4  # files of tests side by side
 _SOURCES = (".py", ".cu", ".cuh", ".h", ".cpp")
 
 
@@ -80,54 +85,110 @@ def sources_hash(root: Path) -> str:
     return digest.hexdigest()
 
 
+def run(command: Sequence[str], seconds: float, log: Path) -> tuple[int, str]:
+    """Run a command in the repository; after ``seconds`` it and its children are killed.
+
+    Args:
+        log: receives its output.
+
+    Returns:
+        Exit code and output.
+    """
+    # Plugins installed on a shared machine are ignored; pytest cuts its summary to the columns.
+    variables = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "COLUMNS": "200"}
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, env=variables, start_new_session=True
+        )
+        try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(seconds)
+        finally:
+            late = process.poll() is None
+            if late:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+    said = log.read_text("utf-8", "replace").strip()
+    return process.returncode, f"{said}\nnot done after {seconds:.0f} s" if late else said
+
+
 def build(seconds: float, asked: argparse.Namespace) -> Mapping[str, Any]:
     """Compile the kernels that are out of date."""
-    command = [sys.executable, "kernels/build.py"]
-    code, said = gpu_process.run(command, seconds, asked.output / "build.log")
-    return {"state": "passed"} if code == 0 else {"state": "failed", "problem": said}
+    code, said = run([sys.executable, "kernels/build.py"], seconds, asked.output / "build.log")
+    return {"state": "passed"} if code == 0 else {"state": "failed", "problem": said[-3000:]}
+
+
+def gpu_files() -> list[str]:
+    """Return the files with tests marked ``gpu``: ops before code that uses them, slow compilations last."""
+    texts = {str(path.relative_to(ROOT)): path.read_text("utf-8") for path in ROOT.glob("tests/**/test_*.py")}
+    marked = [name for name, text in texts.items() if re.search(r"mark\.gpu|= parity\(", text)]
+    return sorted(marked, key=lambda name: ("tests/ops/" not in name, "tests/decode/" in name, name))
 
 
 def run_tests(seconds: float, asked: argparse.Namespace) -> Mapping[str, Any]:
-    """Run the tests marked ``gpu``; see ``gpu_tests.py``."""
-    found = gpu_tests.run_files(gpu_tests.gpu_files(), seconds, asked.output / "tests")
-    return gpu_tests.judged(found, asked.device)
+    """Run the tests marked ``gpu``, each file in its own process: a hang or a lost device ends only that file."""
+    folder, until = asked.output / "tests", time.monotonic() + seconds
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    options = ["-q", "-m", "gpu", "-p", "no:cacheprovider", "-o", f"faulthandler_timeout={_TEST}"]
+    options += ["-o", "faulthandler_exit_on_timeout=true"]
+
+    def of_file(name: str) -> tuple[int, str]:
+        left = max(0.0, min(_FILE, until - time.monotonic()))
+        log = folder / f"{name.replace('/', '-')}.log"
+        code, said = run([sys.executable, "-m", "pytest", *options, name], left, log)
+        _say(f"{name}: {last_line(said)}")
+        return code, said
+
+    files = gpu_files()
+    with ThreadPoolExecutor(_JOBS) as pool:
+        return judged(dict(zip(files, pool.map(of_file, files))), asked.device)
+
+
+def last_line(text: str) -> str:
+    return (text.splitlines() or [""])[-1]
+
+
+def judged(files: Mapping[str, tuple[int, str]], device: str) -> dict[str, Any]:
+    """Summarize exit codes and outputs of pytest by file; on a GPU, no test at all is a failure."""
+    counts, problems = Counter[str](), []
+    for name, (code, said) in files.items():
+        told = re.findall(r"(\d+) (passed|failed|skipped)", last_line(said))
+        counts.update({kind: int(number) for number, kind in told})
+        if code not in (0, 5):  # 5: its tests have other marks
+            # pytest's summary, or the place in the trace of a hang or an abort
+            shown = r"(?:^FAILED |^ERROR |Timeout \(|Fatal Python error: |File .* in test_).*"
+            found = re.findall(shown, said, re.MULTILINE) or [last_line(said)]
+            problems += [f"{name}: {line}" for line in found]
+    state = "failed" if problems else "passed"
+    if not problems and not counts["passed"]:
+        state, problems = "skipped" if device == "cpu" else "failed", ["no test ran"]
+    return {"state": state, "problem": "\n".join(problems), **counts}
 
 
 def bench(seconds: float, asked: argparse.Namespace) -> Mapping[str, Any]:
     """Measure the figures; those for which no time is left are listed and are no failures.
 
     Returns:
-        ``ceilings``; ``rows`` by part and name; ``failed``: why figures are wrong or not measured; ``open``;
-        ``not_real``: why the figures do not represent compiled kernels on a GPU at real sizes, or None.
+        ``rows`` by part and name, some with a ``problem``; ``open``: names without a row; ``not_real``: why the
+        figures do not represent compiled kernels on a GPU at real sizes, or None.
     """
-    folder = asked.output / "bench"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    sizes = "small" if asked.small else "real"
-    command = [sys.executable, "-m", "bench.figures", asked.device, sizes, asked.only]
-    found, problem = gpu_process.supervise(command, folder / "bench.jsonl", seconds, grace=_GRACE)
-    failed = {name: one["problem"] for name, one in found.items() if one["outcome"] == "failed"}
-    if problem not in (None, NO_TIME):
-        failed["the rest"] = problem
+    wanted = partial(figures, asked.device, asked.small, asked.only)
+    found = measure_all(wanted, asked.device, asked.output / "bench.log", seconds)
+    problems = [
+        f"{name}: {row['problem'].splitlines()[0]}" for name, row in found.items() if "problem" in row
+    ]
     rows: dict[str, dict[str, Any]] = {}
-    left = []
-    for figure in figures(asked.device, asked.small, asked.only):
-        row = found.get(figure.name, {}).get("row")
-        if row is not None:
-            rows.setdefault(figure.part, {})[figure.name] = row
-            failed |= {figure.name: str(row["problems"])} if row.get("problems") else {}
-        elif figure.name not in failed:
-            left.append(figure.name)
-    report = {
-        "state": "failed" if failed else "passed",
-        "ceilings": rows.pop(CEILINGS, {}).get(CEILINGS),
+    for figure in wanted():
+        if figure.name in found:
+            rows.setdefault(figure.part, {})[figure.name] = found[figure.name]
+    return {
+        "state": "failed" if problems else "passed",
+        "problem": "\n".join(problems),
         "rows": rows,
-        "failed": failed,
-        "open": left,
+        "open": [figure.name for figure in wanted() if figure.name not in found],
         "not_real": not_real(asked.device, asked.small),
     }
-    problem = "\n".join(f"{name}: {why.splitlines()[0]}" for name, why in failed.items())
-    return report | {"problem": problem} if failed else report
 
 
 def not_real(device: str, small: bool) -> str | None:
@@ -174,7 +235,7 @@ def write(report: Mapping[str, Any], folder: Path) -> None:
     lines += [*markdown_table(("fact", "value"), [(k, str(v)) for k, v in report["facts"].items()]), ""]
     for name, part in report["parts"].items():
         counts = ", ".join(f"{part[key]} {key}" for key in ("passed", "failed", "skipped") if key in part)
-        told = f" ({counts})" if counts and name == "tests" else ""
+        told = f" ({counts})" if counts else ""
         lines.append(f"- {name}: {part['state']}{told}, {part.get('seconds', 0)} s")
         if part.get("problem"):
             lines += ["", "  ```", *(f"  {line}" for line in part["problem"].splitlines()), "  ```", ""]
@@ -182,7 +243,7 @@ def write(report: Mapping[str, Any], folder: Path) -> None:
     if measured.get("not_real"):
         lines += ["", f"**{measured['not_real']}.**"]
     if "rows" in measured:
-        lines.append(markdown(measured["rows"], measured["ceilings"]))
+        lines.append(markdown(measured["rows"]))
     if measured.get("open"):
         lines += ["## No time was left for", "", *(f"- {name}" for name in measured["open"])]
     atomic_write(folder / "gpu-check.md", "\n".join([*lines, ""]))

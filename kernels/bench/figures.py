@@ -1,10 +1,9 @@
-"""Every figure of the benchmark: what it measures, in which order, in a process that may die with it.
-
-``python -m bench.figures DEVICE SIZES PATTERN``, started by ``gpu_check.py``, measures them and writes the journal.
-"""
+"""Every figure of the benchmark: what it measures, in which order, in a process that may die with it."""
 
 from __future__ import annotations
 
+import contextlib
+import faulthandler
 import gc
 import os
 import re
@@ -13,11 +12,12 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from gpu_process import DEADLINE, JOURNAL, begin, end, leave_if_lost, note, read_journal
 
 from .cases import OP_BENCHES, heads, op_cases
 from .cases.types import LLAMA3_8B, QWEN3_8B, SMALL
@@ -27,6 +27,7 @@ from .timing import Protocol, ceilings
 
 ROWS = (1, 10, 60)  # measured values of N
 CEILINGS = "ceilings"
+_GRACE = 15.0  # seconds beyond the limit, to finish a figure started in time
 
 
 class Figure(NamedTuple):
@@ -76,21 +77,75 @@ def figures(device: str, small: bool, only: str = "") -> list[Figure]:
     return first + sorted(chosen, key=lambda one: not one.goal)
 
 
-def main(device: str, sizes: str, only: str) -> None:
-    journal, deadline = Path(os.environ[JOURNAL]), float(os.environ[DEADLINE])
-    done = read_journal(journal)[0]
-    for one in figures(device, sizes == "small", only):
-        if one.name in done or time.time() > deadline:
-            continue
-        begin(journal, one.name, one.seconds)
+def measure_all(
+    wanted: Callable[[], list[Figure]], device: str, log: Path, seconds: float
+) -> dict[str, dict[str, Any]]:
+    """Measure figures in a process that may hang, abort or lose the device; another one continues.
+
+    Args:
+        wanted: returns the figures; called in the process, too.
+        log: receives the output of the last process.
+        seconds: after these no figure begins.
+
+    Returns:
+        What each figure's ``measure`` returns, or its ``problem``, by name; those that did not begin are missing.
+    """
+    context, until, process = get_context("spawn"), time.monotonic() + seconds, None
+    found: dict[str, dict[str, Any]] = {}
+    for number, figure in enumerate(wanted()):
+        if (left := until - time.monotonic()) < 0:
+            break
+        if process is None:
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_work, args=(theirs, wanted, device, log))
+            process.start()
+            theirs.close()
         try:
-            note(journal, one.name, outcome="passed", row=one.measure())
-        except Exception as error:  # noqa: BLE001 (the other figures must be measured)
-            problem = f"{type(error).__name__}: {error}"
-            note(journal, one.name, outcome="failed", problem=problem)
-            leave_if_lost(problem)
-        end(journal, one.name)
-        make_room(device)
+            ours.send((number, min(figure.seconds, left + _GRACE)))
+            row, over = ours.recv()
+        except (EOFError, OSError):
+            process.join()
+            said = log.read_text("utf-8", "replace").strip()[-3000:] if log.is_file() else ""
+            row, over = {"problem": f"the process ended with {process.exitcode}\n{said}"}, True
+        found[figure.name] = row
+        if "problem" in row:
+            print(f"[gpu-check] {figure.name}: {row['problem'].splitlines()[0]}", file=sys.stderr, flush=True)
+        process = None if over else process
+    if process is not None:
+        ours.close()
+        process.join()
+    return found
+
+
+def _work(orders: Connection, wanted: Callable[[], list[Figure]], device: str, log: Path) -> None:
+    """Measure the figures of these numbers, each within so many seconds, and tell whether this process ends."""
+    with log.open("wb") as output:
+        os.dup2(output.fileno(), 1)
+        os.dup2(output.fileno(), 2)
+    own, over = wanted(), False
+    with contextlib.suppress(EOFError):
+        while not over:
+            number, seconds = orders.recv()
+            faulthandler.dump_traceback_later(seconds, exit=True)
+            try:
+                row = own[number].measure()
+            except Exception as error:  # noqa: BLE001 (the other figures must be measured)
+                row = {"problem": f"{type(error).__name__}: {error}"}
+            over = "problem" in row and is_lost(device)
+            faulthandler.cancel_dump_traceback_later()
+            orders.send((row, over))
+            if not over:
+                make_room(device)
+
+
+def is_lost(device: str) -> bool:
+    """Return whether the device cannot be used any more: after an illegal address every CUDA call fails."""
+    try:
+        if device != "cpu":
+            torch.cuda.synchronize(device)
+    except RuntimeError:
+        return True
+    return False
 
 
 def make_room(device: str) -> None:
@@ -98,7 +153,3 @@ def make_room(device: str) -> None:
     if device != "cpu" and torch.cuda.memory_reserved(device) > torch.cuda.mem_get_info(device)[1] / 2:
         gc.collect()
         torch.cuda.empty_cache()
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

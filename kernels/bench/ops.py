@@ -105,23 +105,22 @@ def measure_case(case: OpCase, protocol: Protocol, backend: str) -> dict[str, An
     """Check a case in all its dtypes and time it in the first.
 
     Returns:
-        Row with ``problems`` by dtype, and if there are none: what :func:`time_calls` returns, ``bytes`` and
-        ``flops`` (the least), the microseconds of the ``plain`` form or why it failed, and whether the inputs are
-        ``cold``, at least twice the cache.
+        ``problem``, with its dtypes; if there is none, what :func:`time_calls` returns, ``bytes`` and ``flops``
+        (the least), the microseconds of the ``plain`` form or why it failed, and whether the inputs are ``cold``,
+        at least twice the cache.
     """
     device = protocol.device
-    problems = {
-        dtype_name(dtype): problem
+    problems = [
+        f"{dtype_name(dtype)}: {problem}"
         for dtype in case.dtypes
         if (problem := problem_of(case, device, dtype, backend)) is not None
-    }
+    ]
     if problems:
-        return {"problems": problems}
+        return {"problem": "; ".join(problems)}
     sets = _rotation(case, protocol)
     moved = sum(case.bytes_of(one) for one in sets) / len(sets)
     timing = time_calls(_calls(sets, lambda inputs: case.run(inputs, backend)), protocol)
     return {
-        "problems": problems,
         **timing,
         "bytes": moved,
         "flops": case.floor_flops,

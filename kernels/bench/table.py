@@ -15,13 +15,12 @@ _COLUMNS = {
 }
 
 
-def markdown(rows: Mapping[str, Mapping[str, Row]], ceilings: Mapping[str, float] | None) -> str:
-    """Format the rows of each part by name.
-
-    Args:
-        ceilings: what ``timing.ceilings`` has measured, if anything.
-    """
+def markdown(rows: Mapping[str, Mapping[str, Row]]) -> str:
+    """Format the rows of each part by name, beside the ``ceilings`` if they were measured."""
+    ceilings: Row | None = rows.get("ceilings", {}).get("ceilings")
     lines = ["", "## Ceilings", "", "not measured"]
+    if ceilings is not None and "problem" in ceilings:
+        ceilings = None
     if ceilings is not None:
         lines[-1] = (
             f"copy, read and written: {ceilings['copy'] / 1e9:,.2f} GB/s; bf16 product: "
@@ -34,12 +33,9 @@ def markdown(rows: Mapping[str, Mapping[str, Row]], ceilings: Mapping[str, float
     return "\n".join([*lines, ""])
 
 
-def _cells(
-    part: str, name: str, row: Row, rows: Mapping[str, Row], ceilings: Mapping[str, float] | None
-) -> Sequence[object]:
-    if row.get("problems"):
-        told = "; ".join(f"{kind}: {text}" for kind, text in row["problems"].items())
-        return [f"wrong: {told}", *[None] * (len(_COLUMNS[part]) - 2)]
+def _cells(part: str, name: str, row: Row, rows: Mapping[str, Row], ceilings: Row | None) -> Sequence[object]:
+    if "problem" in row:
+        return [f"wrong: {row['problem'].splitlines()[0]}", *[None] * (len(_COLUMNS[part]) - 2)]
     floor, share = None, None
     if ceilings is not None:
         by_bytes, by_operations = row["bytes"] / ceilings["copy"], row["flops"] / ceilings["product"]

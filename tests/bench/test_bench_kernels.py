@@ -42,7 +42,7 @@ def measured(case: OpCase) -> dict[str, Any]:
 
 
 def shown(row: dict[str, Any]) -> str:
-    return markdown({"ops": {"doubling": row}}, LIMITS)
+    return markdown({"ceilings": {"ceilings": LIMITS}, "ops": {"doubling": row}})
 
 
 class TestTiming:
@@ -145,7 +145,7 @@ class TestCheck:
 class TestMeasuring:
     def test_a_row_is_shown_beside_its_floor_and_the_plain_form(self) -> None:
         row = measured(doubling())
-        assert (row["problems"], row["bytes"], row["cold"]) == ({}, 128.0, False)
+        assert (row.get("problem"), row["bytes"], row["cold"]) == (None, 128.0, False)
         row |= {"us": 0.5, "low_us": 0.4, "high_us": 0.75, "plain": 1.0}
         cells = [cell.strip() for cell in shown(row).splitlines()[-1].split("|")[1:-1]]
         assert cells == ["doubling", "0.50", "0.40-0.75", "0.13", "26% (in cache)", "0", "2.00"]
@@ -153,7 +153,7 @@ class TestMeasuring:
     def test_a_wrong_op_is_not_timed(self) -> None:
         wrong = doubling(run=lambda inputs, backend: inputs["x"], dtypes=(torch.bfloat16, torch.float16))
         row = measured(wrong)
-        assert set(row["problems"]) == {"bfloat16", "float16"}
+        assert [part.split(": ")[0] for part in row["problem"].split("; ")] == ["bfloat16", "float16"]
         assert "us" not in row
         assert "wrong: bfloat16" in shown(row)
 
@@ -172,7 +172,7 @@ class TestMeasuring:
         rows |= {f"head full {each}": row | {"us": 16.0} for each in sizes}
         last = {
             line.split("|")[1].strip(): line.split("|")[-2].strip()
-            for line in markdown({"heads": rows}, None).splitlines()
+            for line in markdown({"heads": rows}).splitlines()
             if "head full" in line
         }
         assert last == {"head full V=9 N=1": "4.00", "head full V=9 N=10": "2.00"}

@@ -31,7 +31,7 @@ except SystemExit as done:
 module = runpy.run_path({str(SCRIPT)!r})
 os.chdir({str(ROOT)!r})
 import pytest
-files = module["gpu_tests"].gpu_files()
+files = module["gpu_files"]()
 collected = pytest.main(["--collect-only", "-q", "-m", "gpu", "-p", "no:cacheprovider", *files])
 sys.exit(code or collected)
 """
@@ -77,17 +77,17 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], st
 class TestWholeRun:
     def test_everything_was_measured(self, report: tuple[dict[str, Any], str]) -> None:
         found = report[0]["parts"]["bench"]
-        assert (found["state"], found["failed"], found["open"]) == ("passed", {}, [])
+        assert (found["state"], found["problem"], found["open"]) == ("passed", "", [])
         rows = found["rows"]
+        assert rows.pop("ceilings")["ceilings"]["copy"] > 0
         assert all(row["us"] > 0 for part in rows.values() for row in part.values())
         assert {name.split()[0] for name in rows["ops"]} >= {*OP_BENCHES}
         assert {name.split()[1] for name in rows["heads"]} >= {"static", "ranker"}
         assert len(rows["cycle"]) == 5
-        assert found["ceilings"]["copy"] > 0
 
     def test_it_says_where_it_ran(self, check: Any, report: tuple[dict[str, Any], str]) -> None:
         facts = report[0]["facts"]
-        assert (report[0]["schema"], report[0]["schema_version"]) == ("vocabforge.gpu-check", 2)
+        assert (report[0]["schema"], report[0]["schema_version"]) == ("vocabforge.gpu-check", 3)
         assert facts["device"] == "cpu"
         assert {"date", "revision", "system", "processor", "python", "torch", "torch_cuda", "nvcc"} <= set(
             facts
@@ -130,18 +130,15 @@ class TestParts:
     def test_wrong_figures_fail_the_run_and_open_ones_do_not(
         self, check: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        wrong: dict[str, Any] = {"silu_mul R=5 i=96": {"row": {"problems": {"bfloat16": "NaN"}}}}
-        for found, code in ((wrong, 1), ({}, 0)):
-            entries = {name: {"outcome": "passed", **one} for name, one in found.items()}
-            answer = (entries, check.NO_TIME)
-            monkeypatch.setattr(check.gpu_process, "supervise", lambda *_, answer=answer, **more: answer)
+        for found, code in (({"silu_mul R=5 i=96": {"problem": "bfloat16: NaN\nmore"}}, 1), ({}, 0)):
+            monkeypatch.setattr(check, "measure_all", lambda *_, found=found: found)
             ended, parts, text = self.run(
                 check, tmp_path, "--parts", "bench", "--only", "^(silu_mul|tree_expand)"
             )
             assert ended == code
-            assert ("wrong: bfloat16: NaN" in text) is bool(code)
+            assert ("| wrong: bfloat16: NaN |" in text) is bool(code)
             assert "- tree_expand W=4 k=4" in text
-            assert parts["bench"]["failed"].keys() == found.keys()
+            assert parts["bench"]["problem"] == ("silu_mul R=5 i=96: bfloat16: NaN" if code else "")
 
     def test_a_figure_that_nobody_has_is_a_mistake(
         self, check: Any, capsys: pytest.CaptureFixture[str]
@@ -162,81 +159,65 @@ class TestParts:
 
 
 TESTS = """
+import os, time
 import pytest
 pytestmark = pytest.mark.gpu
 def test_right():
     pass
-def test_wrong():
-    assert False
 @pytest.mark.skipif(True, reason="no CUDA")
 def test_skipped():
     pass
+def test_fault():
+    FAULT
 """
-FAULTS = """
-import os, time
-import pytest
-pytestmark = pytest.mark.gpu
-context = []  # of a device that is lost once
-def test_before():
-    assert not context
-def test_that_hangs():
-    time.sleep(600)
-def test_that_aborts():
-    os.abort()
-def test_that_loses_the_device():
-    context.append("lost")
-    raise RuntimeError("CUDA error: an illegal memory access was encountered")
-def test_behind():
-    assert not context
-"""
+FAULTS = {"wrong": "assert 3 == 4", "hangs": "time.sleep(600)", "aborts": "os.abort()", "right": "pass"}
 
 
 class TestTests:
     @pytest.mark.long
-    def test_a_hang_an_abort_and_a_lost_device_cost_one_test_each(
-        self, check: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    def test_a_hang_or_an_abort_ends_the_tests_of_its_file(
+        self, check: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = gpu\n")
-        needs = "import pydantic_of_nobody\n" + TESTS
-        files = {"test_needs.py": needs, "test_faults.py": FAULTS, "test_some.py": TESTS}
-        for name, text in files.items():
-            (tmp_path / name).write_text(text)
-        named, runner = [str(tmp_path / name) for name in files], check.gpu_tests
-        tests = runner.run_files(named, 100.0, tmp_path / "out", test=2.0, file=60.0)
-        found = runner.judged(tests, "cuda")
-        failures = {name.rpartition("::")[2]: problem for name, problem in found["failures"].items()}
-        assert set(failures) == {
-            *("test_that_hangs", "test_that_aborts", "test_that_loses_the_device", "test_wrong")
-        }
-        assert (found["state"], found["passed"], found["skipped"]) == ("failed", 3, 1)
-        assert found["left"] == {"test_needs.py": "No module named 'pydantic_of_nobody'"}
-        assert "assert False" in failures["test_wrong"]
-        assert "Timeout (0:00:02)" in failures["test_that_hangs"]
-        assert "line 9 in test_that_hangs" in failures["test_that_hangs"]
-        assert "the process ended with -6" in failures["test_that_aborts"]
-        assert "illegal memory access" in failures["test_that_loses_the_device"]
-        lines = capfd.readouterr().err
-        assert "test_faults.py: 2 of 5 passed" in lines
-        assert "test_faults.py::test_that_aborts: the process ended with -6" in lines
+        files = [str(tmp_path / f"test_{name}.py") for name in FAULTS]
+        for file, fault in zip(files, FAULTS.values()):
+            Path(file).write_text(TESTS.replace("FAULT", fault))
+        monkeypatch.setattr(check, "gpu_files", lambda: files)
+        monkeypatch.setattr(check, "_TEST", 2.0)
+        found = check.run_tests(100.0, check.argparse.Namespace(output=tmp_path, device="cuda"))
+        problem = found.pop("problem")
+        assert found == {"state": "failed", "passed": 3, "skipped": 2, "failed": 1}
+        assert "test_wrong.py::test_fault - assert 3 == 4" in problem
+        assert "test_hangs.py: Timeout (0:00:02)!" in problem
+        assert 'test_hangs.py", line 11 in test_fault' in problem
+        assert "test_aborts.py: Fatal Python error: Aborted" in problem
+        assert "test_wrong.py: 1 failed, 1 passed, 1 skipped" in capfd.readouterr().err
+
+    def test_what_exceeds_the_time_is_stopped(self, check: Any, tmp_path: Path) -> None:
+        program = "import time; print('begun', flush=True); time.sleep(60)"
+        code, said = check.run([sys.executable, "-c", program], 2.0, tmp_path / "log")
+        assert (code, said) == (-9, "begun\nnot done after 2 s")
 
     @pytest.mark.parametrize(
-        ("outcomes", "device", "state"),
+        ("code", "said", "device", "state"),
         [
-            (("passed",), "cuda", "passed"),
-            ((), "cuda", "failed"),
-            (("skipped",), "cuda", "failed"),
-            (("skipped",), "cpu", "skipped"),
-            (("passed", "failed"), "cpu", "failed"),
+            (0, "1 passed in 1s", "cuda", "passed"),
+            (5, "7 deselected in 1s", "cuda", "failed"),
+            (0, "1 skipped in 1s", "cuda", "failed"),
+            (0, "1 skipped in 1s", "cpu", "skipped"),
+            (1, "1 failed, 1 passed in 1s", "cpu", "failed"),
+            (2, "ERROR t.py - ModuleNotFoundError\n1 error in 1s", "cpu", "failed"),
         ],
     )
     def test_a_run_in_which_nothing_ran_proves_nothing(
-        self, check: Any, outcomes: tuple[str, ...], device: str, state: str
+        self, check: Any, code: int, said: str, device: str, state: str
     ) -> None:
-        tests = {f"t::{n}": {"outcome": one, "problem": "why"} for n, one in enumerate(outcomes)}
-        assert check.gpu_tests.judged(tests, device)["state"] == state
+        found = check.judged({"t.py": (code, said)}, device)
+        assert found["state"] == state
+        assert bool(found["problem"]) is (state != "passed")
 
     def test_files_with_gpu_tests_are_found_ops_first(self, check: Any) -> None:
-        found = check.gpu_tests.gpu_files()
+        found = check.gpu_files()
         assert "tests/train/test_vocab_loss.py" in found
         assert "tests/core/test_core_small.py" not in found
         assert found[0].startswith("tests/ops/")
