@@ -49,7 +49,7 @@ class Pair:
     def proposer(self, setting: BenchHead) -> ModelProposer:
         """Create an EAGLE-3 proposer with a dynamic tree and this draft head."""
         random = generator(self.target.device, 7)
-        head, _ = build_setting(self.shape, setting, base_of(self.drafter), random)
+        head = build_setting(self.shape, setting, base_of(self.drafter), random)
         tree = TreeSettings(self.shape.topk, self.shape.depth, self.shape.nodes)
         return ModelProposer(EagleBackend(self.drafter, "eagle3", "EAGLE-3"), head, DynamicPolicy(tree))
 
@@ -150,7 +150,7 @@ def head_settings(shape: ModelShape) -> list[BenchHead]:
         return same or one.kind != "ranker"
 
     found = {one.kind: one for one in settings(shape) if usual(one)}
-    return [found[kind] for kind in ("ranker", "full", "static", "router")]
+    return [found[kind] for kind in ("ranker", "full", "static", "context")]
 
 
 def cycles(models: Sequence[ModelShape], protocol: Protocol) -> dict[str, Callable[[], dict[str, Any]]]:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .cases import OP_BENCHES, heads, op_cases
+from .cases import OP_BENCHES, heads
 from .cases.types import LLAMA3_8B, QWEN3_8B, SMALL
 from .cycle import cycles
 from .ops import measure_case
@@ -62,14 +62,11 @@ def figures(device: str, small: bool, only: str = "") -> list[Figure]:
         Figure("cycle", name, measure, seconds=90.0) for name, measure in cycles(models, protocol).items()
     ]
     for shape in shapes:
-        sets = {
-            "heads": heads.cases(shape),
-            "ops": [case for op in OP_BENCHES for case in op_cases(op, shape)],
-        }
-        for part, cases in sets.items():
+        for cases_of in (heads.cases, *OP_BENCHES.values()):
+            part = "heads" if cases_of is heads.cases else "ops"
             found += [
                 Figure(part, case.name, partial(measure_case, case, protocol, backend), case.goal)
-                for case in cases
+                for case in cases_of(shape)
             ]
     named = {one.name: one for one in found}  # of equal sizes, one
     chosen = [one for one in named.values() if re.search(only, one.name)]

@@ -29,22 +29,21 @@ def test_every_head_answers_its_distribution(name: str) -> None:
     assert judged(ALIKE[name]) is None
 
 
-@pytest.mark.parametrize("word", ["full", "static", "ranker d/8, k = 16", "router", "context"])
+@pytest.mark.parametrize("word", ["full", "static", "ranker d/8, k = 16", "context"])
 def test_one_row(word: str) -> None:
     assert judged(named(word, ONE_ROW)) is None
 
 
-@pytest.mark.parametrize("kind", ["router", "context"])
-def test_rows_of_two_requests_that_are_unlike(kind: str) -> None:
-    """Rows of a request open clusters for each other; nothing is shared between requests."""
-    setting = next(one for one in heads.settings(SMALL) if one.kind == kind)
+def test_rows_of_two_requests_that_are_unlike() -> None:
+    """Each request has a vocabulary of its own."""
+    setting = next(one for one in heads.settings(SMALL) if one.kind == "context")
     shape = replace(SMALL, rows=20)
     case = heads.case_of(shape, replace(setting, alike=False))
     assert heads.requests_of(shape.rows) == 2
     assert judged(case) is None
 
 
-@pytest.mark.parametrize("word", ["full", "ranker d/8, k = 16, rows unlike", "router", "context"])
+@pytest.mark.parametrize("word", ["full", "ranker d/8, k = 16, rows unlike", "context"])
 def test_a_head_that_misses_its_best_token_is_found(word: str) -> None:
     case = named(word)
 
@@ -84,8 +83,6 @@ def test_floors_are_bytes_by_hand() -> None:
 
     assert moved("full") == 1003 * 128
     assert moved("static") == 256 * 128
-    assert moved("low rank") == 8 * (1003 + 64) * 2
     assert moved("context") == 40 * 128
     assert moved("ranker d/4, k = 64, rows alike") == 16 * (1003 + 64) * 2 + 64 * 128
     assert moved("ranker d/8, k = 16, rows unlike") == 8 * (1003 + 64) * 2 + 5 * 16 * 128
-    assert moved("router") == 2 * 16 * (128 + 12) + 200 * 128

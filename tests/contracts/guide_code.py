@@ -55,14 +55,13 @@ def read_guide(name: str) -> Guide:
 
 
 def eval_row(value: str) -> Any:
-    """A literal: a string, or a tuple; of an op's benchmark an f-string, of a target family its traits."""
+    """A literal: a string, or a tuple; of an op's benchmark a function's name, of a target family its traits."""
     if value.startswith("FamilyTraits("):
         call = ast.parse(value, mode="eval").body
         assert isinstance(call, ast.Call)
         named = {str(one.arg): ast.literal_eval(one.value) for one in call.keywords}
         return FamilyTraits(*map(ast.literal_eval, call.args), **named)
-    here = "bench.cases"
-    return ast.literal_eval(value.replace('f"{_HERE}', f'"{here}'))
+    return value if re.fullmatch(r"\w+\.\w+", value) else ast.literal_eval(value)
 
 
 def install(guide: Guide, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, ModuleType]:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from bench.cases import OP_BENCHES, op_cases
+from bench.cases import OP_BENCHES
 from bench.cases.types import ModelShape
 from typer.testing import CliRunner
 
@@ -187,9 +187,10 @@ def test_typical_acceptance_has_another_distribution(verifiers: Any) -> None:
 def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The guide's op in its four places, below a folder that has the kernels' common parts."""
     guide = read_guide("add-a-kernel")
-    for name, value in guide.rows["OP_BENCHES"].items():
-        monkeypatch.setitem(OP_BENCHES, name, value)
     made = install(guide, tmp_path, monkeypatch)
+    for name, value in guide.rows["OP_BENCHES"].items():
+        module, function = value.split(".")
+        monkeypatch.setitem(OP_BENCHES, name, getattr(made[f"bench.cases.{module}"], function))
     for shared in ("common", "emulator"):
         (tmp_path / "kernels" / shared).symlink_to(KERNELS / shared)
     return dict(made)
@@ -211,7 +212,7 @@ def test_the_op_stands_in_four_places(kernel, tmp_path, monkeypatch):
 
 def test_the_ops_benchmark_runs(kernel: dict[str, Any]) -> None:
     shape = ModelShape("tiny", 32, 64, 3, 48, 1, 2, 1, 16, small=True)
-    (case,) = op_cases("int8_logits", shape)
+    (case,) = OP_BENCHES["int8_logits"](shape)
     inputs = case.inputs(torch.device("cpu"), torch.bfloat16, 0)
     found = case.run(inputs, "reference")
     assert found.shape == (3, 64)

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from vocabforge.models.heads.interface import DraftHead, DraftState, HeadBase, HeadOptions
 from vocabforge.models.heads.registry import build_head
-from vocabforge.models.heads.router import Router
 from vocabforge.models.heads.scorer import LowRankScorer, Selector
 
 from . import ranker
@@ -48,9 +47,6 @@ class BenchHead:
     alike: bool = True
 
 
-Built = tuple[DraftHead, "nn.Module | None"]  # head, trained part
-
-
 def some_ids(shape: ModelShape, count: int, random: torch.Generator) -> Tensor:
     """Return (count,) random distinct ids below V, ascending."""
     order = torch.randperm(shape.vocab, generator=random, device=random.device)
@@ -67,49 +63,28 @@ def _scorer(shape: ModelShape, setting: BenchHead, base: HeadBase, random: torch
     return scorer
 
 
-def _random_router(shape: ModelShape, base: HeadBase, random: torch.Generator) -> Router:
-    dtype, clusters = base.weight.dtype, shape.clusters
-    assignment = torch.randperm(shape.vocab, generator=random, device=random.device) % clusters
-    with torch.device("meta"):
-        router = Router(shape.hidden, torch.zeros(shape.vocab, dtype=torch.int64), clusters)
-    router.assignment = assignment
-    for layer in (*router.layers, router.out):
-        assert isinstance(layer, nn.Linear)
-        fan = layer.in_features
-        layer.weight = nn.Parameter(normal((layer.out_features, fan), random, dtype, fan**-0.5), False)
-        layer.bias = nn.Parameter(normal((layer.out_features,), random, dtype, 0.1), False)
-    return router
-
-
 def text_tokens(shape: ModelShape) -> int:
     """Return the number of tokens that the context head takes from the text."""
     return min(_TEXT, shape.context_tokens // 2)
 
 
-def build_setting(shape: ModelShape, setting: BenchHead, base: HeadBase, random: torch.Generator) -> Built:
-    """Build a head over a base of V rows; return it with its trained part."""
-    kind = setting.kind
+def build_setting(
+    shape: ModelShape, setting: BenchHead, base: HeadBase, random: torch.Generator
+) -> DraftHead:
+    """Build a head over a base of V rows."""
     module: nn.Module | None = None
     options: dict[str, Any] = {"ops": True}
-    if setting.rank:  # ranker, low-rank
-        module = _scorer(shape, setting, base, random)
-    if kind == "static":
+    if setting.kind == "static":
         ids = some_ids(shape, min(shape.static, shape.vocab), random)
-        module = nn.Linear(shape.hidden, len(ids), bias=False, device="meta")
-        module.weight = nn.Parameter(base.weight[ids], False)
-        below = HeadBase(module.weight, ids, base.embedding)
-        return build_head(kind, below, None, HeadOptions(**options)), module
-    if kind == "ranker":
+        base = HeadBase(nn.Parameter(base.weight[ids], False), ids, base.embedding)
+    elif setting.kind == "ranker":
+        module = _scorer(shape, setting, base, random)
         options |= {"shortlist": setting.shortlist, "rows": "own"}
-    elif kind == "router":
-        module = _random_router(shape, base, random)
-        budget = max(1, round(shape.router_tokens * shape.clusters / shape.vocab))
-        options |= {"budgets": (budget,), "rows": "shared"}
-    elif kind == "context":
+    elif setting.kind == "context":
         text = text_tokens(shape)
         ids = some_ids(shape, shape.context_tokens - text, random)
         options |= {"ranked": tuple(ids.tolist()), "context": text}
-    return build_head(kind, base, module, HeadOptions(**options)), module
+    return build_head(setting.kind, base, module, HeadOptions(**options))
 
 
 def settings(shape: ModelShape) -> list[BenchHead]:
@@ -117,7 +92,7 @@ def settings(shape: ModelShape) -> list[BenchHead]:
     found = [
         BenchHead("full", "full"),
         BenchHead("static", f"static {shape.static:,}"),
-        BenchHead("low-rank", f"low rank d/{shape.hidden // shape.ranks[0]}", rank=shape.ranks[0]),
+        BenchHead("context", f"context {shape.context_tokens:,}"),
     ]
     for rank in shape.ranks:
         for shortlist in shape.shortlists:
@@ -125,11 +100,7 @@ def settings(shape: ModelShape) -> list[BenchHead]:
                 label = f"ranker d/{shape.hidden // rank}, k = {shortlist:,}"
                 label += (", rows alike" if alike else ", rows unlike") if several else ""
                 found.append(BenchHead("ranker", label, rank, shortlist, alike))
-    return [
-        *found,
-        BenchHead("router", f"router, about {shape.router_tokens:,}"),
-        BenchHead("context", f"context {shape.context_tokens:,}"),
-    ]
+    return found
 
 
 def cases(shape: ModelShape) -> list[OpCase]:
@@ -171,14 +142,11 @@ def _make(shape: ModelShape, setting: BenchHead, random: torch.Generator, dtype:
     tokens = integers(shape.vocab, (1,), random).expand(rows).clone()
     requests = requests_of(rows)
     context = distinct_ids(shape.vocab, (requests, text_tokens(shape)), random)
-    head, module = build_setting(shape, setting, base, random)
-    own = {f"part {n}": one for n, one in enumerate(module.parameters())} if module is not None else {}
     return {
-        "head": head,
+        "head": build_setting(shape, setting, base, random),
         "hidden": hidden,
         "state": DraftState(_STEP, tokens, previous, requests, context),
         "weight": weight,
-        **own,
     }
 
 
@@ -195,24 +163,21 @@ def _rows(shape: ModelShape, random: torch.Generator, dtype: torch.dtype, alike:
 def head_cost(shape: ModelShape, setting: BenchHead, item: int = 2) -> tuple[float, float]:
     """Return the minimum bytes read per step and the multiply-adds per row.
 
-    The scorer or MLP is read in full, and each listed row once.
+    The scorer is read in full, and each listed row once.
 
     Args:
         item: bytes per weight.
     """
     d, unlike = shape.hidden, 1 if setting.alike else shape.rows
     scorer = setting.rank * (shape.vocab + d)  # 0 without a scorer
-    routed = max(1, d // 4) * (2 * d + shape.clusters) if setting.kind == "router" else 0
     rows = {
         "full": shape.vocab,
         "static": min(shape.static, shape.vocab),
-        "low-rank": 0,
         "ranker": setting.shortlist,
-        "router": shape.router_tokens,
         "context": shape.context_tokens,
     }[setting.kind]
-    moved = float((scorer + routed + min(rows * unlike, shape.vocab) * d) * item)
-    return moved, float(scorer + routed + rows * d)
+    moved = float((scorer + min(rows * unlike, shape.vocab) * d) * item)
+    return moved, float(scorer + rows * d)
 
 
 def _reference(topk: int, inputs: Inputs) -> tuple[Tensor, ...]:
