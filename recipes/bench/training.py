@@ -1,14 +1,13 @@
-"""Compare the speed and memory of EAGLE-3 training steps with speculators, in the same run.
+"""Compare the speed and memory of EAGLE-3 training steps on a CPU with speculators, in the same run.
 
 A step is forward pass, loss and backward pass from captured states, with the LM head trained and frozen. The library
-runs as it configures itself: eager attention and losses on a CPU, its defaults (flex attention, fused losses, compiled)
-on CUDA. The sides alternate by round; figures are medians.
+runs as it configures itself there: eager attention and losses. The sides alternate by round; figures are medians.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -22,7 +21,6 @@ from torch import Tensor, nn
 from vocabforge.core.config import StrictModel, apply_overrides, parse_config
 from vocabforge.core.console import DataTable
 from vocabforge.core.registry import check_known
-from vocabforge.models.device import choose_device, synchroniser
 from vocabforge.models.drafters.eagle3 import Eagle3Drafter
 from vocabforge.models.drafters.registry import drafter_sizes, new_drafter
 from vocabforge.models.target.logits import IDENTITY, LogitFacts
@@ -79,7 +77,6 @@ class TrainingShape:
 SHAPES: dict[str, TrainingShape] = {
     "rival-16k": TrainingShape(256, 768, 4, 2, 16_384, 8192, length=256),
     "rival-152k": TrainingShape(512, 1536, 8, 4, 151_936, 32_000, length=512),
-    "rival-8b": TrainingShape(4096, 12_288, 32, 8, 151_936, 32_000, length=8192),
 }
 
 
@@ -87,12 +84,10 @@ class TrainingBenchConfig(StrictModel):
     """Settings of ``training.py``, given as ``key=value``.
 
     Attributes:
-        shapes: names of :data:`SHAPES`; None uses those that suit the device.
-        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+        shapes: names of :data:`SHAPES`.
     """
 
-    shapes: tuple[str, ...] | None = None
-    device: str = "auto"
+    shapes: tuple[str, ...] = ("rival-16k", "rival-152k")
 
 
 def installed() -> bool:
@@ -107,31 +102,26 @@ def bench_training(settings: Sequence[str] = (), *, repeats: int = 3) -> dict[st
         repeats: timed rounds, after two untimed ones.
 
     Returns:
-        Plain JSON: device, versions, and for every shape ``rows``: ``variant``, ``seconds`` (median of the
-        rounds in ``all_seconds``), ``tokens_per_s`` and ``extra_mb`` (peak memory minus memory held before:
-        allocated memory on CUDA, live tensors on a CPU). ``missing``: whether only our side was measured.
+        Plain JSON: versions, and for every shape ``rows``: ``variant``, ``seconds`` (median of the rounds in
+        ``all_seconds``), ``tokens_per_s`` and ``extra_mb`` (peak memory of live tensors minus that held before).
+        ``missing``: whether only our side was measured.
 
     Raises:
-        UsageError: unknown shape or device.
+        UsageError: unknown shape.
         ConfigError: unknown setting.
     """
     config = parse_config(TrainingBenchConfig, apply_overrides({}, settings), source="the command line")
-    device = choose_device(config.device)
-    names = config.shapes or (("rival-8b",) if device.type == "cuda" else ("rival-16k", "rival-152k"))
-    for name in names:
+    for name in config.shapes:
         check_known(name, SHAPES, "shape")
-    shapes = []
-    for name in names:
-        shape = SHAPES[name]
-        rows = _measure(name, _steps(shape, device), shape.length, device, repeats)
-        shapes.append({"name": name, **vars(shape), "rows": rows})
     return {
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "repeats": repeats,
         "missing": not installed(),
-        "shapes": shapes,
+        "shapes": [
+            {"name": name, **vars(SHAPES[name]), "rows": _measure(name, SHAPES[name], repeats)}
+            for name in config.shapes
+        ],
     }
 
 
@@ -142,7 +132,7 @@ def speculators_model(drafter: Eagle3Drafter, target_head: Tensor) -> nn.Module:
     from speculators.proposals.greedy import GreedyTokenProposalConfig
     from transformers import AutoConfig
 
-    sizes, device = drafter.config, target_head.device
+    sizes = drafter.config
     layer = AutoConfig.for_model(
         "llama",
         hidden_size=sizes.hidden_size,
@@ -155,7 +145,7 @@ def speculators_model(drafter: Eagle3Drafter, target_head: Tensor) -> nn.Module:
         max_position_embeddings=sizes.max_position_embeddings,
         rms_norm_eps=sizes.rms_norm_eps,
     )
-    layer._attn_implementation = "simple_flex_attention" if device.type == "cuda" else "eager"
+    layer._attn_implementation = "eager"
     ids = drafter.target_ids
     config = Eagle3SpeculatorConfig(
         transformer_layer_config=layer,
@@ -167,16 +157,15 @@ def speculators_model(drafter: Eagle3Drafter, target_head: Tensor) -> nn.Module:
             verifier=VerifierConfig(name_or_path=None, architectures=[]),
         ),
     )
-    with torch.device(device):
-        model = Eagle3DraftModel(config).float()
-    member = torch.zeros(sizes.vocab_size, dtype=torch.bool, device=device)
+    model = Eagle3DraftModel(config).float()
+    member = torch.zeros(sizes.vocab_size, dtype=torch.bool)
     member[ids] = True
-    model.load_vocab_mappings(member, ids - torch.arange(len(ids), device=device))
+    model.load_vocab_mappings(member, ids - torch.arange(len(ids)))
     with torch.no_grad():
         model.embed_tokens.weight.copy_(drafter.embedding)
         for head in (model.lm_head, model.verifier_lm_head):
             head.weight.copy_(target_head[ids])
-    return model.to(device)
+    return model
 
 
 def speculators_loss(model: Any, batch: CapturedBatch, steps: int, decay: float) -> Callable[[], Tensor]:
@@ -187,7 +176,7 @@ def speculators_loss(model: Any, batch: CapturedBatch, steps: int, decay: float)
     """
     from speculators.losses import resolve_loss_config
 
-    losses = resolve_loss_config("kl_div", "fused" if batch.hidden.is_cuda else "eager")
+    losses = resolve_loss_config("kl_div", "eager")
     document = torch.where(batch.document != 0, batch.document, -1)[:, :-1]
     mask = torch.nn.functional.pad(batch.loss_mask[:, 1:-1] & batch.loss_mask[:, 2:], (0, 1))
 
@@ -206,23 +195,20 @@ def speculators_loss(model: Any, batch: CapturedBatch, steps: int, decay: float)
     return loss
 
 
-def _steps(shape: TrainingShape, device: torch.device) -> dict[str, Callable[[], None]]:
+def _steps(shape: TrainingShape) -> dict[str, Callable[[], None]]:
     """Return our step and that of speculators from the same states of one row, all of it assistant text."""
-    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     vocab, hidden = shape.vocab, shape.hidden
     torch.manual_seed(0)
-    with torch.device(device):
-        embedding, head = (torch.randn(vocab, hidden).mul_(0.05).to(dtype) for _ in "ab")
-        ids = torch.randperm(vocab)[: shape.draft_vocab].sort().values
-        features = torch.randn(1, shape.length, 3 * hidden, dtype=dtype)
-        states = torch.randn(1, shape.length, hidden, dtype=dtype)
-        ones = torch.ones(1, shape.length, dtype=torch.int64)
-        tokens = torch.randint(0, vocab, (1, shape.length))
-        rows = RowBatch(tokens, ones.bool(), ones, torch.arange(shape.length)[None])
+    embedding, head = (torch.randn(vocab, hidden).mul_(0.05) for _ in "ab")
+    ids = torch.randperm(vocab)[: shape.draft_vocab].sort().values
+    features, states = torch.randn(1, shape.length, 3 * hidden), torch.randn(1, shape.length, hidden)
+    ones = torch.ones(1, shape.length, dtype=torch.int64)
+    tokens = torch.randint(0, vocab, (1, shape.length))
+    rows = RowBatch(tokens, ones.bool(), ones, torch.arange(shape.length)[None])
     facts = LogitFacts.of(states[0], head, IDENTITY).map(lambda each: each[None])
     batch = CapturedBatch(**vars(rows), features=features, hidden=states, facts=facts)
     wanted = drafter_sizes("eagle3", shape.config(), draft_vocab_size=len(ids))
-    drafter: Any = new_drafter("eagle3", wanted, embedding, head, ids).to(device)
+    drafter: Any = new_drafter("eagle3", wanted, embedding, head, ids)
     ttt, memory = TTTConfig(decay=_DECAY), MemoryConfig(loss="fused")
     module = TrainStep(drafter, nn.ModuleDict(), head, ttt, memory=memory)
     counted = rows_by_step(rows.loss_mask, rows.document, shape.steps)
@@ -235,9 +221,7 @@ def _steps(shape: TrainingShape, device: torch.device) -> dict[str, Callable[[],
 
     def step(model: Any, loss: Callable[[], Tensor], learns: bool) -> None:
         model.lm_head.weight.requires_grad_(learns)
-        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=device.type == "cuda"):
-            total = loss()
-        total.backward()
+        loss().backward()
         model.zero_grad(set_to_none=True)
 
     return {
@@ -247,44 +231,32 @@ def _steps(shape: TrainingShape, device: torch.device) -> dict[str, Callable[[],
     }
 
 
-def _measure(
-    label: str, runs: Mapping[str, Callable[[], None]], tokens: int, device: torch.device, repeats: int
-) -> list[dict[str, Any]]:
+def _measure(name: str, shape: TrainingShape, repeats: int) -> list[dict[str, Any]]:
     """Warm up, measure memory, then time the variants."""
-    memory = {}
-    for name, call in runs.items():
-        call()  # creates and compiles what later runs reuse
-        memory[name] = _memory_of(call, device)
-    wait = synchroniser(str(device))
-
-    def timed(call: Callable[[], None]) -> float:
-        wait()
-        return seconds_of(call) + seconds_of(wait)
-
-    seconds = take_turns(label, {name: partial(timed, call) for name, call in runs.items()}, repeats)
-    rows = []
-    for name, each in seconds.items():
-        median = statistics.median(each)
-        row = {"variant": name, "seconds": median, "all_seconds": each, "tokens_per_s": tokens / median}
-        rows.append(row | {"extra_mb": memory[name]})
-    return rows
-
-
-def _memory_of(call: Callable[[], None], device: torch.device) -> float:
-    """Return megabytes above the memory held before."""
-    if device.type != "cuda":
+    memory, sides = {}, _steps(shape)
+    for variant, call in sides.items():
+        call()  # creates what later runs reuse
         with TensorMemory() as counted:
             call()
-        return counted.peak / _MB
-    torch.cuda.reset_peak_memory_stats(device)
-    before = torch.cuda.memory_allocated(device)
-    call()
-    return (torch.cuda.max_memory_allocated(device) - before) / _MB
+        memory[variant] = counted.peak / _MB
+    seconds = take_turns(
+        name, {variant: partial(seconds_of, call) for variant, call in sides.items()}, repeats
+    )
+    return [
+        {
+            "variant": variant,
+            "seconds": statistics.median(each),
+            "all_seconds": each,
+            "tokens_per_s": shape.length / statistics.median(each),
+            "extra_mb": memory[variant],
+        }
+        for variant, each in seconds.items()
+    ]
 
 
 def shown(result: dict[str, Any]) -> list[DataTable | str]:
     """Return a table for each shape, and what the figures mean."""
-    found: list[DataTable | str] = [f"{result['device']}, torch {result['torch']}"]
+    found: list[DataTable | str] = [f"torch {result['torch']}, threads: {result['threads']}"]
     for shape in result["shapes"]:
         formats = {"variant": "", "tokens_per_s": ",.0f", "seconds": ".4f", "extra_mb": ",.1f"}
         rows = [[format(row[key], form) for key, form in formats.items()] for row in shape["rows"]]

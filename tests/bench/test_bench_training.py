@@ -21,7 +21,7 @@ from vocabforge.train.config import TTTConfig
 from vocabforge.train.step import TrainStep
 from vocabforge.train.ttt import rows_by_step
 
-SMALL = ["shapes=[least]", "device=cpu"]
+SMALL = ["shapes=[least]"]
 
 
 @pytest.fixture(autouse=True)
