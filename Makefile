@@ -100,7 +100,7 @@ smollm2-study: $(STAMP)
 	  optim.batch_size=2 optim.micro_batch_size=2 optim.lr=1e-3 heads.router.clusters=$(SMOLLM2)/clusters \
 	  run.live.prompts=0 output=$(SMOLLM2)/router
 	$(BIN)/python recipes/study/study.py --recipe recipes/study/smollm2.yaml --benchmark spec-bench --limit 80 \
-	  --max-new-tokens 48 --counts $(SMOLLM2)/counts --output $(SMOLLM2)/study
+	  --max-new-tokens 48 --output $(SMOLLM2)/study
 
 # Against transformers: plain decoding, n-grams and prompt lookup; and the shipped drafter, which it cannot run.
 smollm2-bench: $(STAMP)

@@ -10,7 +10,6 @@ python recipes/study/study.py --recipe recipes/study/smollm2.yaml --benchmark sp
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import sys
 import time
@@ -40,7 +39,6 @@ from vocabforge.models.drafters.interface import CachedDrafter
 from vocabforge.models.heads.registry import DraftHead, exact_head
 from vocabforge.models.lean.model import LeanModel
 from vocabforge.models.target.fingerprint import target_fingerprint
-from vocabforge.vocab.counts.table import load_counts
 
 TEMPERATURES = (0.0, 1.0)
 
@@ -59,9 +57,6 @@ def main() -> None:
     parser.add_argument("--levels", type=int, default=4, help="draft tokens of a chain, levels of a tree")
     parser.add_argument("--width", type=int, default=4, help="children of a tree's node")
     parser.add_argument("--nodes", type=int, default=24, help="draft tokens of the tree")
-    parser.add_argument(
-        "--counts", type=Path, help="count-freq artefact: accuracy by the frequency of the token"
-    )
     parser.add_argument("--output", type=Path, required=True)
     asked = parser.parse_args()
 
@@ -82,7 +77,6 @@ def main() -> None:
         f"chain of {asked.levels}": chain(asked.levels),
         f"tree of {asked.nodes}": default_shape(asked.levels, asked.width, asked.nodes + 1),
     }
-    counts = None if asked.counts is None else load_counts(asked.counts).counts
     first = next(iter(recipe.methods))
     found: dict[str, Any] = {name: {"temperatures": {}} for name in recipe.methods}
     for temperature in TEMPERATURES:
@@ -98,7 +92,6 @@ def main() -> None:
             if temperature == 0:
                 scored = [count for count in own.scored if not np.isnan(count)]
                 row["exact_logits"] = float(np.mean(scored)) if scored else None
-                row["first_draft_correct"] = {} if counts is None else by_frequency(own, answers, counts)
     results = {
         "recipe": json.loads(recipe.model_dump_json(exclude_defaults=True)),
         "settings": {key: str(value) for key, value in vars(asked).items() if key != "output"},
@@ -205,24 +198,6 @@ def figures(
     }
 
 
-def by_frequency(
-    own: Replayed, answers: Sequence[Continuation], counts: np.ndarray
-) -> dict[str, dict[str, float | None]]:
-    """Return how often the best first draft is the target's token, by that token's place in the counts (V,)."""
-    place = np.empty(len(counts), np.int64)
-    place[np.argsort(-counts, kind="stable")] = np.arange(len(counts))
-    wanted = np.concatenate([np.asarray(one.tokens[1:], np.int64) for one in answers])
-    counted = wanted < len(counts)  # an LM head may have more rows
-    places, correct = place[wanted[counted]], own.ranks[counted, 0] == 0
-    edges = [0, *(edge for edge in (1024, 4096, 8192, 16384) if edge < len(counts)), len(counts)]
-    found = {}
-    for low, high in itertools.pairwise(edges):
-        inside = correct[(places >= low) & (places < high)]
-        share = float(inside.mean()) if len(inside) else None
-        found[f"{low + 1:,} to {high:,}"] = {"tokens": len(inside), "share": share}
-    return found
-
-
 def markdown(results: dict[str, Any]) -> str:
     methods = results["methods"]
     first, *others = methods
@@ -248,15 +223,6 @@ def markdown(results: dict[str, Any]) -> str:
     lines += markdown_table(
         ["category", "questions", f"accepted by {first}", *others], rows[1:]
     )  # all: above
-    if correct := methods[first]["first_draft_correct"]:
-        title = "Best first draft is the target's token, by the token's place in the counts, greedy:"
-        lines += ["", title, ""]
-        rows = []
-        for place, base in correct.items():
-            shares = [found["first_draft_correct"][place]["share"] for found in methods.values()]
-            texts = ["–" if share is None else f"{share:.1%}" for share in shares]
-            rows.append([place, f"{base['tokens']:,}", *texts])
-        lines += markdown_table(["tokens", "number", *methods], rows)
     return "\n".join(lines) + "\n"
 
 

@@ -8,18 +8,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import yaml
 
 from tests.tune.support import make_place
 from tests.worlds import ROOT
-from vocabforge.corpus.tokenizer.special_tokens import SpecialTokens
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.decode.build.methods import recipe_methods
 from vocabforge.decode.build.recipe import read_recipe
 from vocabforge.decode.request import Request
-from vocabforge.vocab.counts.table import FrequencyTable, save_counts
 
 TEMPLATE = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
 NEW = 16
@@ -32,11 +29,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config["chat_template"] = TEMPLATE
     (place / "t" / "tokenizer_config.json").write_text(json.dumps(config), "utf-8")
     tokenizer = load_tokenizer(place / "t")
-    counts = np.arange(tokenizer.vocab_size)
-    special = SpecialTokens.of(tokenizer)
-    save_counts(
-        FrequencyTable(counts, 1, 1, "corpus", tokenizer.fingerprint, {"x": "y"}, special), place / "counts"
-    )
     methods = {
         "full head": {},
         "half": {"vocab": str(place / "v")},
@@ -63,7 +55,7 @@ def run(place: Path, *more: object) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_replay_of_a_recipe_is_what_decoding_accepts(place: Path) -> None:
-    done = run(place, "--counts", place / "counts", "--nodes", 8, "--width", 3)
+    done = run(place, "--nodes", 8, "--width", 3)
     assert done.returncode == 0, done.stderr
     results = json.loads((place / "out" / "results.json").read_text("utf-8"))
     assert list(results["methods"]) == ["full head", "half", "ranker"]
