@@ -179,14 +179,13 @@ test-all: $(STAMP)
 test-proof: $(STAMP)
 	$(BIN)/python -m pytest -m proof -n $(TEST_WORKERS) --dist worksteal
 
-# Spoilt inputs by chance over every reader; FUZZ="--inputs 200 --seed 3 --reader tokenizer" for less.
-FUZZ ?= --inputs 20000 --seed 0
+# Spoilt inputs by chance over every reader; FUZZ=500 makes fewer, SEED=3 others.
 test-fuzz: $(STAMP)
-	HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz.campaign $(FUZZ)
+	FUZZ=$(or $(FUZZ),20000) FUZZ_SEED=$(or $(SEED),0) $(BIN)/python -m pytest tests/fuzz -n $(TEST_WORKERS) --dist worksteal
 
-# No pytest: one warmed process forks every trial. FAULTS="--seed 1" draws other instants.
+# SEED=1 draws other operations; FAULTS="-k train-drafter" chooses commands.
 test-faults: $(STAMP)
-	$(BIN)/python -m tests.faults.campaign $(FAULTS)
+	FAULTS_SEED=$(or $(SEED),0) $(BIN)/python -m pytest tests/faults -n 2 $(FAULTS)
 
 test-docs: $(STAMP)
 	$(BIN)/python -m pytest tests/docs -m docs -n $(TEST_WORKERS)

@@ -1,8 +1,7 @@
 """Commands in forked children of one warmed process, struck at a chosen writing operation.
 
-An operation changes what is below a folder: opening to write, a write, a flush to the disk, a rename, a
-link, a new folder, a removal, and a file that the safetensors library writes by itself. Which one is struck does not
-depend on time.
+An operation changes what is below a folder: opening to write, a write, a flush to the disk, a rename, a link, a new
+folder, a removal. Which one is struck does not depend on time.
 """
 
 from __future__ import annotations
@@ -144,29 +143,20 @@ class Layer:
         return write(data)
 
     def _wrap_safetensors(self) -> None:
-        """Its files are written outside of Python: an operation before, and one behind a half-written file."""
+        """Its files are written outside of Python; in it, from now on, unless their own writes are to meet a quota."""
         import safetensors.numpy
         import safetensors.torch
-        from safetensors import SafetensorError
+        from safetensors import SafetensorError, serialize
 
-        real = safetensors.numpy.serialize_file  # type: ignore[attr-defined]
-        descriptor_of = os.open
-
-        def halve(file: Any) -> None:
-            with contextlib.closing(io.FileIO(descriptor_of(file, os.O_RDWR), "r+")) as opened:
-                opened.truncate(os.path.getsize(file) // 2)
-
-        def wrapped(tensors: Any, file: Any, *args: Any, **named: Any) -> None:
-            if not self.watches(file):
-                return real(tensors, file, *args, **named)
+        def serialize_file(tensors: Any, file: Any, metadata: Any = None) -> None:
             try:
-                self.meet("safetensors", file)
-                real(tensors, file, *args, **named)
-                self.meet("safetensors-half", file, spoil=lambda: halve(file))
+                with open(file, "wb") as opened:
+                    opened.write(serialize(tensors, metadata=metadata))
             except OSError as error:
                 raise SafetensorError(f"I/O error: {error.strerror} (os error {error.errno})") from error
 
-        safetensors.numpy.serialize_file = safetensors.torch.serialize_file = wrapped  # type: ignore[attr-defined]
+        if self.conditions.file_bytes is None:
+            safetensors.numpy.serialize_file = safetensors.torch.serialize_file = serialize_file  # type: ignore[attr-defined]
 
 
 class Child:
@@ -185,6 +175,7 @@ class Child:
         output = os.open(self._output, os.O_WRONLY | os.O_CREAT, 0o644)
         os.dup2(output, 1)
         os.dup2(output, 2)
+        sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
         sys.argv = ["vocabforge", *self.argv]
         os.environ["VOCABFORGE_CACHE"] = str(self.root / "cache")
         layer = Layer(self.root, self.conditions)

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 from tests.capture.hidden_server import HiddenServer
-from tests.cli.every_kind import EXPORTS, make_every_kind
+from tests.cli.every_kind import EXPORTS
 from tests.decode.drafting import make_drafter
 from tests.evaluate.served_fakes import Served
 from tests.models.mtp_targets import make_target as make_mtp_target
@@ -80,12 +80,9 @@ STATES_FILE = "cmpl-x-0-abcd.safetensors"
 ANSWER_TOKENS = 32
 
 
-def make_goods(folder: Path, kinds: Path | None = None) -> Path:
-    """Make every example under its name; ``kinds``: artefacts of every kind that are copied, not made again."""
-    if kinds is None:
-        make_every_kind(folder)
-    else:
-        shutil.copytree(kinds, folder, dirs_exist_ok=True)
+def make_goods(folder: Path, kinds: Path) -> Path:
+    """Make every example under its name, beside copies of ``kinds``, artefacts of every kind."""
+    shutil.copytree(kinds, folder, dirs_exist_ok=True)
     (folder / "model" / "generation_config.json").write_text('{"eos_token_id": [257], "bos_token_id": 256}')
     model = HFTarget.load(folder / "model")
     model.model.save_pretrained(folder / "sharded", max_shard_size="50KB")
