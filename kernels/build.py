@@ -87,8 +87,8 @@ def torch_folders() -> tuple[list[str], Path]:
 def nvcc_version(nvcc: str) -> str:
     """Return the version, such as ``13.0``."""
     text = subprocess.run([nvcc, "--version"], capture_output=True, text=True).stdout
-    found = re.search(r"release (\d+\.\d+)", text)
-    return found.group(1) if found else "of unknown version"
+    release = re.search(r"release (\d+\.\d+)", text)
+    return release[1] if release else "of unknown version"
 
 
 @dataclass(frozen=True)
@@ -126,13 +126,14 @@ def _units(
                 units.append(Unit(source, variant, (*host, "-O3", "-ffp-contract=off")))
         if variant == "emulated":
             command = (*host, *flags, *_WATCHED, "-x", "c++")
-            units += [Unit(one, variant, command) for one in sorted(folder.glob("*.cu"))]
+            units += [Unit(source, variant, command) for source in sorted(folder.glob("*.cu"))]
         elif variant == "native":
             assert nvcc is not None
             cuda = (*_nvcc(nvcc), *_cuda_flags(architectures))
-            units += [Unit(one, variant, cuda) for one in sorted(folder.glob("*.cu"))]
+            units += [Unit(source, variant, cuda) for source in sorted(folder.glob("*.cu"))]
     if variant == "emulated":
-        units += [Unit(one, variant, (*host, "-O1")) for one in sorted((ROOT / "emulator").glob("*.cpp"))]
+        sources = sorted((ROOT / "emulator").glob("*.cpp"))
+        units += [Unit(source, variant, (*host, "-O1")) for source in sources]
     return units
 
 
@@ -143,7 +144,7 @@ def _nvcc(nvcc: str) -> tuple[str, ...]:
 
 def _cuda_flags(architectures: Sequence[str]) -> tuple[str, ...]:
     """Return flags for machine code of each architecture and PTX of the first, for later devices."""
-    codes = [f"-gencode=arch=compute_{one},code=sm_{one}" for one in architectures[1:]]
+    codes = [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in architectures[1:]]
     first = architectures[0]
     codes.append(f"-gencode=arch=compute_{first},code=[sm_{first},compute_{first}]")
     return ("-std=c++17", "-O3", "-Xcompiler", "-fPIC", "-MMD", "-Xptxas", "-v", "-lineinfo", *codes)
@@ -187,9 +188,7 @@ def _key(unit: Unit, dependencies: Path) -> str:
     return digest.hexdigest()
 
 
-def build(
-    variant: str = "native", *, architectures: Sequence[str] | None = None, jobs: int | None = None
-) -> Path:
+def build(variant: str = "native", *, architectures: Sequence[str] | None = None) -> Path:
     """Build the package's library, ``native`` or ``cpu``, unless it is up to date.
 
     Args:
@@ -211,11 +210,11 @@ def build(
         asked = list(architectures or (_facts(NATIVE) or {}).get("architectures") or ARCHITECTURES)
         units = _units(variant, op_folders(), nvcc, asked)
         facts = {"variant": variant, "architectures": asked if nvcc else []}
-        _make(NATIVE, units, facts | {"nvcc": nvcc_version(nvcc) if nvcc else None}, nvcc, jobs)
+        _make(NATIVE, units, facts | {"nvcc": nvcc_version(nvcc) if nvcc else None}, nvcc)
     return NATIVE
 
 
-def build_emulated(names: Sequence[str] | None = None, *, jobs: int | None = None) -> list[Path]:
+def build_emulated(names: Sequence[str] | None = None) -> list[Path]:
     """Build the emulated libraries of the given folders (default: all), unless they are up to date.
 
     Returns:
@@ -231,27 +230,25 @@ def build_emulated(names: Sequence[str] | None = None, *, jobs: int | None = Non
             raise BuildError(f"no op in {folder}: expected binding.cpp there")
     libraries = {folder: BUILD / "emulated" / f"lib{folder.name}.so" for folder in folders}
     with _only_one():
-        _compile_all(_units("emulated", folders), jobs)
+        _compile_all(_units("emulated", folders))
         for folder, library in libraries.items():
-            _make(library, _units("emulated", [folder]), {"variant": "emulated"}, None, jobs)
+            _make(library, _units("emulated", [folder]), {"variant": "emulated"}, None)
     return list(libraries.values())
 
 
-def _compile_all(units: Sequence[Unit], jobs: int | None) -> int:
+def _compile_all(units: Sequence[Unit]) -> int:
     """Compile large folders first, for an even load, and return the number of objects compiled."""
     weights = {
         folder: sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
         for folder in {unit.source.parent for unit in units}
     }
     ordered = sorted(units, key=lambda unit: (unit.source.suffix != ".cu", -weights[unit.source.parent]))
-    with ThreadPoolExecutor(jobs or os.cpu_count() or 1) as pool:
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
         return sum(pool.map(_compile, ordered))
 
 
-def _make(
-    library: Path, units: Sequence[Unit], facts: dict[str, Any], nvcc: str | None, jobs: int | None
-) -> None:
-    made = _compile_all(units, jobs)
+def _make(library: Path, units: Sequence[Unit], facts: dict[str, Any], nvcc: str | None) -> None:
+    made = _compile_all(units)
     facts = facts | {"sources": _sources(units)}
     before = _facts(library)
     if made or before != facts:
@@ -321,18 +318,14 @@ def main() -> int:
         action="append",
         help=f"compute capability, as 90a; default: as before, at first {' '.join(ARCHITECTURES)}",
     )
-    parser.add_argument("--jobs", type=int, help="number of parallel compilers")
     asked = parser.parse_args()
     if asked.only and not asked.emulator:
         parser.error("--only goes with --emulator: the package's library holds all ops")
-    if asked.jobs is not None and asked.jobs < 1:
-        parser.error(f"--jobs {asked.jobs}: at least 1")
     try:
         if asked.emulator:
-            build_emulated(asked.only, jobs=asked.jobs)
+            build_emulated(asked.only)
         else:
-            variant = "cpu" if asked.cpu else "native"
-            build(variant, architectures=asked.arch, jobs=asked.jobs)
+            build("cpu" if asked.cpu else "native", architectures=asked.arch)
     except BuildError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

