@@ -158,8 +158,8 @@ def judged(files: Mapping[str, tuple[int, str]], device: str) -> dict[str, Any]:
         if code not in (0, 5):  # 5: its tests have other marks
             # pytest's summary, or the place in the trace of a hang or an abort
             shown = r"(?:^FAILED |^ERROR |Timeout \(|Fatal Python error: |File .* in test_).*"
-            found = re.findall(shown, said, re.MULTILINE) or [last_line(said)]
-            problems += [f"{name}: {line}" for line in found]
+            lines = re.findall(shown, said, re.MULTILINE) or [last_line(said)]
+            problems += [f"{name}: {line}" for line in lines]
     state = "failed" if problems else "passed"
     if not problems and not counts["passed"]:
         state, problems = "skipped" if device == "cpu" else "failed", ["no test ran"]
@@ -174,19 +174,19 @@ def bench(seconds: float, asked: argparse.Namespace) -> Mapping[str, Any]:
         figures do not represent compiled kernels on a GPU at real sizes, or None.
     """
     wanted = partial(figures, asked.device, asked.small, asked.only)
-    found = measure_all(wanted, asked.device, asked.output / "bench.log", seconds)
+    measured = measure_all(wanted, asked.device, asked.output / "bench.log", seconds)
     problems = [
-        f"{name}: {row['problem'].splitlines()[0]}" for name, row in found.items() if "problem" in row
+        f"{name}: {row['problem'].splitlines()[0]}" for name, row in measured.items() if "problem" in row
     ]
     rows: dict[str, dict[str, Any]] = {}
     for figure in wanted():
-        if figure.name in found:
-            rows.setdefault(figure.part, {})[figure.name] = found[figure.name]
+        if figure.name in measured:
+            rows.setdefault(figure.part, {})[figure.name] = measured[figure.name]
     return {
         "state": "failed" if problems else "passed",
         "problem": "\n".join(problems),
         "rows": rows,
-        "open": [figure.name for figure in wanted() if figure.name not in found],
+        "open": [figure.name for figure in wanted() if figure.name not in measured],
         "not_real": not_real(asked.device, asked.small),
     }
 
@@ -215,13 +215,13 @@ def run_part(
     _say(f"{name}: up to {seconds:.0f} s")
     start = time.monotonic()
     try:
-        found = dict(run(seconds, asked))
+        report = dict(run(seconds, asked))
     except Exception as error:  # noqa: BLE001 (the other parts must run)
-        found = {"state": "failed", "problem": f"{type(error).__name__}: {error}"}
+        report = {"state": "failed", "problem": f"{type(error).__name__}: {error}"}
         traceback.print_exc()
-    found["seconds"] = round(time.monotonic() - start, 1)
-    _say(f"{name}: {found['state']} after {found['seconds']} s {found.get('problem', '')}".rstrip())
-    return found
+    report["seconds"] = round(time.monotonic() - start, 1)
+    _say(f"{name}: {report['state']} after {report['seconds']} s {report.get('problem', '')}".rstrip())
+    return report
 
 
 def _say(text: str) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vocabforge.decode.accelerate.graphs import GraphCapture, capture_passes
+from vocabforge.decode.accelerate.graphs import capture_passes
 from vocabforge.decode.engine import Decoder
 from vocabforge.decode.proposers.eagle import EagleBackend
 from vocabforge.decode.proposers.model import ModelProposer
@@ -80,7 +80,7 @@ class Pair:
 
 
 def _bytes(tensors: Iterable[Tensor]) -> float:
-    return float(sum(one.nbytes for one in tensors))
+    return float(sum(tensor.nbytes for tensor in tensors))
 
 
 def lean_config(shape: ModelShape) -> LeanConfig:
@@ -145,12 +145,12 @@ def head_settings(shape: ModelShape) -> list[BenchHead]:
     """Return the heads for the cycle benchmark, the ranker first."""
     shortlist = 2048 if 2048 in shape.shortlists else max(shape.shortlists)
 
-    def usual(one: BenchHead) -> bool:
-        same = one.shortlist == shortlist and one.rank == shape.ranks[-1] and one.alike
-        return same or one.kind != "ranker"
+    def usual(head: BenchHead) -> bool:
+        same = head.shortlist == shortlist and head.rank == shape.ranks[-1] and head.alike
+        return same or head.kind != "ranker"
 
-    found = {one.kind: one for one in settings(shape) if usual(one)}
-    return [found[kind] for kind in ("ranker", "full", "static", "context")]
+    by_kind = {head.kind: head for head in settings(shape) if usual(head)}
+    return [by_kind[kind] for kind in ("ranker", "full", "static", "context")]
 
 
 def cycles(models: Sequence[ModelShape], protocol: Protocol) -> dict[str, Callable[[], dict[str, Any]]]:
@@ -162,32 +162,27 @@ def cycles(models: Sequence[ModelShape], protocol: Protocol) -> dict[str, Callab
             held.clear()
             with torch.inference_mode(False):
                 held.append(random_pair(shape, protocol.device, torch.bfloat16))
-        return _measured(held[0], setting, protocol)
+        pair = held[0]
+        return {
+            "us": median(cycle_times(pair, setting, protocol)) * 1e6,
+            "bytes": pair.plain_bytes() if setting is None else pair.cycle_bytes(setting),
+            "flops": 0.0,
+        }
 
     return {
-        f"cycle {shape.name}, {'plain' if one is None else one.label.removesuffix(', rows alike')}": partial(
-            measure, shape, one
+        f"cycle {shape.name}, {'plain' if head is None else head.label.removesuffix(', rows alike')}": partial(
+            measure, shape, head
         )
         for shape in models
-        for one in (None, *head_settings(shape))
+        for head in (None, *head_settings(shape))
     }
 
 
-def _measured(pair: Pair, setting: BenchHead | None, protocol: Protocol) -> dict[str, Any]:
-    count = max(8, int(protocol.seconds * 1000)) if protocol.cuda else 3
-    capture = capture_passes(protocol.device) if protocol.cuda else None
-    return {
-        "us": median(cycle_times(pair, setting, count, capture)) * 1e6,
-        "bytes": pair.plain_bytes() if setting is None else pair.cycle_bytes(setting),
-        "flops": 0.0,
-    }
-
-
-def cycle_times(
-    pair: Pair, setting: BenchHead | None, count: int, capture: GraphCapture | None
-) -> list[float]:
+def cycle_times(pair: Pair, setting: BenchHead | None, protocol: Protocol) -> list[float]:
     """Measure host seconds between committed cycles; each ends when the host reads the accepted count."""
     proposer = None if setting is None else pair.proposer(setting)
+    capture = capture_passes(protocol.device) if protocol.cuda else None
+    count = max(8, int(protocol.seconds * 1000)) if protocol.cuda else 3
     levels = 0 if setting is None else pair.shape.levels
     most = (levels + 1) * (count + _WARM + 2)
     decoder = Decoder(pair.target, proposer, pair.shape.prefix + most, wrap=capture)

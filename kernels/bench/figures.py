@@ -58,20 +58,20 @@ def figures(device: str, small: bool, only: str = "") -> list[Figure]:
         protocol = replace(protocol, seconds=0.001, least=2, most=10, most_copies=2)
     models = (SMALL,) if small else (LLAMA3_8B, QWEN3_8B)
     shapes = models if small else [replace(model, rows=rows) for rows in ROWS for model in models]
-    found = [
+    every = [
         Figure("cycle", name, measure, seconds=90.0) for name, measure in cycles(models, protocol).items()
     ]
     for shape in shapes:
         for cases_of in (heads.cases, *OP_BENCHES.values()):
             part = "heads" if cases_of is heads.cases else "ops"
-            found += [
+            every += [
                 Figure(part, case.name, partial(measure_case, case, protocol, backend), case.goal)
                 for case in cases_of(shape)
             ]
-    named = {one.name: one for one in found}  # of equal sizes, one
-    chosen = [one for one in named.values() if re.search(only, one.name)]
+    named = {figure.name: figure for figure in every}  # of equal sizes, one
+    chosen = [figure for figure in named.values() if re.search(only, figure.name)]
     first = [Figure(CEILINGS, CEILINGS, partial(ceilings, protocol))] if chosen else []
-    return first + sorted(chosen, key=lambda one: not one.goal)
+    return first + sorted(chosen, key=lambda figure: not figure.goal)
 
 
 def measure_all(
@@ -88,7 +88,7 @@ def measure_all(
         What each figure's ``measure`` returns, or its ``problem``, by name; those that did not begin are missing.
     """
     context, until, process = get_context("spawn"), time.monotonic() + seconds, None
-    found: dict[str, dict[str, Any]] = {}
+    rows: dict[str, dict[str, Any]] = {}
     for number, figure in enumerate(wanted()):
         if (left := until - time.monotonic()) < 0:
             break
@@ -104,14 +104,14 @@ def measure_all(
             process.join()
             said = log.read_text("utf-8", "replace").strip()[-3000:] if log.is_file() else ""
             row, over = {"problem": f"the process ended with {process.exitcode}\n{said}"}, True
-        found[figure.name] = row
+        rows[figure.name] = row
         if "problem" in row:
             print(f"[gpu-check] {figure.name}: {row['problem'].splitlines()[0]}", file=sys.stderr, flush=True)
         process = None if over else process
     if process is not None:
         ours.close()
         process.join()
-    return found
+    return rows
 
 
 def _work(orders: Connection, wanted: Callable[[], list[Figure]], device: str, log: Path) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -50,7 +51,7 @@ def leave_poison(like: tuple[Tensor, ...]) -> None:
 
     :func:`poisoned_memory` does not cover all outputs of compiled ops.
     """
-    for tensor in [torch.empty_like(one) for one in like for _ in range(2)]:
+    for tensor in [torch.empty_like(output) for output in like for _ in range(2)]:
         poison(tensor)
 
 
@@ -63,14 +64,14 @@ def problem_of(
         A description, or None.
     """
     inputs = case.inputs(device, dtype, seed)
-    expected = tuple(one.clone() for one in outputs_of(case.reference(_own(case, inputs))))
+    expected = tuple(output.clone() for output in outputs_of(case.reference(_own(case, inputs))))
     ours = _own(case, inputs)
     leave_poison(expected)
     with poisoned_memory():
         got = outputs_of(case.run(ours, backend))
     if (problem := case.problem(ours, got, expected)) is not None:
         return problem
-    kept = tuple(one.clone() for one in got)
+    kept = tuple(output.clone() for output in got)
     if not _same_bits(kept, outputs_of(case.run(_own(case, inputs), backend))):
         return "the same inputs gave other bits"
     ours = _own(case, inputs)
@@ -78,7 +79,7 @@ def problem_of(
         replay = Replay(lambda: outputs_of(case.run(ours, backend)), device)
     except RuntimeError as error:  # torch's error if capture forbids a call
         return f"cannot be captured: {str(error).splitlines()[0]}"
-    given = {one.data_ptr() for one in _tensors(ours)}
+    given = {tensor.data_ptr() for tensor in _tensors(ours)}
     for output in replay.outputs:
         if output.data_ptr() not in given:  # an op may return an input
             poison(output)
@@ -118,13 +119,13 @@ def measure_case(case: OpCase, protocol: Protocol, backend: str) -> dict[str, An
     if problems:
         return {"problem": "; ".join(problems)}
     sets = _rotation(case, protocol)
-    moved = sum(case.bytes_of(one) for one in sets) / len(sets)
-    timing = time_calls(_calls(sets, lambda inputs: case.run(inputs, backend)), protocol)
+    moved = sum(case.bytes_of(inputs) for inputs in sets) / len(sets)
+    timing = time_calls([partial(case.run, inputs, backend) for inputs in sets], protocol)
     return {
         **timing,
         "bytes": moved,
         "flops": case.floor_flops,
-        "plain": case.plain and _plain(_calls(sets, case.plain), protocol),
+        "plain": case.plain and _plain([partial(case.plain, inputs) for inputs in sets], protocol),
         "cold": moved * min(len(sets), timing["calls"]) >= 2 * protocol.cache_bytes(),
     }
 
@@ -136,21 +137,14 @@ def _plain(calls: list[Callable[[], Any]], protocol: Protocol) -> float | str:
         return str(error).splitlines()[0]
 
 
-def _calls(sets: Sequence[Inputs], way: Callable[[Inputs], Any]) -> list[Callable[[], Any]]:
-    def call(inputs: Inputs) -> Callable[[], Any]:
-        return lambda: way(inputs)
-
-    return [call(inputs) for inputs in sets]
-
-
 def _rotation(case: OpCase, protocol: Protocol) -> list[Inputs]:
     """Create enough sets of inputs to exceed the cache."""
     device, dtype = protocol.device, case.dtypes[0]
     first = case.inputs(device, dtype, _SEED)
-    held = float(sum(one.nbytes for one in _tensors(first)))
+    held = float(sum(tensor.nbytes for tensor in _tensors(first)))
     count = protocol.copies(case.bytes_of(first), held)
     return [first, *(case.inputs(device, dtype, _SEED + 2 + number) for number in range(1, count))]
 
 
 def _tensors(inputs: Inputs) -> list[Tensor]:
-    return [one for one in inputs.values() if isinstance(one, Tensor)]
+    return [value for value in inputs.values() if isinstance(value, Tensor)]

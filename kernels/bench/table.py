@@ -27,8 +27,8 @@ def markdown(rows: Mapping[str, Mapping[str, Row]]) -> str:
             f"{ceilings['product'] / 1e12:,.2f} TFLOP/s; smallest kernel: {ceilings['node_us']:.2f} us"
         )
     for part, columns in _COLUMNS.items():
-        if found := rows.get(part):
-            cells = [[name, *_cells(part, name, row, found, ceilings)] for name, row in found.items()]
+        if some := rows.get(part):
+            cells = [[name, *_cells(part, name, row, some, ceilings)] for name, row in some.items()]
             lines += ["", f"## {part.capitalize()}", "", *DataTable("", columns, cells).markdown()]
     return "\n".join([*lines, ""])
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
 Call = Callable[[], Any]
 
@@ -70,7 +69,7 @@ class Replay:
         device: device of the call.
 
     Attributes:
-        outputs: results of the call, overwritten by each :meth:`replay`.
+        outputs: result of the call, of which a tuple of tensors is overwritten by each :meth:`replay`.
 
     Raises:
         RuntimeError: the call cannot be captured.
@@ -98,15 +97,9 @@ class Replay:
         if self._graph is not None:
             self._graph.replay()
             return
-        for old, new in zip(_tensors(self.outputs), _tensors(self._call())):
+        for old, new in zip(self.outputs, self._call()):
             if old.data_ptr() != new.data_ptr():
                 old.copy_(new)
-
-
-def _tensors(result: Any) -> list[Tensor]:
-    if isinstance(result, Tensor):
-        return [result]
-    return [one for part in result for one in _tensors(part)] if isinstance(result, (tuple, list)) else []
 
 
 def time_calls(calls: Sequence[Call], protocol: Protocol) -> dict[str, Any]:
@@ -176,7 +169,7 @@ def ceilings(protocol: Protocol) -> dict[str, float]:
     copied, edge = (1 << 31, 8192) if protocol.cuda else (1 << 22, 192)
     random = torch.Generator(device=protocol.device).manual_seed(0)
     source = torch.randint(256, (copied,), generator=random, device=protocol.device, dtype=torch.uint8)
-    target, one = torch.empty_like(source), torch.ones(1, device=protocol.device)
+    target, scalar = torch.empty_like(source), torch.ones(1, device=protocol.device)
     a, b = (torch.randn((edge, edge), generator=random, device=protocol.device).bfloat16() for _ in range(2))
     out = torch.empty_like(a)
 
@@ -186,5 +179,5 @@ def ceilings(protocol: Protocol) -> dict[str, float]:
     return {
         "copy": 2 * copied / seconds(lambda: target.copy_(source)),
         "product": 2 * edge**3 / seconds(lambda: torch.mm(a, b, out=out)),
-        "node_us": seconds(lambda: one.neg_()) * 1e6,
+        "node_us": seconds(lambda: scalar.neg_()) * 1e6,
     }

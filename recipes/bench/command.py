@@ -60,15 +60,15 @@ def take_turns(
     label: str, sides: Mapping[SideT, Callable[[], float]], repeats: int
 ) -> dict[SideT, list[float]]:
     """Run every side once a round, each round beginning with another side; return what they measured."""
-    found: dict[SideT, list[float]] = {side: [] for side in sides}
+    measured: dict[SideT, list[float]] = {side: [] for side in sides}
     names = list(sides)
     with ProgressBar(label, repeats * len(sides), "runs") as bar:
         for number in range(repeats):
             first = number % len(names)
             for side in names[first:] + names[:first]:
-                found[side].append(sides[side]())
+                measured[side].append(sides[side]())
                 bar.update(1)
-    return found
+    return measured
 
 
 def seconds_of(call: Callable[..., object], *given: object) -> float:

@@ -324,8 +324,8 @@ def _measure(
         }
 
     for name, own in ours.items():
-        found = theirs[name]
-        other = found if isinstance(found, TheirSide) else None
+        rival_side = theirs[name]
+        other = rival_side if isinstance(rival_side, TheirSide) else None
         yield {
             "method": name,
             "requests": load.rows,
@@ -333,7 +333,7 @@ def _measure(
             "over_plain": speed_up(seconds[own], seconds[ours[PLAIN]]),
             "theirs": other and figures(other),
             "ratio": other and speed_up(seconds[own], seconds[other]),
-            "refused": found if isinstance(found, str) else None,
+            "refused": rival_side if isinstance(rival_side, str) else None,
             "cycles": {_named(plan): count for plan, count in own.plans.most_common()},
         }
 

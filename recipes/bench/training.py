@@ -256,7 +256,7 @@ def _measure(name: str, shape: TrainingShape, repeats: int) -> list[dict[str, An
 
 def shown(result: dict[str, Any]) -> list[DataTable | str]:
     """Return a table for each shape, and what the figures mean."""
-    found: list[DataTable | str] = [f"torch {result['torch']}, threads: {result['threads']}"]
+    parts: list[DataTable | str] = [f"torch {result['torch']}, threads: {result['threads']}"]
     for shape in result["shapes"]:
         formats = {"variant": "", "tokens_per_s": ",.0f", "seconds": ".4f", "extra_mb": ",.1f"}
         rows = [[format(row[key], form) for key, form in formats.items()] for row in shape["rows"]]
@@ -264,10 +264,10 @@ def shown(result: dict[str, Any]) -> list[DataTable | str]:
             f"{shape['name']}: {shape['length']:,} tokens, K = {shape['steps']}, H = {shape['hidden']:,}, "
             f"V = {shape['vocab']:,}, R = {shape['draft_vocab']:,}"
         )
-        found.append(DataTable(title, ("variant<", "tokens/s", "seconds", "extra MB"), rows))
-    found += [INSTALL] if result["missing"] else []
+        parts.append(DataTable(title, ("variant<", "tokens/s", "seconds", "extra MB"), rows))
+    parts += [INSTALL] if result["missing"] else []
     return [
-        *found,
+        *parts,
         "extra MB: highest memory above what was held before, results included. Seconds are medians of the rounds.",
     ]
 

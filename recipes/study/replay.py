@@ -106,26 +106,27 @@ def replay(
     offsets = cycle_offsets(continuations)
     ranks = {name: np.full((offsets[-1], levels), MISSED, np.uint8) for name in methods}
     sums = {name: np.zeros((2, levels)) for name in methods}  # scored tokens, and rows, by step
-    longest = max((len(one.prompt) + len(one.tokens) for one in continuations), default=1)
-    most = max((len(one.tokens) for one in continuations), default=1)
+    longest = max((len(text.prompt) + len(text.tokens) for text in continuations), default=1)
+    most = max((len(text.tokens) for text in continuations), default=1)
     keys = [(drafter.reads, tuple(drafter.config.aux_layers)) for drafter in heads]
     targets = {key: _TargetReader(model, *key, longest) for key in keys}
     unrollers = [_Unroller(drafter, levels, longest, most) for drafter in heads]
     sizes = {head.context_size for _, head in methods.values()} - {0}
     with ProgressBar(label, offsets[-1] * len(heads), "rows") as bar:
-        for begin, one in zip(offsets, continuations):
-            cycles = len(one.tokens) - 1
+        for begin, continuation in zip(offsets, continuations):
+            prompt, tokens = continuation.prompt, continuation.tokens
+            cycles = len(tokens) - 1
             if cycles < 1:
                 continue
-            text = torch.tensor(one.prompt + one.tokens, device=model.device)
+            text = torch.tensor(prompt + tokens, device=model.device)
             states = {key: read(text) for key, read in targets.items()}
-            contexts = text_contexts(one, sizes, model.device)
+            contexts = text_contexts(continuation, sizes, model.device)
             for own, key, unroll in zip(heads.values(), keys, unrollers):
-                steps = unroll(text, len(one.prompt), states[key])
+                steps = unroll(text, len(prompt), states[key])
                 for name, head in own.items():
                     context = contexts.get(head.context_size)
-                    found = _ranks_of(head, steps, context, width, sums[name])
-                    ranks[name][begin : begin + cycles, : len(steps)] = found.cpu().numpy()
+                    drafted = _ranks_of(head, steps, context, width, sums[name])
+                    ranks[name][begin : begin + cycles, : len(steps)] = drafted.cpu().numpy()
                 bar.update(cycles)
     with np.errstate(invalid="ignore"):
         means = {name: tuple((tokens / rows).tolist()) for name, (tokens, rows) in sums.items()}
@@ -134,7 +135,7 @@ def replay(
 
 def cycle_offsets(continuations: Sequence[Continuation]) -> list[int]:
     """Return where the rows of each continuation begin in ``Replayed.ranks``, and their total number."""
-    lengths = [max(0, len(one.tokens) - 1) for one in continuations]
+    lengths = [max(0, len(continuation.tokens) - 1) for continuation in continuations]
     return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).tolist()
 
 
@@ -147,7 +148,7 @@ def _ranks_of(
 ) -> Tensor:
     """Return (cycles, steps) ranks of one continuation; a cycle that missed is not asked again."""
     device, cycles = steps[0].tokens.device, len(steps[0].tokens)
-    found = torch.full((cycles, len(steps)), MISSED, dtype=torch.uint8, device=device)
+    ranks = torch.full((cycles, len(steps)), MISSED, dtype=torch.uint8, device=device)
     alive = torch.arange(cycles, device=device)
     for step, rows in enumerate(steps):
         alive = alive[alive < len(rows.tokens)]
@@ -155,12 +156,12 @@ def _ranks_of(
             told = None if context is None else context[part]
             state = DraftState(step, rows.tokens[part], rows.previous[part], len(part), told)
             logits, ids = head.scores(rows.hidden[part], min(width, head.size), state)
-            found[part, step] = rank_of(logits, ids, rows.wanted[part], width)
+            ranks[part, step] = rank_of(logits, ids, rows.wanted[part], width)
             # All scores of a low-rank head are its own: none is an exact logit.
             sums[0, step] += 0 if isinstance(head, LowRankHead) else int(logits.isfinite().sum())
             sums[1, step] += len(part)
-        alive = alive[found[alive, step] < MISSED]
-    return found
+        alive = alive[ranks[alive, step] < MISSED]
+    return ranks
 
 
 def rank_of(logits: Tensor, ids: Tensor, wanted: Tensor, width: int) -> Tensor:
@@ -218,7 +219,7 @@ class _Unroller:
         g = self._extend(text[1 : count + 1], fused, slots, slots, slots <= slots[:, None])
         own = slice(prompt - 1, count)  # the step-0 rows of the roots
         previous, g, places = fused[0, own], g[own], slots[own]
-        found = [self._rows(text, prompt, 0, previous, g)]
+        steps = [self._rows(text, prompt, 0, previous, g)]
         every = len(g) - 1  # cycles that reach the second step
         for k in range(1, min(self.levels, len(g))):
             previous = g[: len(g) - 1]  # the last one has nothing left to predict
@@ -229,8 +230,8 @@ class _Unroller:
             mask = torch.cat([before, same.repeat(1, k)], 1)[:, : first + n]
             fed = text[prompt + k : prompt + k + n]
             g = self._extend(fed, previous[None], places[:n] + k, self._slots[first : first + n], mask)
-            found.append(self._rows(text, prompt, k, previous, g))
-        return found
+            steps.append(self._rows(text, prompt, k, previous, g))
+        return steps
 
     def _extend(self, fed: Tensor, g: Tensor, position: Tensor, slots: Tensor, mask: Tensor) -> Tensor:
         return self.drafter.extend(fed[None], g, position[None], CacheView(self._cache, slots, mask))[0][0]
@@ -240,17 +241,19 @@ class _Unroller:
         return StepRows(fed, previous, self.drafter.read(g), wanted)
 
 
-def text_contexts(one: Continuation, sizes: Collection[int], device: torch.device) -> dict[int, Tensor]:
+def text_contexts(
+    continuation: Continuation, sizes: Collection[int], device: torch.device
+) -> dict[int, Tensor]:
     """Return by C the (n - 1, C) tokens that heads which read the text get at every root: ``DraftState.context``."""
-    found = {}
+    contexts = {}
     for size in sizes:
         met, rows = ContextTokens(1, size, "cpu"), []
-        met.begin(0, one.prompt)
-        for root in one.tokens[:-1]:
+        met.begin(0, continuation.prompt)
+        for root in continuation.tokens[:-1]:
             met.add(0, [root])
             rows.append(met.tensor[0].clone())
-        found[size] = torch.stack(rows).to(device)
-    return found
+        contexts[size] = torch.stack(rows).to(device)
+    return contexts
 
 
 @dataclass(frozen=True)

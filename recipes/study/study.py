@@ -70,7 +70,9 @@ def main() -> None:
             expected="an architecture in docs/guides/targets.md, and target_backend: lean",
         )
     questions = [
-        (name, one) for name in asked.benchmark for one in load_benchmark(name, asked.limit).questions
+        (name, question)
+        for name in asked.benchmark
+        for question in load_benchmark(name, asked.limit).questions
     ]
     methods = draft_heads(models, recipe, asked.levels)
     shapes = {
@@ -78,12 +80,12 @@ def main() -> None:
         f"tree of {asked.nodes}": default_shape(asked.levels, asked.width, asked.nodes + 1),
     }
     first = next(iter(recipe.methods))
-    found: dict[str, Any] = {name: {"temperatures": {}} for name in recipe.methods}
+    rows: dict[str, Any] = {name: {"temperatures": {}} for name in recipe.methods}
     for temperature in TEMPERATURES:
         answers = answer(models, questions, asked, temperature)
         label = f"Replay, temperature {temperature:g}"
         ranks = replay(model, methods, answers, levels=asked.levels, width=asked.width, label=label)
-        for name, row in found.items():
+        for name, row in rows.items():
             own, ends = ranks[name], models.tokenizer.eos_ids
             row["temperatures"][f"{temperature:g}"] = {
                 shape: figures(own, ranks[first], answers, questions, form, ends)
@@ -100,7 +102,7 @@ def main() -> None:
         "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "revision": git_revision(),
         "versions": package_versions(),
-        "methods": found,
+        "methods": rows,
     }
     atomic_write_json(asked.output / "results.json", results)
     text = markdown(results)
@@ -116,7 +118,7 @@ def draft_heads(
     Raises:
         UsageError: a method without a trained EAGLE drafter, which has no draft head to replay.
     """
-    found: dict[str, tuple[CachedDrafter, DraftHead]] = {}
+    heads: dict[str, tuple[CachedDrafter, DraftHead]] = {}
     for name, spec in recipe.methods.items():
         path, drafter = spec.drafter, None
         if path is not None and not is_draft_model(path):
@@ -130,8 +132,8 @@ def draft_heads(
         spec = spec.without("topk", "total_nodes", "tree_file", "confidence", "verifier", "draft_sampling")
         spec = spec.model_copy(update={"tree": "chain", "depth": levels - 1, "control": "fixed"})
         _, built, _ = build_proposer(models, spec, name)
-        found[name] = drafter, exact_head(drafter) if built is None else built.head
-    return found
+        heads[name] = drafter, exact_head(drafter) if built is None else built.head
+    return heads
 
 
 def answer(
@@ -178,13 +180,13 @@ def figures(
 ) -> dict[str, Any]:
     """Return accepted length and share of the baseline's, each with its 95% interval, of all and by category."""
     offsets = cycle_offsets(answers)
-    limited = np.array([one.tokens[-1] not in ends for one in answers])  # by the limit or the context
+    limited = np.array([answer.tokens[-1] not in ends for answer in answers])  # by the limit or the context
     columns = []
-    for one in (own, baseline):
-        walked = walk(one.ranks, offsets, shape, limited=limited)
+    for replayed in (own, baseline):
+        walked = walk(replayed.ranks, offsets, shape, limited=limited)
         columns += [walked.committed, walked.cycles]
     sums = np.stack(columns, -1).astype(np.float64)[:, None]  # (Q, 1, 4)
-    categories = np.array([f"{name}: {one.category}" for name, one in questions])
+    categories = np.array([f"{name}: {question.category}" for name, question in questions])
     groups = {"all": np.ones(len(answers), bool)} | {
         name: categories == name for name in np.unique(categories)
     }
@@ -201,17 +203,19 @@ def figures(
 def markdown(results: dict[str, Any]) -> str:
     methods = results["methods"]
     first, *others = methods
-    greedy = {name: found["temperatures"]["0"] for name, found in methods.items()}
+    greedy = {name: row["temperatures"]["0"] for name, row in methods.items()}
     shapes = list(greedy[first])
-    chains = {name: found[shapes[0]] for name, found in greedy.items()}
+    chains = {name: by_shape[shapes[0]] for name, by_shape in greedy.items()}
     head = ["draft vocabulary", "exact logits a step"]
     head += [f"{shape}, T = {t}" for shape in shapes for t in methods[first]["temperatures"]]
     rows = []
-    for name, found in methods.items():
-        logits = found["exact_logits"]
+    for name, row in methods.items():
+        logits = row["exact_logits"]
         cells = [name, "–" if logits is None else f"{logits:,.0f}"]
         cells += [
-            cell(one[shape]["all"]["accepted"]) for shape in shapes for one in found["temperatures"].values()
+            cell(by_shape[shape]["all"]["accepted"])
+            for shape in shapes
+            for by_shape in row["temperatures"].values()
         ]
         rows.append([*cells, cell(chains[name]["all"]["share"], "{:.1%}")])
     lines = markdown_table([*head, f"share, {shapes[0]}"], rows)

@@ -61,13 +61,13 @@ def stream(split: str, family: str) -> Iterator[Conversation]:
 
 def questions() -> list[tuple[str, Conversation]]:
     """Return the questions of ``eval --benchmark sample`` with their categories: five each, no first prompt twice."""
-    found: dict[str, tuple[str, Conversation]] = {}
+    by_prompt: dict[str, tuple[str, Conversation]] = {}
     for number, name in enumerate(FAMILIES, 1):
         conversations = stream("questions", name)
-        while len(found) < number * QUESTIONS:
-            one = next(conversations)
-            found.setdefault(one[0].prompt, (name, one))
-    return list(found.values())
+        while len(by_prompt) < number * QUESTIONS:
+            conversation = next(conversations)
+            by_prompt.setdefault(conversation[0].prompt, (name, conversation))
+    return list(by_prompt.values())
 
 
 def mixed(split: str, count: int, blocked: set[str]) -> list[Conversation]:
@@ -76,12 +76,12 @@ def mixed(split: str, count: int, blocked: set[str]) -> list[Conversation]:
     names, shares = list(FAMILIES), [share for _, share in FAMILIES.values()]
     streams = {name: stream(split, name) for name in names}
     order = itertools.cycle(rng.choices(names, shares, k=count))
-    found: list[Conversation] = []
-    while len(found) < count:
-        one = next(streams[next(order)])
-        if one[0].prompt not in blocked:
-            found.append(one)
-    return found
+    conversations: list[Conversation] = []
+    while len(conversations) < count:
+        conversation = next(streams[next(order)])
+        if conversation[0].prompt not in blocked:
+            conversations.append(conversation)
+    return conversations
 
 
 def make_tokenizer(texts: Iterator[str], size: int = VOCAB_SIZE) -> Tokenizer:
@@ -113,8 +113,10 @@ def packed(conversations: list[Conversation], tokenizer: Tokenizer) -> tuple[Ten
             parts += [(f"{START}{message['role']}\n", False), (f"{message['content']}{END}", answer)]
             parts += [("\n", False)]
     encoded = tokenizer.encode_batch([text for text, _ in parts], add_special_tokens=False)
-    ids = torch.tensor([token for one in encoded for token in one.ids])
-    learnt = torch.tensor([learn for one, (_, learn) in zip(encoded, parts, strict=True) for _ in one.ids])
+    ids = torch.tensor([token for encoding in encoded for token in encoding.ids])
+    learnt = torch.tensor(
+        [learn for encoding, (_, learn) in zip(encoded, parts, strict=True) for _ in encoding.ids]
+    )
     rows = len(ids) // LENGTH
     return ids[: rows * LENGTH].view(rows, LENGTH), learnt[: rows * LENGTH].view(rows, LENGTH)
 
@@ -186,9 +188,9 @@ def texts(count: int = CONVERSATIONS) -> tuple[list[Conversation], list[Conversa
 
     No first prompt is shared.
     """
-    blocked = {one[0].prompt for _, one in questions()}
+    blocked = {conversation[0].prompt for _, conversation in questions()}
     heldout = mixed("heldout", HELDOUT, blocked)
-    blocked |= {one[0].prompt for one in heldout}
+    blocked |= {conversation[0].prompt for conversation in heldout}
     return mixed("train", count, blocked), heldout, blocked
 
 
@@ -210,14 +212,18 @@ def write(folder: Path, model: Any, tokenizer: Tokenizer) -> None:
 
 def write_prompts(output: Path, blocked: set[str]) -> None:
     """Write the prompts that a drafter learns from, and the questions of the sample benchmark."""
-    prompts = [{"turns": [exchange.prompt for exchange in one]} for one in mixed("prompts", PROMPTS, blocked)]
+    prompts = [{"turns": _prompts(conversation)} for conversation in mixed("prompts", PROMPTS, blocked)]
     (output / "prompts.jsonl.xz").write_bytes(lzma.compress(_lines(prompts), preset=9))
     rows = []
-    for number, (category, one) in enumerate(questions(), 81):
-        row = {"question_id": number, "category": category, "turns": [exchange.prompt for exchange in one]}
-        references = [exchange.reference for exchange in one]
+    for number, (category, conversation) in enumerate(questions(), 81):
+        row = {"question_id": number, "category": category, "turns": _prompts(conversation)}
+        references = [exchange.reference for exchange in conversation]
         rows.append(row if None in references else row | {"reference": references})
     (output / "question.jsonl").write_bytes(_lines(rows))
+
+
+def _prompts(conversation: Conversation) -> list[str]:
+    return [exchange.prompt for exchange in conversation]
 
 
 def _lines(rows: list[dict[str, Any]]) -> bytes:
@@ -230,7 +236,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=4000, help=f"steps of {BATCH * LENGTH:,} tokens")
     asked = parser.parse_args()
     conversations, heldout, blocked = texts()
-    tokenizer = make_tokenizer(m["content"] for one in conversations[:4000] for m in messages(one))
+    tokenizer = make_tokenizer(
+        m["content"] for conversation in conversations[:4000] for m in messages(conversation)
+    )
     rows, model = packed(conversations, tokenizer), build_model()
     size = sum(p.numel() for p in model.parameters())
     print(

@@ -37,15 +37,13 @@ def article(word: str) -> str:
 
 def _stems(rng: random.Random, count: int, syllables: tuple[int, ...]) -> list[str]:
     """Return ``count`` different fictional word stems."""
-    found: dict[str, None] = {}
-    while len(found) < count:
-        onsets = [rng.choice(TEXTS["onsets"])] + [
-            rng.choice(TEXTS["inner"]) for _ in range(rng.choice(syllables) - 1)
-        ]
-        found[
-            "".join(onset + rng.choice(TEXTS["vowels"]) for onset in onsets) + rng.choice(TEXTS["codas"])
-        ] = None
-    return list(found)
+    stems: dict[str, None] = {}
+    while len(stems) < count:
+        onsets = [rng.choice(TEXTS["onsets"])]
+        onsets += [rng.choice(TEXTS["inner"]) for _ in range(rng.choice(syllables) - 1)]
+        stem = "".join(onset + rng.choice(TEXTS["vowels"]) for onset in onsets)
+        stems[stem + rng.choice(TEXTS["codas"])] = None
+    return list(stems)
 
 
 @lru_cache(maxsize=1)

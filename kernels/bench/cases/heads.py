@@ -89,7 +89,7 @@ def build_setting(
 
 def settings(shape: ModelShape) -> list[BenchHead]:
     several = shape.rows > 1
-    found = [
+    heads = [
         BenchHead("full", "full"),
         BenchHead("static", f"static {shape.static:,}"),
         BenchHead("context", f"context {shape.context_tokens:,}"),
@@ -99,8 +99,8 @@ def settings(shape: ModelShape) -> list[BenchHead]:
             for alike in (True, False) if several else (True,):
                 label = f"ranker d/{shape.hidden // rank}, k = {shortlist:,}"
                 label += (", rows alike" if alike else ", rows unlike") if several else ""
-                found.append(BenchHead("ranker", label, rank, shortlist, alike))
-    return found
+                heads.append(BenchHead("ranker", label, rank, shortlist, alike))
+    return heads
 
 
 def cases(shape: ModelShape) -> list[OpCase]:
@@ -185,9 +185,9 @@ def _reference(topk: int, inputs: Inputs) -> tuple[Tensor, ...]:
     scores = Selector.scores  # a shortlist by scores in bf16 would not be the op's
     with patch.object(Selector, "scores", lambda self, projected: scores(self, projected.float())):
         logits, ids = inputs["head"].scores(inputs["hidden"], topk, inputs["state"])
-    found = torch.full((len(logits), len(inputs["weight"])), float("-inf"), device=logits.device)
-    found.scatter_reduce_(1, ids.expand_as(logits), logits.float(), "amax")  # padding has -inf
-    return (found.log_softmax(-1),)
+    scattered = torch.full((len(logits), len(inputs["weight"])), float("-inf"), device=logits.device)
+    scattered.scatter_reduce_(1, ids.expand_as(logits), logits.float(), "amax")  # padding has -inf
+    return (scattered.log_softmax(-1),)
 
 
 def _check(inputs: Inputs, got: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> str | None:

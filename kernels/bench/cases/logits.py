@@ -152,8 +152,8 @@ def _distinct(shape: ModelShape, k: int) -> OpCase:
 
 def topk_cases(shape: ModelShape) -> list[OpCase]:
     """Return cases over the full vocabulary, a static subset with its map, and a ranker's candidates."""
-    found = [_topk(shape, "whole vocabulary", shape.vocab), _topk(shape, "static", shape.static)]
-    return found + [_topk(shape, "candidates", size) for size in shape.shortlists]
+    fixed = [_topk(shape, "whole vocabulary", shape.vocab), _topk(shape, "static", shape.static)]
+    return fixed + [_topk(shape, "candidates", size) for size in shape.shortlists]
 
 
 def _topk(shape: ModelShape, kind: str, columns: int) -> OpCase:

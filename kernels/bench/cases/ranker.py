@@ -37,16 +37,16 @@ def _select(shape: ModelShape, rank: int, k: int) -> OpCase:
     )
 
 
-def _difference(inputs: Inputs, k: int, found: Tensor) -> str | None:
+def _difference(inputs: Inputs, k: int, ids: Tensor) -> str | None:
     """Describe a duplicate id or a score below the threshold (beyond fp32 rounding), or return None."""
     projected, vocab = inputs["projected"].float(), inputs["vocab"].float()
     scores, sizes = projected @ vocab.T, projected.norm(dim=-1, keepdim=True) * vocab.norm(dim=-1).amax()
-    if found.shape != (len(projected), k):
-        return f"ids of shape {tuple(found.shape)} instead of {(len(projected), k)}"
-    if (problem := wrong_ids(found, len(vocab))) is not None:
+    if ids.shape != (len(projected), k):
+        return f"ids of shape {tuple(ids.shape)} instead of {(len(projected), k)}"
+    if (problem := wrong_ids(ids, len(vocab))) is not None:
         return problem
     border = scores.topk(k, dim=-1).values[:, -1:]
-    low = int((scores.gather(-1, found.long()) < border - 1e-5 * sizes).sum())
+    low = int((scores.gather(-1, ids.long()) < border - 1e-5 * sizes).sum())
     return f"{low} ids below the border" if low else None
 
 

@@ -59,11 +59,11 @@ def sample_cases(shape: ModelShape) -> list[OpCase]:
 def _inputs(
     rows: int, vocab: int, kind: str, random: torch.Generator, dtype: torch.dtype
 ) -> dict[str, Tensor]:
-    found = {"logits": normal((rows, vocab), random, dtype, 3.0)}
+    inputs = {"logits": normal((rows, vocab), random, dtype, 3.0)}
     for name, value in zip(("temperature", "top_k", "top_p", "min_p"), SETTINGS[kind]):
         kept = torch.int64 if name == "top_k" else torch.float64
-        found[name] = torch.full((rows,), value, dtype=kept, device=random.device)
-    return found
+        inputs[name] = torch.full((rows,), value, dtype=kept, device=random.device)
+    return inputs
 
 
 def _sample(rows: int, vocab: int, kind: str) -> OpCase:

@@ -7,7 +7,7 @@ See docs/guides/add-a-kernel.md for an example.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import torch
@@ -65,24 +65,19 @@ class ModelShape:
         return self.depth + 1
 
 
-def _shape(name: str, vocab: int, intermediate: int, layers: int, qk_norm: bool, eps: float) -> ModelShape:
-    return ModelShape(
-        name, 4096, vocab, 10, intermediate, layers, heads=32, kv_heads=8, head_dim=128, qk_norm=qk_norm, eps=eps
-    )  # fmt: skip
-
-
 # Sizes from the models' published config.json; `rows` is replaced by each measured N.
-LLAMA3_8B = _shape("llama3-8b", 128_256, 14_336, 32, False, 1e-5)
-QWEN3_8B = _shape("qwen3-8b", 151_936, 12_288, 36, True, 1e-6)
+LLAMA3_8B = ModelShape(
+    "llama3-8b", hidden=4096, vocab=128_256, rows=10, intermediate=14_336, layers=32, heads=32, kv_heads=8, head_dim=128
+)  # fmt: skip
+QWEN3_8B = replace(
+    LLAMA3_8B, name="qwen3-8b", vocab=151_936, intermediate=12_288, layers=36, qk_norm=True, eps=1e-6
+)
 # For a CPU: V is not a multiple of a tile, N not a multiple of a power of two.
 SMALL = ModelShape(
     "small", hidden=64, vocab=1003, rows=5, intermediate=96, layers=2, heads=4, kv_heads=2, head_dim=64,
     static=256, shortlists=(16, 64), ranks=(8, 16), router_tokens=200, context_tokens=40, clusters=12, topk=4, depth=2,
     nodes=12, prefix=48, qk_norm=True, small=True,
 )  # fmt: skip
-
-
-CaseCheck: TypeAlias = Callable[[Inputs, tuple[Tensor, ...], tuple[Tensor, ...]], "str | None"]
 
 
 @dataclass(frozen=True)
@@ -114,7 +109,7 @@ class OpCase:
     floor_bytes: float | Callable[[Inputs], float]
     floor_flops: float = 0.0
     plain: Callable[[Inputs], Any] | None = None
-    check: CaseCheck | None = None
+    check: Callable[[Inputs, tuple[Tensor, ...], tuple[Tensor, ...]], str | None] | None = None
     tolerance: float = 1e-2
     mutates: tuple[str, ...] = ()
     dtypes: tuple[torch.dtype, ...] = (torch.bfloat16, torch.float16)
