@@ -41,7 +41,8 @@ from vocabforge.models.drafters.registry import drafter_sizes, new_drafter
 from vocabforge.models.heads.io import HeadOwner, save_head
 from vocabforge.models.heads.scorer import LowRankScorer
 from vocabforge.models.target.head import load_target_tensors
-from vocabforge.models.target.hf import HFTarget, read_target_config
+from vocabforge.models.target.hf import HFTarget
+from vocabforge.models.target.load import read_target_config
 from vocabforge.train.checkpoint import RunState, save_checkpoint
 from vocabforge.vocab.clusters.clusters import Clusters, save_clusters
 from vocabforge.vocab.counts.mixtures import TablePart

@@ -14,7 +14,7 @@ from vocabforge.models.drafters.io import save_drafter
 from vocabforge.models.drafters.registry import drafter_sizes, new_drafter
 from vocabforge.models.target.fingerprint import target_facts
 from vocabforge.models.target.head import load_target_tensors
-from vocabforge.models.target.hf import read_target_config
+from vocabforge.models.target.load import read_target_config
 
 HEAVY = (
     "transformers",

@@ -31,7 +31,8 @@ from vocabforge.models.heads.exact import answer
 from vocabforge.models.heads.registry import DraftHead, FullHead, StaticHead, exact_head
 from vocabforge.models.kv_cache import KVCache
 from vocabforge.models.lean.model import LeanModel, load_target
-from vocabforge.models.target.hf import HFTarget, default_aux_layers, read_target_config
+from vocabforge.models.target.hf import HFTarget, default_aux_layers
+from vocabforge.models.target.load import read_target_config
 
 PROMPT = [3, 17, 8, 44, 21, 9]
 SHAPES = {

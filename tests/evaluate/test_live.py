@@ -22,7 +22,8 @@ from vocabforge.models.heads.registry import exact_head
 from vocabforge.models.heads.scorer import LowRankScorer
 from vocabforge.models.lean.model import load_target
 from vocabforge.models.target.head import TargetHead
-from vocabforge.models.target.hf import HFTarget, read_target_config
+from vocabforge.models.target.hf import HFTarget
+from vocabforge.models.target.load import read_target_config
 from vocabforge.train.config import LiveConfig
 from vocabforge.train.monitoring.live import LiveAcceptance, for_decoding, live_acceptance
 

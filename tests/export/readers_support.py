@@ -26,7 +26,7 @@ from vocabforge.models.drafters.eagle3 import Eagle3Config, Eagle3Drafter
 from vocabforge.models.drafters.revocab import with_head
 from vocabforge.models.lean.model import LeanModel, load_target
 from vocabforge.models.target.head import TargetTensors
-from vocabforge.models.target.hf import read_target_config
+from vocabforge.models.target.load import read_target_config
 
 V, R, LAYERS = 61, 40, (1, 3, 4)
 IDS = torch.cat([torch.arange(1, 9), torch.arange(12, 43), torch.tensor([55])])

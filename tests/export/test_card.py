@@ -20,7 +20,8 @@ from vocabforge.layouts.interface import Export
 from vocabforge.layouts.registry import FORMATS
 from vocabforge.models.drafters.revocab import prune_head
 from vocabforge.models.target.head import TargetTensors
-from vocabforge.models.target.hf import HFTarget, read_target_config
+from vocabforge.models.target.hf import HFTarget
+from vocabforge.models.target.load import read_target_config
 
 META = {
     "tokenizer_fingerprint": "0123456789abcdef0123",

@@ -22,7 +22,7 @@ from vocabforge.layouts.registry import load_drafter
 from vocabforge.models.drafters.revocab import prune_head, with_head
 from vocabforge.models.rope import RopeSettings
 from vocabforge.models.target.head import TargetTensors
-from vocabforge.models.target.hf import read_target_config
+from vocabforge.models.target.load import read_target_config
 from vocabforge.vocab.subset.subset import VocabSubset
 
 RANKED = (41, 0, 9, 3, 17, 58)

@@ -10,7 +10,7 @@ import pytest
 from tests.worlds import tiny_target
 from vocabforge.export.forms import served_forms
 from vocabforge.models.drafters.registry import drafter_sizes
-from vocabforge.models.target.hf import read_target_config
+from vocabforge.models.target.load import read_target_config
 
 
 @pytest.mark.parametrize(

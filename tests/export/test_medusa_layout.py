@@ -22,7 +22,7 @@ from vocabforge.layouts.medusa import Medusa
 from vocabforge.layouts.registry import load_drafter
 from vocabforge.models.drafters.medusa import MedusaConfig, MedusaDrafter
 from vocabforge.models.target.head import TargetTensors
-from vocabforge.models.target.hf import read_target_config
+from vocabforge.models.target.load import read_target_config
 
 
 def export_of(folder: Path, shared: TargetTensors, rows: int | None = None, **forms: Any) -> Export:

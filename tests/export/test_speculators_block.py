@@ -23,7 +23,8 @@ from vocabforge.layouts.interface import Export
 from vocabforge.layouts.registry import load_drafter
 from vocabforge.layouts.speculators_block import KINDS, SpeculatorsBlock
 from vocabforge.models.target.head import load_target_tensors
-from vocabforge.models.target.hf import HFTarget, read_target_config
+from vocabforge.models.target.hf import HFTarget
+from vocabforge.models.target.load import read_target_config
 
 LAYERS, MASK = 5, 60
 

@@ -32,7 +32,8 @@ from vocabforge.layouts.interface import Export
 from vocabforge.layouts.registry import layout_of, load_drafter
 from vocabforge.models.drafters.io import save_drafter
 from vocabforge.models.target.head import load_target_tensors
-from vocabforge.models.target.hf import HFTarget, read_target_config
+from vocabforge.models.target.hf import HFTarget
+from vocabforge.models.target.load import read_target_config
 
 FIND = {"name": "find", "arguments": '{"a": 1}'}
 ROWS: dict[str, list[dict[str, Any]]] = {

@@ -44,7 +44,8 @@ from vocabforge.models.heads.io import load_head
 from vocabforge.models.lean.model import load_target
 from vocabforge.models.target.fingerprint import target_fingerprint
 from vocabforge.models.target.head import load_target_tensors, open_head
-from vocabforge.models.target.hf import HFTarget, read_target_config
+from vocabforge.models.target.hf import HFTarget
+from vocabforge.models.target.load import read_target_config
 from vocabforge.train.capture import server as capture_server
 from vocabforge.train.capture.cache import CachedCapture
 from vocabforge.train.capture.config import ServerConfig

@@ -18,7 +18,8 @@ from vocabforge.models.drafters.parallel import is_parallel
 from vocabforge.models.drafters.registry import check_wishes, drafter_sizes, new_drafter
 from vocabforge.models.drafters.revocab import prune_head, revocab_head
 from vocabforge.models.heads.registry import base_of
-from vocabforge.models.target.hf import HFTarget, read_target_config
+from vocabforge.models.target.hf import HFTarget
+from vocabforge.models.target.load import read_target_config
 from vocabforge.train.ttt import unroll
 from vocabforge.vocab.subset.subset import VocabSubset
 

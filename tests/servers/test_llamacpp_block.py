@@ -23,7 +23,8 @@ from tests.worlds import tiny_target
 from vocabforge.layouts.block import ServedBlock
 from vocabforge.layouts.interface import Export
 from vocabforge.models.target.head import load_target_tensors
-from vocabforge.models.target.hf import HFTarget, read_target_config
+from vocabforge.models.target.hf import HFTarget
+from vocabforge.models.target.load import read_target_config
 
 pytest.importorskip("gguf", reason="the extra gguf is not installed")
 pytestmark = pytest.mark.servers

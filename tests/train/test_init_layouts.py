@@ -20,7 +20,8 @@ from vocabforge.layouts.interface import Export
 from vocabforge.layouts.registry import FORMATS, layout_of
 from vocabforge.models.drafters.io import native_sizes
 from vocabforge.models.target.head import load_target_tensors
-from vocabforge.models.target.hf import HFTarget, read_target_config
+from vocabforge.models.target.hf import HFTarget
+from vocabforge.models.target.load import read_target_config
 
 # What each layout is written from: kind or form of drafter, and its head. A new layout takes the first line's.
 WRITTEN = {

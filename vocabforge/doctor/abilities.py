@@ -10,7 +10,8 @@ from ..export.servers.vllm import knows_target
 from ..layouts.registry import FORMATS, layout_of
 from ..models.drafters.registry import DRAFTERS, drafter_class, drafter_sizes
 from ..models.lean.model import LeanModel
-from ..models.target.hf import HFTarget, read_target_config
+from ..models.target.hf import HFTarget
+from ..models.target.load import read_target_config
 from .checks import Finding, Report
 from .drafter import compare_output
 from .target import TargetFacts, probe_ids

@@ -14,8 +14,7 @@ from ..export.servers.types import LAYERS_FROM, Check, Folder, Served, ServedTar
 from ..layouts.block import ServedBlock
 from ..layouts.gguf.layout import is_gguf
 from ..models.drafters.interface import Drafter
-from ..models.target.hf import read_target_config
-from ..models.target.load import dtype_name
+from ..models.target.load import dtype_name, read_target_config
 from .checks import Finding, Report
 from .served_drafter import (
     PROMPTS,

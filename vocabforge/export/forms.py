@@ -17,7 +17,7 @@ from ..layouts.registry import layout_of
 from ..models.drafters.registry import drafter_class, new_drafter
 from ..models.drafters.revocab import with_stored_rows
 from ..models.target.head import TargetTensors
-from ..models.target.hf import read_target_config
+from ..models.target.load import read_target_config
 from ..models.target.text_config import text_config
 from .card import readers
 from .checked import check_written

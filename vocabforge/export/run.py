@@ -30,8 +30,7 @@ from ..models.heads.registry import base_of
 from ..models.heads.served import ServedHead
 from ..models.target.fingerprint import target_facts, target_fingerprint
 from ..models.target.head import load_target_tensors
-from ..models.target.hf import read_target_config
-from ..models.target.load import DTYPES
+from ..models.target.load import DTYPES, read_target_config
 from ..vocab.subset.subset import load_subset
 from .card import model_card
 from .checked import write_checked

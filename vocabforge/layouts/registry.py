@@ -15,7 +15,7 @@ from ..models.drafters.io import check_target, trained_for
 from ..models.drafters.revocab import prune_head
 from ..models.target.fingerprint import target_fingerprint
 from ..models.target.head import TargetTensors
-from ..models.target.hf import read_target_config
+from ..models.target.load import read_target_config
 from ..models.target.text_config import hidden_layers
 from ..vocab.subset.subset import load_subset
 from .fields import PLAIN, read_config

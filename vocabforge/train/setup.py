@@ -23,8 +23,8 @@ from ..models.heads.io import drafter_digest
 from ..models.rope import RopeSettings
 from ..models.target.fingerprint import target_facts, target_fingerprint
 from ..models.target.head import TargetTensors
-from ..models.target.hf import check_row_length, check_tokenizer_fits, read_target_config
-from ..models.target.load import dtype_name
+from ..models.target.hf import check_row_length, check_tokenizer_fits
+from ..models.target.load import dtype_name, read_target_config
 from ..models.target.text_config import text_config
 from ..vocab.clusters.clusters import load_clusters
 from ..vocab.subset.subset import VocabSubset, load_subset

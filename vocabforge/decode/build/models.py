@@ -21,9 +21,9 @@ from ...models.heads.io import HeadOwner, LoadedHead, drafter_digest, load_head
 from ...models.lean.config import find_family
 from ...models.target.fingerprint import target_fingerprint
 from ...models.target.head import TargetTensors
-from ...models.target.hf import check_tokenizer_fits, read_target_config
+from ...models.target.hf import check_tokenizer_fits
 from ...models.target.interface import Target
-from ...models.target.load import DTYPES
+from ...models.target.load import DTYPES, read_target_config
 from .heads import BuiltHead
 
 if TYPE_CHECKING:

@@ -23,15 +23,6 @@ from .logits import LogitFacts, LogitTransform
 from .stack import Ends, find_ends, find_stack
 from .text_config import text_config
 
-__all__ = [
-    "HFTarget",
-    "TargetStates",
-    "check_row_length",
-    "check_tokenizer_fits",
-    "default_aux_layers",
-    "read_target_config",
-]
-
 
 @dataclass(frozen=True)
 class TargetStates:

@@ -24,14 +24,8 @@ from ...corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
 from ...models.device import choose_device
 from ...models.target.fingerprint import same_target, target_fingerprint
 from ...models.target.head import TargetHead
-from ...models.target.hf import (
-    HFTarget,
-    check_row_length,
-    check_tokenizer_fits,
-    default_aux_layers,
-    read_target_config,
-)
-from ...models.target.load import dtype_name, dtype_of
+from ...models.target.hf import HFTarget, check_row_length, check_tokenizer_fits, default_aux_layers
+from ...models.target.load import dtype_name, dtype_of, read_target_config
 from ...models.target.text_config import text_config
 from ..config import TrainConfig
 from ..data import prepare

@@ -31,8 +31,8 @@ from ...corpus.prepared.packing import PackedRows
 from ...corpus.regenerate.server import Refused, Server, TryAgain, Unusable, api_key, base_url
 from ...models.target.documents import DocumentSpan, document_spans
 from ...models.target.head import TargetHead
-from ...models.target.hf import HFTarget, load_final_norm, read_target_config
-from ...models.target.load import dtype_name
+from ...models.target.hf import HFTarget, load_final_norm
+from ...models.target.load import dtype_name, read_target_config
 from ...models.target.text_config import text_config
 from .cache import check_finite, check_same
 from .config import STATES_PROTOCOL, ServerConfig
