@@ -13,23 +13,17 @@ import zstandard
 
 from tests.fuzz.goods import STATES_FILE
 from tests.fuzz.spoil import Change, deep, fill, more, put, swap, verbatim
+from vocabforge.core.artifact import MANIFEST
 
 HARMLESS = "harmless: "
 """Starts the reason why an odd input is accepted, in the place of an error's words."""
 CANARY = "/tmp/vocabforge-fuzz-was-here"
-CONFIG, MANIFEST, WEIGHTS, INDEX = (
-    "config.json",
-    "manifest.json",
-    "model.safetensors",
-    "model.safetensors.index.json",
-)
+CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 TOKENS, TEMPLATE, EVENTS, REPLY = "tokenizer.json", "tokenizer_config.json", "answer.events", "reply.json"
 TRAIN, LEAN, HF, SHARDS = "recipe of train-drafter", "lean target", "Hugging Face target", "target in shards"
 VLLM, SGLANG, STATES = "evaluation of vLLM", "evaluation of SGLang", "hidden states of a server"
-COUNTER, PATH = (
-    'vllm:generation_tokens_total{engine="0",model_name="tiny"}',
-    "kv_transfer_params/hidden_states_path",
-)
+COUNTER = 'vllm:generation_tokens_total{engine="0",model_name="tiny"}'
+PATH = "kv_transfer_params/hidden_states_path"
 ALIASES = "a: &a [1,1,1,1,1,1,1,1,1]\n" + "".join(
     f"{name}: &{name} [{','.join(['*' + before] * 9)}]\n" for before, name in zip("abcdefgh", "bcdefghi")
 )

@@ -19,6 +19,7 @@ from tests.cli.every_kind import EXPORTS
 from tests.decode.drafting import make_drafter
 from tests.evaluate.served_fakes import Served
 from tests.models.mtp_targets import make_target as make_mtp_target
+from tests.models.mtp_targets import save_changed_module
 from tests.worlds import ROOT
 from vocabforge.core.artifact import MANIFEST, content_hash, record_hash
 from vocabforge.core.files import sha256_file
@@ -29,7 +30,7 @@ from vocabforge.corpus.regenerate.rows import ChatCompletion
 from vocabforge.evaluate.run.journal import EvaluationJournal, Key
 from vocabforge.layouts.gguf.target import write_target
 from vocabforge.layouts.interface import Export
-from vocabforge.layouts.registry import layout_of, load_drafter
+from vocabforge.layouts.registry import layout_of
 from vocabforge.models.drafters.io import save_drafter
 from vocabforge.models.target.head import load_target_tensors
 from vocabforge.models.target.hf import HFTarget
@@ -127,12 +128,7 @@ def _drafters(folder: Path, target: HFTarget) -> None:
     for family in MTP_FAMILIES:
         make_mtp_target(folder / f"mtp-{family}", family, fused=family == "qwen3_next", vocab_size=264)
     write_target(folder / "target.gguf", folder / "known", "tiny", torch.float32)
-    own = folder / "mtp-glm4_moe"
-    module, _ = load_drafter(own, load_target_tensors(own), own)
-    with torch.no_grad():
-        for parameter in module.parameters():
-            parameter.mul_(1.25)
-    save_drafter(folder / "native-mtp", module, NO_META)
+    save_changed_module(folder / "mtp-glm4_moe", folder / "native-mtp")
 
 
 def _texts(folder: Path) -> None:

@@ -35,14 +35,14 @@ EACH = int(os.environ.get("FUZZ", 4 * len(READERS))) // len(READERS)
 SEALED_SHARE = 0.8
 
 
-def make_input(name: str, number: int, seed: int, goods: Path, place: Path) -> tuple[str, Path, bool]:
+def make_input(name: str, number: int, goods: Path, place: Path) -> tuple[str, Path, bool]:
     """Make the input of that number in a folder of its own.
 
     Returns:
         What was done, its path, and whether its manifest lists other contents, so that it must be rejected.
     """
     reader = READERS[name]
-    draw = Random(f"{seed} {name} {number}")
+    draw = Random(f"{SEED} {name} {number}")
     path = copy_good(goods / reader.good, place)
     file = draw.choice(files_of(reader, path))
     good = file.read_bytes()
@@ -56,9 +56,9 @@ def make_input(name: str, number: int, seed: int, goods: Path, place: Path) -> t
     return f"{change} of {file.name}", path, listed and not sealed and data != good
 
 
-def faults(name: str, inputs: int, seed: int, goods: Path, work: Path) -> Iterator[str]:
+def faults(name: str, inputs: int, goods: Path, work: Path) -> Iterator[str]:
     """Spoil a reader's good example in so many ways and yield what was wrong with the reading."""
-    made = [make_input(name, number, seed, goods, work / f"{number}") for number in range(inputs)]
+    made = [make_input(name, number, goods, work / f"{number}") for number in range(inputs)]
     tasks = [(path.parent, partial(READERS[name].read, path, goods)) for _, path, _ in made]
     for number, ((change, path, damaged), outcome) in enumerate(zip(made, watched(tasks), strict=True)):
         if damaged and outcome.verdict == "accepted":
@@ -107,7 +107,7 @@ def test_every_named_input_is_one_clear_error(goods: Path, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("name", READERS)
 def test_inputs_spoilt_by_chance(goods: Path, tmp_path: Path, name: str) -> None:
-    assert list(faults(name, EACH, SEED, goods, tmp_path)) == []
+    assert list(faults(name, EACH, goods, tmp_path)) == []
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_the_campaign_finds_a_planted_fault(
     readers: list,
 ) -> None:
     monkeypatch.setattr(module, name, planted)
-    assert any(any(faults(reader, 60, SEED, goods, tmp_path / reader)) for reader in readers)
+    assert any(any(faults(reader, 60, goods, tmp_path / reader)) for reader in readers)
 
 
 def test_hangs_memory_crashes_and_leftovers_are_wrong(

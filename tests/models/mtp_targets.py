@@ -10,6 +10,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from vocabforge.layouts.registry import load_drafter
+from vocabforge.models.drafters.io import save_drafter
+from vocabforge.models.target.fingerprint import target_fingerprint
+from vocabforge.models.target.head import load_target_tensors
+
 _SIZES: dict[str, Any] = {
     "vocab_size": 61,
     "hidden_size": 32,
@@ -242,3 +247,12 @@ def _mlp_shapes(
     for index in range(count):
         shapes |= gated(f"{mlp}experts.{index}.", width)
     return shapes
+
+
+@torch.no_grad()
+def save_changed_module(target: Path, folder: Path) -> None:
+    """Write a target's MTP module, with other weights than the target's."""
+    module, _ = load_drafter(target, load_target_tensors(target), target)
+    for parameter in module.parameters():
+        parameter.mul_(1.25)
+    save_drafter(folder, module, {"target_fingerprint": target_fingerprint(target)})
