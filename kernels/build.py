@@ -249,7 +249,8 @@ def _compile_all(units: Sequence[Unit]) -> int:
 
 def _make(library: Path, units: Sequence[Unit], facts: dict[str, Any], nvcc: str | None) -> None:
     made = _compile_all(units)
-    facts = facts | {"sources": _sources(units)}
+    keys = sorted(unit.object.with_suffix(".key").read_text() for unit in units)
+    facts = facts | {"sources": hashlib.sha256("".join(keys).encode()).hexdigest()}
     before = _facts(library)
     if made or before != facts:
         if before and before.get("nvcc") and not facts.get("nvcc") and library == NATIVE:
@@ -270,12 +271,6 @@ def _facts(library: Path) -> dict[str, Any] | None:
     except (OSError, ValueError, KeyError, AttributeError):
         return None
     return facts if whole else None
-
-
-def _sources(units: Sequence[Unit]) -> str:
-    """Return the SHA-256 of the library's inputs."""
-    keys = sorted(unit.object.with_suffix(".key").read_text() for unit in units)
-    return hashlib.sha256("".join(keys).encode()).hexdigest()
 
 
 def _link(library: Path, objects: Sequence[Path], nvcc: str | None) -> None:

@@ -10,7 +10,6 @@ import json
 import lzma
 import random
 import re
-import sys
 import zipfile
 from collections.abc import Callable
 from functools import partial
@@ -327,10 +326,8 @@ def build_long(data: Path) -> list[dict]:
     records: list[dict] = []
     for length, words in LONG.items():
         for speech in [text for text in speeches if len(text) > words][:3]:
-            text = " ".join(speech[:words])
-            request = (
-                f"Read this speech, then write a summary of its main points.\n\n{text}\n\nWrite the summary."
-            )
+            parts = ["Read this speech, then write a summary of its main points.", " ".join(speech[:words])]
+            request = "\n\n".join([*parts, "Write the summary."])
             records.append({"question_id": len(records) + 1, "category": length, "turns": [request]})
     return records
 
@@ -370,9 +367,7 @@ def main() -> None:
     with open(args.output, "w", encoding="utf-8", newline="\n") as stream:
         for record in records:
             stream.write(json.dumps(record, ensure_ascii=False) + "\n")
-    texts = [record["turns"][0] if args.long else record["messages"][0]["content"] for record in records]
-    words = [len(text.split()) for text in texts]
-    sys.stdout.write(f"prompts: {len(words)}, mean words: {sum(words) / len(words):.1f}\n")
+    print(f"prompts: {len(records)}")
 
 
 if __name__ == "__main__":
