@@ -49,7 +49,7 @@ def load_capture_target(
             )
         dtype = made_with.target_dtype
         aux_layers = made_with.aux_layers if aux_layers is None else aux_layers
-    if not layers and (settings.cache or settings.server):
+    if settings.elsewhere and not layers:
         read = None if aux_layers is None else tuple(aux_layers)
         return TargetHead.load(path, aux_layers=read, dtype=dtype_of(path, dtype, device), device=device)
     return HFTarget.load(
