@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+import torch
 
+from tests.worlds import make_target
+from vocabforge.core import threads
 from vocabforge.core.threads import ThreadChoice, thread_counts, user_threads
+from vocabforge.decode.build.models import Models
+from vocabforge.train.config import TrainConfig
+from vocabforge.train.machine import set_threads
 
 Seconds = Callable[[int, float, int], float]  # of a unit, by threads, by when it begins, by its number
 
@@ -107,3 +114,26 @@ def test_what_the_user_fixed_stays(name: str, monkeypatch: pytest.MonkeyPatch) -
 def test_one_processor_leaves_nothing_to_choose() -> None:
     machine = Machine([1], lambda *_: 0.01).run(10)
     assert machine.set == []
+
+
+def test_a_container_gets_the_threads_of_its_quota(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(threads, "usable_cores", lambda: 1.5)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        models = Models(make_target(tmp_path))
+        assert torch.get_num_threads() == 1, "1.5 cores are one thread"
+        torch.set_num_threads(2)
+        asked = {"target": models.target, "output": tmp_path / "run", "data": {"train": [tmp_path]}}
+        set_threads(
+            TrainConfig.model_validate(asked | {"drafter": {"kind": "eagle3"}, "optim": {"steps": 1}})
+        )
+        assert torch.get_num_threads() == 1
+        monkeypatch.setenv("OMP_NUM_THREADS", "2")
+        torch.set_num_threads(2)
+        Models(models.target)
+        assert torch.get_num_threads() == 2, "the user's number stays"
+    finally:
+        torch.set_num_threads(before)

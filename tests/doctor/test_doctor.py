@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from vocabforge.core.errors import DataError
+from vocabforge.core.threads import usable_cores
 from vocabforge.doctor import machine as environment
 from vocabforge.doctor.checks import Finding, Report
-from vocabforge.doctor.machine import free_memory, usable_cores
+from vocabforge.doctor.machine import free_memory
 
 
 def raising(error: BaseException):

@@ -23,6 +23,7 @@ from .errors import UsageError, VocabForgeError
 from .journal import differences
 from .progress import hushed
 from .provenance import package_versions
+from .threads import core_count
 
 _ATTEMPTS = 4  # of a piece whose workers die, and of the first worker to start
 _STORE_BYTES = 256 << 20  # memory for results in a cluster that is started for one command
@@ -297,9 +298,8 @@ def _connect(address: str) -> tuple[Any, bool]:
         )
     options: dict[str, Any] = {"address": address, "log_to_driver": False, "logging_level": "error"}
     if address == "local":
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         options |= {
-            "num_cpus": cores,
+            "num_cpus": core_count(),
             "include_dashboard": False,
             "object_store_memory": _STORE_BYTES,
         }

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Sequence
+from pathlib import Path
 
 BURST_UNITS, BURST_S = 2, 0.05  # minimum units and seconds of a burst; its first unit is not measured
 DROPPED = 4.0  # a count that is this many times slower is dropped within its burst
@@ -19,6 +20,21 @@ FEWER = 1.02  # time relative to twice the threads below which fewer threads are
 def thread_counts(most: int) -> list[int]:
     """Return the powers of two below ``most``, and ``most``."""
     return [*(1 << power for power in range((most - 1).bit_length())), most]
+
+
+def usable_cores(cgroup: Path = Path("/sys/fs/cgroup")) -> float:
+    """Return the usable cores: the affinity mask, limited by the container's quota if there is one."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = (cgroup / "cpu.max").read_text().split()
+        return min(cores, int(quota) / int(period))
+    except (OSError, ValueError):  # no such file, or "max": no quota
+        return cores
+
+
+def core_count() -> int:
+    """Return the number of usable cores, rounded down, at least 1."""
+    return max(1, int(usable_cores()))
 
 
 def user_threads() -> bool:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.provenance import program_output
+from ..core.threads import usable_cores
 from .checks import Finding, Report
 
 GROUP = "environment"
@@ -194,18 +195,6 @@ def check_disk() -> Finding[None]:
 
 
 _CGROUP = Path("/sys/fs/cgroup")
-
-
-def usable_cores(cgroup: Path = _CGROUP) -> float:
-    """Return the usable cores: the affinity mask, limited by the container's quota if there is one."""
-    try:
-        cores = float(len(os.sched_getaffinity(0)))
-    except AttributeError:  # not on this system
-        cores = float(os.cpu_count() or 1)
-    quota = _words(cgroup / "cpu.max")
-    if len(quota) == 2 and quota[0].isdigit() and quota[1].isdigit():
-        cores = min(cores, int(quota[0]) / int(quota[1]))
-    return cores
 
 
 def free_memory(cgroup: Path = _CGROUP, meminfo: Path = Path("/proc/meminfo")) -> int | None:

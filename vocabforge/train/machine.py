@@ -14,7 +14,7 @@ import torch
 
 from ..core.console import say
 from ..core.distributed import local_rank, local_world_size, world_size
-from ..core.threads import user_threads
+from ..core.threads import core_count, user_threads
 from ..models.device import choose_device
 from .config import TrainConfig
 
@@ -74,8 +74,7 @@ def set_threads(config: TrainConfig) -> None:
     if count is None and threads_given(config):
         count = torch.get_num_threads()
     elif count is None:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-        count = (cores or 1) // local_world_size()
+        count = core_count() // local_world_size()
     torch.set_num_threads(max(1, count))
     keep_freed_memory()
 

@@ -6,10 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from ...core.artifact import MANIFEST, Artifact, open_artifact
 from ...core.console import say
 from ...core.errors import ArtifactError, DataError, UnsupportedError
 from ...core.registry import check_known
+from ...core.threads import core_count, user_threads
 from ...core.values import Backend
 from ...corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
 from ...layouts.registry import load_drafter
@@ -52,6 +55,8 @@ class Models:
         model: Target | None = None,
     ) -> None:
         check_known(dtype, DTYPES, "dtype")
+        if not user_threads() and torch.get_num_threads() > core_count():
+            torch.set_num_threads(core_count())  # OpenMP counts the machine's cores, not a container's quota
         self.target = target
         self.model: Target = model or load_decoding_target(
             target, backend, dtype=DTYPES[dtype], device=choose_device(device), device_map=device_map

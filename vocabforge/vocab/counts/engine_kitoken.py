@@ -13,6 +13,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from ...core.threads import core_count
 from ...corpus.tokenizer.cut_parts import flat
 from ...corpus.tokenizer.cuts import CutRule, NoCut, all_bytes, interior_form, library_ids
 from ...corpus.tokenizer.tokenizer import TextTokenizer
@@ -45,7 +46,7 @@ class KitokenEngine(PlainEngine):
         super().__init__(tokenizer, rule)
         self._natives, self._odd = natives, odd
         # Set in each counting process, so that all processes together have one thread per core.
-        self._threads = int(os.environ.get("RAYON_NUM_THREADS") or os.cpu_count() or 1)
+        self._threads = int(os.environ.get("RAYON_NUM_THREADS") or core_count())
         self._pool = ThreadPoolExecutor(self._threads)
 
     def _ids(self, backend: Tokenizer, texts: Sequence[str]) -> list[list[int]]:

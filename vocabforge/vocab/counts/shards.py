@@ -30,6 +30,7 @@ from ...core.cluster import Cluster, Piece
 from ...core.console import say
 from ...core.errors import DataError, VocabForgeError
 from ...core.files import atomic_write, disk_errors
+from ...core.threads import core_count
 from ...corpus.sources.shards import Shard, Unit, check_marks, read_shard, shard_digest, shard_mark
 from ...corpus.sources.sources import Problems
 from ...corpus.tokenizer.cuts import NoCut, cut_rule
@@ -327,7 +328,7 @@ _counters: list[UnitCounter] = []  # one in each worker
 
 def _start_worker(processes: int, source: Path, settings: _Settings) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent reports the interruption
-    os.environ["RAYON_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // processes))
+    os.environ["RAYON_NUM_THREADS"] = str(max(1, core_count() // processes))
     _counters.append(_made(load_tokenizer(source, settings[2].content_format), settings))
 
 
