@@ -121,13 +121,13 @@ def test_damaged_files(tmp_path):
             documents(file)
 
 
-@pytest.mark.parametrize("package", ["pyarrow.parquet", "datasets", "zstandard"])
+@pytest.mark.parametrize("package", ["pyarrow.parquet", "datasets", "pyarrow"])
 def test_missing_packages_are_named(tmp_path, monkeypatch, package):
     (tmp_path / "a.txt.zst").write_bytes(b"")
     inputs = {
         "pyarrow.parquet": table(tmp_path, {"text": ["a"]}),
         "datasets": f"hub:{tmp_path}/nowhere",
-        "zstandard": tmp_path / "a.txt.zst",
+        "pyarrow": tmp_path / "a.txt.zst",
     }
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(VocabForgeError, match=f"pip install {package.partition('.')[0]}\\b(?!\\.)"):

@@ -8,16 +8,14 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 from ...core.console import say
 from ...core.errors import DataError
 from .inputs import import_extra, split_suffix
 from .remote import open_bytes
 
-_PACKED_BYTES = 1 << 14  # bytes of a .zst file to decompress at once
 BLOCK_BYTES = 1 << 20
 DOCUMENT_LIMIT = 64 << 20
 """Maximum size of a line, row, paragraph or text between two cuts, in bytes."""
@@ -163,10 +161,6 @@ def unreadable(path: Path, error: OSError) -> DataError:
     )
 
 
-class _Readable(Protocol):
-    def read(self, size: int, /) -> bytes: ...
-
-
 @dataclass(frozen=True)
 class ByteSpan:
     """Bytes [start, stop) of a file; ``start`` is 0 if it is compressed, ``stop`` is None for the end."""
@@ -203,23 +197,32 @@ class ByteSpan:
         return (block for _, block in self._read(None, unpacked=False))
 
     def _read(self, on_bytes: OnBytes | None, *, unpacked: bool) -> Iterator[tuple[int, bytes]]:
-        at = self.start
+        at = seen = self.start
         try:
             with open_bytes(self.path) as stored:
                 handle = _unpacked(self.path, stored) if unpacked else stored
                 stored.seek(self.start)
-                for block in _counted(self._raw(handle), stored, self.start, on_bytes):
+                while True:
+                    most = BLOCK_BYTES if self.stop is None else min(BLOCK_BYTES, self.stop - at)
+                    block = handle.read(most)
+                    # The end of a compressed file is read after its last block.
+                    if on_bytes is not None and (now := stored.tell()) != seen:
+                        on_bytes(now - seen)
+                        seen = now
+                    if not block:
+                        break
                     yield at, block
                     at += len(block)
-        except (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError) as error:
+        except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
+            # gzip and Arrow raise OSError without errno for damage.
+            if isinstance(error, OSError) and (error.errno is not None or not split_suffix(self.path)[1]):
+                raise unreadable(self.path, error) from error
             raise DataError(
                 "the compressed file is damaged or cut short",
                 got=f"{error} (after {at:,} bytes of content)",
                 source=self.path,
                 remedy="fetch or pack it again",
             ) from error
-        except OSError as error:
-            raise unreadable(self.path, error) from error
         if self.stop is not None and at < self.stop:
             raise DataError(
                 "the input has become shorter",
@@ -229,79 +232,17 @@ class ByteSpan:
                 remedy="run again when no other process writes to the file",
             )
 
-    def _raw(self, handle: _Readable) -> Iterator[bytes]:
-        """Yield blocks; the first is long enough to contain a byte order mark."""
-        left = None if self.stop is None else self.stop - self.start
-        held = b""
-        first = True
-        while left is None or left > 0:
-            block = handle.read(BLOCK_BYTES if left is None else min(BLOCK_BYTES, left))
-            if not block:
-                break
-            if left is not None:
-                left -= len(block)
-            held += block
-            if first and len(held) < len(BOM):
-                continue
-            yield held
-            held, first = b"", False
-        if held:
-            yield held
 
-
-def _counted(
-    blocks: Iterator[bytes], stored: IO[bytes], seen: int, on_bytes: OnBytes | None
-) -> Iterator[bytes]:
-    for block in chain(blocks, [b""]):  # the end of a compressed file is read after its last block
-        if on_bytes is not None and (now := stored.tell()) != seen:
-            on_bytes(now - seen)
-            seen = now
-        if block:
-            yield block
-
-
-def _unpacked(path: Path, stored: IO[bytes]) -> _Readable:
+def _unpacked(path: Path, stored: IO[bytes]) -> Any:
     _, packed = split_suffix(path)
     if packed == ".gz":
         return gzip.open(stored, "rb")
     if packed == ".xz":
         return lzma.open(stored, "rb")
-    return ZstFile(path, stored) if packed == ".zst" else stored
-
-
-class ZstFile:
-    """Forward reader of a ``.zst`` file of one or more frames; raises EOFError if it is damaged or truncated.
-
-    The library's reader ends silently at a truncated frame, so each frame has its own decompressor.
-    """
-
-    def __init__(self, path: Path, stored: IO[bytes]) -> None:
-        self._library = import_extra("zstandard", "reading .zst files", path)
-        self._stored, self._held = stored, b""
-        self._frame: Any = None
-
-    def read(self, size: int) -> bytes:
-        """Return at most ``size`` bytes of content, empty at the end."""
-        while not self._held:
-            if not (data := self._stored.read(_PACKED_BYTES)):
-                if self._frame is not None:
-                    raise EOFError("the file ends within a frame")
-                return b""
-            self._held = b"".join(self._unpacked(data))
-        block, self._held = self._held[:size], self._held[size:]
-        return block
-
-    def _unpacked(self, data: bytes) -> Iterator[bytes]:
-        try:
-            while data:
-                if self._frame is None:
-                    self._frame = self._library.ZstdDecompressor().decompressobj()
-                yield self._frame.decompress(data)
-                data = self._frame.unused_data
-                if self._frame.eof:
-                    self._frame = None
-        except self._library.ZstdError as error:
-            raise EOFError(str(error)) from error
+    if packed == ".zst":
+        arrow = import_extra("pyarrow", "reading .zst files", path)
+        return arrow.CompressedInputStream(arrow.PythonFile(stored, mode="r"), "zstd")
+    return stored
 
 
 def byte_lines(
