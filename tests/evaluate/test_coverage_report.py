@@ -36,7 +36,6 @@ def test_figures_by_hand():
     assert [texts[name]["own_coverage"][at] for name in texts] == pytest.approx([0.95, 68 / 70, 1.0, 1.0])
     assert texts["test"]["without_count"] == 0.4
     assert texts["all counted"]["unseen_estimate"] == 0.02
-    assert texts["all counted"]["carrying"][1] == {"share": 0.95, "size": 4, "of_vocabulary": 0.4}
     (vocab,) = results["vocabularies"]
     assert vocab["coverage"]["test"] == 0.6
     assert vocab["best"]["test"] == 1.0

@@ -14,7 +14,6 @@ from vocabforge.vocab.subset.coverage import (
     coverage_at,
     rank_all,
     size_for_coverage,
-    smallest_size,
     unseen_mass,
     unseen_share,
 )
@@ -58,7 +57,7 @@ def test_the_size_is_the_smallest(case):
 def test_the_share_is_decimal():
     """0.9 of 10 tokens is 9 tokens, though the binary 0.9 is a little more than nine tenths."""
     counts = np.array([9, 1], dtype=np.int64)
-    assert smallest_size(rank_all(counts), counts, 0.9) == 1
+    assert size_for_coverage(counts, 0.9) == 1
     assert size_for_coverage(np.array([7, 2, 1]), 0.7) == 1
     assert size_for_coverage(np.array([7, 2, 1]), 0.7000001) == 2
 

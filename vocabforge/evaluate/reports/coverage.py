@@ -97,14 +97,8 @@ def coverage_tables(results: CoverageResults) -> list[DataTable]:
 
 def summary_lines(results: CoverageResults) -> list[str]:
     """Return sentences on the counted table and the held-out tables."""
-    counted = results["texts"][0]
-    carrying = ", ".join(
-        f"{row['share']:.0%} of them by {row['size']:,} ids ({row['of_vocabulary']:.1%})"
-        for row in counted["carrying"]
-    )
-    lines = [f"The counted tokens are carried: {carrying}; the vocabulary has {results['vocab_size']:,}."]
-    lines += _knee_lines(results)
-    if (unseen := counted["unseen_estimate"]) is not None:
+    lines = _knee_lines(results)
+    if (unseen := results["texts"][0]["unseen_estimate"]) is not None:
         lines.append(f"Expected share of further tokens without a count (Good-Turing): {unseen:.4%}.")
     lines += [
         f"{text['name']} (held out): {text['without_count']:.4%} of its tokens have an id without a count."

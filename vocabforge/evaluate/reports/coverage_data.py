@@ -13,7 +13,6 @@ from ...core.errors import DataError, UsageError
 from ...corpus.tokenizer.tokenizer import check_fingerprint
 from ...vocab.counts.mixtures import TablePart
 from ...vocab.subset.coverage import (
-    carrying,
     coverage_at,
     curve_sizes,
     knee,
@@ -153,7 +152,6 @@ def _text_facts(text: Text, seen: Ids, ranked: Ids, ladder: Sequence[int]) -> di
         "coverage": coverage_at(ranked, counts, ladder),
         "own_coverage": coverage_at(rank_all(counts), counts, ladder),
         "curve": coverage_at(ranked, counts, curve_sizes(len(counts))),
-        "carrying": carrying(counts),
         "knee": {"size": size, "coverage": coverage_at(ranked, counts, [size])[0]},
         "unseen_estimate": None if text.mixed else unseen_mass(counts),
         "without_count": unseen_share(seen, counts),

@@ -7,16 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ...core.errors import DataError, UsageError
 from .select import Ids, select
-
-SHARES = (0.9, 0.95, 0.99)
-"""Shares of the tokens for which the needed part of the vocabulary is reported (FR-Spec: 25% cover 95%)."""
 
 
 def rank_all(counts: Ids, forced: Iterable[int] = ()) -> Ids:
@@ -39,13 +35,13 @@ def coverage_at(ranked: Ids, counts: Ids, sizes: Sequence[int]) -> list[float | 
     return [int(running[size - 1]) / total if 1 <= size <= len(running) else None for size in sizes]
 
 
-def smallest_size(ranked: Ids, counts: Ids, share: float) -> int | None:
-    """Return the smallest number of first ids that cover at least ``share`` of the counted tokens.
+def size_for_coverage(counts: Ids, share: float, forced: Iterable[int] = ()) -> int:
+    """Return the smallest size, including forced ids, that covers at least ``share`` of the counted tokens.
 
-    None if all ids cover less. Exact: ``share`` is taken as the decimal fraction that was written.
+    Exact: ``share`` is taken as the decimal fraction that was written.
 
     Raises:
-        UsageError: ``share`` outside 0 < share <= 1.
+        UsageError: ``share`` outside 0 < share <= 1, or a forced id outside the vocabulary.
         DataError: nothing was counted.
     """
     if not 0 < share <= 1:
@@ -54,36 +50,10 @@ def smallest_size(ranked: Ids, counts: Ids, share: float) -> int | None:
             got=f"{share:g}",
             expected="above 0 and at most 1 (0.95 for 95%)",
         )
-    needed = -((-Fraction(repr(share)) * _total(counts)) // 1)  # whole tokens, rounded up
-    running = covered(ranked, counts)
-    place = int(np.searchsorted(running, int(needed)))
-    return place + 1 if place < len(running) else None
-
-
-def size_for_coverage(counts: Ids, share: float, forced: Iterable[int] = ()) -> int:
-    """Return the smallest size, including forced ids, that covers at least ``share`` of the counted tokens.
-
-    Raises:
-        UsageError: ``share`` outside 0 < share <= 1, or a forced id outside the vocabulary.
-        DataError: nothing was counted.
-    """
     must = set(forced)
-    size = smallest_size(rank_all(counts, must), counts, share)
-    return max(1, len(must), size or len(counts))
-
-
-def carrying(counts: Ids) -> list[dict[str, Any]]:
-    """Return the smallest numbers of ids that cover each of :data:`SHARES` of the tokens, without forced ids.
-
-    Returns:
-        ``share``, ``size`` and ``of_vocabulary`` (``size`` / V); the last two are None if all ids cover less.
-    """
-    ranked = rank_all(counts)
-    found = [(share, smallest_size(ranked, counts, share)) for share in SHARES]
-    return [
-        {"share": share, "size": size, "of_vocabulary": None if size is None else size / len(counts)}
-        for share, size in found
-    ]
+    needed = -((-Fraction(repr(share)) * _total(counts)) // 1)  # whole tokens, rounded up
+    size = int(np.searchsorted(covered(rank_all(counts, must), counts), int(needed))) + 1
+    return max(size, len(must))
 
 
 def knee(ranked: Ids, counts: Ids) -> int:
