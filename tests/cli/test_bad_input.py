@@ -319,7 +319,7 @@ EMPTY = {
     "regenerate": (lambda w, e: ("--target", w.target, "--input", e), 1, "no prompt to answer"),
     "eval": (lambda w, e: ("--target", w.target, "--drafter", w.drafter, "--benchmark", e), 1, "no question"),
     "tune": (lambda w, e: ("--target", w.target, "--drafter", w.drafter, "--prompts", e), 1, "no question"),
-    "select-vocab": (lambda w, e: ("--counts-text", e, "--tokenizer", w.target, "--size", 9), 1, "0 lines"),
+    "select-vocab": (lambda w, e: ("--from-list", e, "--tokenizer", w.target), 1, "cannot be read"),
 }
 
 

@@ -150,7 +150,6 @@ def _texts(folder: Path) -> None:
     (folder / "text.txt").write_text("once upon a time\n\nthere was\n")
     _json(folder / "reply.json", REPLY)
     torch.save(list(range(64)), folder / "map.pt")
-    (folder / "counts.txt").write_text("".join(f"{n % 7}\n" for n in range(261)))
     _json(folder / "tree.json", [[0], [1], [0, 0], [0, 1], [0, 0, 0]])
 
 

@@ -53,7 +53,7 @@ from vocabforge.train.capture.online import to_tensors
 from vocabforge.train.checkpoint import load_latest
 from vocabforge.train.config import TrainConfig
 from vocabforge.train.parallel.deepspeed import deepspeed_config
-from vocabforge.vocab.subset.maps import read_counts_text, read_fr_spec, subset_from_list
+from vocabforge.vocab.subset.maps import read_fr_spec, subset_from_list
 
 Read = Callable[[Path, Path], Any]
 """Reads a spoilt copy; the second path is the folder of all good examples."""
@@ -319,9 +319,6 @@ READERS: dict[str, Reader] = {
     "questions in Parquet": Reader("sums.parquet", _benchmark),
     "questions of any format": Reader("questions.jsonl", _benchmark),
     "FR-Spec list": Reader("map.pt", _map),
-    "counts as text": Reader(
-        "counts.txt", lambda path, goods: read_counts_text(path, load_tokenizer(goods / "tokenizer"))
-    ),
     "tree": Reader("tree.json", lambda path, goods: read_shape(path)),
     "results": Reader("evaluation", lambda path, goods: read_results(path), ("results.json",)),
     "comparison of methods": Reader(

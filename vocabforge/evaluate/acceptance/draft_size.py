@@ -55,7 +55,7 @@ def resolve_size(asked: SelectRequest) -> tuple[SelectRequest, dict[str, Any]]:
     if asked.evaluation is None:
         return asked, {}
     open_artifact(asked.evaluation, "evaluation")
-    table, forced, _, _ = read_table(checked(asked))
+    table, forced, _ = read_table(checked(asked))
     least, most = max(1, len(forced)), len(np.union1d(forced, table.counts.nonzero()[0]))
     if asked.fill == "lowest-id":
         most = table.vocab_size

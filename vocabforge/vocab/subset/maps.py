@@ -1,4 +1,4 @@
-"""Export and import draft vocabularies and counts in the formats of other projects.
+"""Export draft vocabularies and counts in the formats of other projects, and import FR-Spec lists.
 
 * FR-Spec and SGLang's ``--speculative-token-map``: ``torch.save`` of a plain list of ids in rank order.
 * EAGLE-3: offsets ``d2t`` (R,) int64 and ``t2d`` (V,) bool, here as a safetensors file.
@@ -18,11 +18,10 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from ...core.errors import DataError, UsageError
-from ...core.files import atomic_write, sha256_file
+from ...core.files import atomic_write
 from ...core.registry import resolve
 from ...corpus.tokenizer.special_tokens import SpecialTokens
 from ...corpus.tokenizer.tokenizer import TextTokenizer
-from ..counts.table import FrequencyTable
 from .select import Ids, shortened
 from .subset import VocabSubset
 
@@ -32,7 +31,6 @@ EXPORTS: dict[str, str] = {
     "d2t": "vocabforge.vocab.subset.maps:write_d2t",
     "counts-text": "vocabforge.vocab.subset.maps:write_counts_text",
 }
-_COUNT_DIGITS = 19  # digits of 2**63 - 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,52 +155,6 @@ def subset_from_list(
     )
     missing = [token for token in SpecialTokens.of(tokenizer).eos if not (subset.ids == token).any()]
     return subset, missing
-
-
-def read_counts_text(path: Path, tokenizer: TextTokenizer) -> FrequencyTable:
-    """Read a frequency table with one count per line (SpecVocab); documents and bytes are set to 0.
-
-    Raises:
-        DataError: the file is missing, a line is not a count, or the number of lines is not the tokenizer's
-            number of ids (further lines of 0 are padded rows).
-    """
-    try:
-        lines = path.read_text("ascii").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        got = error.strerror if isinstance(error, OSError) else "not plain text"
-        raise DataError("the counts cannot be read", got=got, source=path, remedy="check the path") from error
-    bad = next((number for number, line in enumerate(lines, start=1) if not _is_count(line.strip())), None)
-    if bad is not None:
-        raise DataError(
-            "a line is not a count",
-            got=repr(lines[bad - 1][:60]),
-            expected="one integer of 0 or above per line, line n + 1 for token id n",
-            source=f"{path}:{bad}",
-        )
-    values = [int(line) for line in lines]
-    size = tokenizer.vocab_size
-    if len(values) < size or any(values[size:]) or sum(values) >= 2**63:
-        raise DataError(
-            "the counts are not those of this tokenizer",
-            got=f"{len(values):,} lines, total {sum(values):,}",
-            expected=f"{size:,} lines, one for each token id (further ones 0)",
-            source=path,
-            remedy=f"give the tokenizer that was counted with; this is {tokenizer.source}",
-        )
-    return FrequencyTable(
-        np.array(values[:size], dtype=np.int64),
-        0,
-        0,
-        "corpus",
-        tokenizer.fingerprint,
-        {str(path): sha256_file(path)},
-        SpecialTokens.of(tokenizer),
-        origin={"made_by": "counts-text"},
-    )
-
-
-def _is_count(text: str) -> bool:
-    return text.isdigit() and len(text.lstrip("0")) <= _COUNT_DIGITS
 
 
 def _refused(error: Exception) -> str:

@@ -14,11 +14,6 @@ class SelectRequest(StrictModel):
     counts: tuple[Path, ...] = option(
         (), "Frequency table made by count-freq or merge-freq.", "DIR", many=True
     )
-    counts_text: Path | None = option(
-        None,
-        "Instead of --counts: a text file, line n + 1 the count of id n. Needs --tokenizer, or --target with one.",
-        "FILE",
-    )
     from_list: Path | None = option(
         None,
         "Instead of --counts: import an FR-Spec list (.pt) unchanged. Needs --tokenizer, or --target with one.",

@@ -18,7 +18,7 @@ from ..counts.mixtures import choose_domains
 from ..counts.table import FrequencyTable, load_counts
 from .coverage import size_for_coverage
 from .forced import forced_ids, target_rows
-from .maps import ExportInputs, exporters, read_counts_text, read_fr_spec, subset_from_list
+from .maps import ExportInputs, exporters, read_fr_spec, subset_from_list
 from .request import SelectRequest
 from .schedule import schedule_sizes
 from .select import Ids
@@ -33,7 +33,7 @@ def run_select(asked: SelectRequest, *, overwrite: bool = False) -> dict[str, An
     sizes: tuple[int, ...] = ()
     if asked.schedule is not None and asked.k_max is not None:
         sizes = schedule_sizes(asked.schedule, asked.k_max, asked.k_min, asked.steps)
-    table, forced, given, parents = read_table(asked)
+    table, forced, parents = read_table(asked)
     if asked.evaluation is not None:
         parents["evaluation"] = open_artifact(asked.evaluation, "evaluation", verify=False).content_hash
     plan = _plan(asked, table.counts, forced)
@@ -54,7 +54,7 @@ def run_select(asked: SelectRequest, *, overwrite: bool = False) -> dict[str, An
         )
     exports = {place: ExportInputs(one, table.counts, rows) for place, one in made.items()}
     _save(exports, parents, asked, table.sources, overwrite=overwrite)
-    return _facts([given], made, list(plan.values()), rows)
+    return _facts([{"path": str(asked.counts[0])}], made, list(plan.values()), rows)
 
 
 def checked(asked: SelectRequest) -> SelectRequest:
@@ -68,11 +68,11 @@ def checked(asked: SelectRequest) -> SelectRequest:
 
 
 def _check_source(asked: SelectRequest) -> None:
-    sources = {"--counts": asked.counts, "--counts-text": asked.counts_text, "--from-list": asked.from_list}
-    given = [name for name, value in sources.items() if value]
-    if len(given) != 1:
+    if bool(asked.counts) == (asked.from_list is not None):
         raise UsageError(
-            "give exactly one source", got=" and ".join(given) or "none", expected=" or ".join(sources)
+            "give exactly one source",
+            got="--counts and --from-list" if asked.counts else "none",
+            expected="--counts or --from-list",
         )
     if len(asked.counts) > 1:
         raise UsageError(
@@ -83,14 +83,14 @@ def _check_source(asked: SelectRequest) -> None:
         )
     if asked.domain and not asked.counts:
         raise UsageError(
-            f"{given[0]} has no domains",
+            "--from-list has no domains",
             got=f"--domain {asked.domain[0]}",
             expected="--domain with --counts",
             remedy="leave --domain out",
         )
     if not asked.counts and asked.tokenizer is None:
         raise UsageError(
-            f"{given[0]} needs the tokenizer of its ids",
+            "--from-list needs the tokenizer of its ids",
             expected="--tokenizer PATH, or --target with a tokenizer.json in it",
         )
 
@@ -152,23 +152,16 @@ def _import_list(
     return _facts(given, {asked.output: subset}, [f"list {file}"], rows, missing)
 
 
-def read_table(
-    asked: SelectRequest,
-) -> tuple[FrequencyTable, tuple[int, ...], dict[str, Any], dict[str, str]]:
-    """Return the table, the forced ids, the table's origin for ``--json``, and the origin's hash by role."""
-    tokenizer = None if asked.tokenizer is None else load_tokenizer(asked.tokenizer)
-    if asked.counts_text is not None and tokenizer is not None:
-        path = asked.counts_text
-        table = read_counts_text(path, tokenizer)
-        parents = {"counts text": next(iter(table.sources.values()))}
-    else:
-        (path,) = asked.counts
-        table = load_counts(path)
-        if asked.domain:
-            weights = dict(split_weight(text, "--domain", table.domains) for text in asked.domain)
-            table = choose_domains(table, weights)
-        parents = {"counts": open_artifact(path, "counts", verify=False).content_hash}
-    if tokenizer is not None:
+def read_table(asked: SelectRequest) -> tuple[FrequencyTable, tuple[int, ...], dict[str, str]]:
+    """Return the table, the forced ids, and the hash of the table's artefact by role."""
+    (path,) = asked.counts
+    table = load_counts(path)
+    if asked.domain:
+        weights = dict(split_weight(text, "--domain", table.domains) for text in asked.domain)
+        table = choose_domains(table, weights)
+    parents = {"counts": open_artifact(path, "counts", verify=False).content_hash}
+    if asked.tokenizer is not None:
+        tokenizer = load_tokenizer(asked.tokenizer)
         check_fingerprint(
             table.fingerprint,
             tokenizer.fingerprint,
@@ -176,7 +169,7 @@ def read_table(
             got_from=tokenizer.source,
         )
     forced = forced_ids(table, asked.force, tools=asked.force_tools, folder=asked.target)
-    return table, forced, {"path": str(path)}, parents
+    return table, forced, parents
 
 
 def _save(
