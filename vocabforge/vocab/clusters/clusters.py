@@ -134,7 +134,7 @@ def make_clusters(
         "quality": separation(rows.units, result.assignment, options.seed),
     }
     order, permutation, offsets = canonical(assignment, options.clusters)
-    rank = invert(order)
+    rank = np.argsort(order)  # of a permutation: its inverse
     return Clusters(
         permutation,
         offsets,
@@ -178,17 +178,10 @@ def canonical(assignment: Ids, clusters: int) -> tuple[Ids, Ids, Ids]:
     """
     _, first = np.unique(assignment, return_index=True)
     order = np.argsort(first)
-    renamed = invert(order)[assignment]
+    renamed = np.argsort(order)[assignment]  # by the inverse of the permutation
     permutation = np.argsort(renamed, kind="stable")
     offsets = np.concatenate([[0], np.cumsum(np.bincount(renamed, minlength=clusters))])
     return order, permutation.astype(np.int64), offsets.astype(np.int64)
-
-
-def invert(permutation: Ids) -> Ids:
-    """Return the inverse of a permutation."""
-    inverse = np.empty(len(permutation), dtype=np.int64)
-    inverse[permutation] = np.arange(len(permutation))
-    return inverse
 
 
 def save_clusters(

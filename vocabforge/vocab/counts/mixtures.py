@@ -68,14 +68,13 @@ def merge_tables(
         )
     if not allow_repeats:
         _check_repeats(parts)
-    whole = Tally(parts[0].table.counts.copy(), parts[0].table.documents, parts[0].table.bytes)
-    for part in parts[1:]:
-        whole = whole + _tally(part.table)
+    first, *others = (part.table for part in parts)
+    whole = sum(others, Tally(first.counts, first.documents, first.bytes))
     domains: dict[str, Tally] = {}
     if as_domains or any(part.table.domains for part in parts):
         for part in parts:
-            own = part.table.domains or {REST: _tally(part.table)}
-            for name, tally in ({part.name: _tally(part.table)} if as_domains else own).items():
+            own = part.table.domains or {REST: part.table}
+            for name, tally in ({part.name: part.table} if as_domains else own).items():
                 domains[name] = domains[name] + tally if name in domains else tally
     return _joined(parts, whole, parts[0].table.mode, domains)
 
@@ -159,10 +158,6 @@ def _weights(parts: Sequence[TablePart]) -> list[Fraction]:
             )
     exact = [Fraction(repr(float(part.weight))) for part in parts]  # 0.1 as the decimal 1/10
     return [weight / sum(exact) for weight in exact]
-
-
-def _tally(table: FrequencyTable) -> Tally:
-    return Tally(table.counts, table.documents, table.bytes)
 
 
 def _joined(

@@ -42,12 +42,11 @@ class Tally:
 
 
 @dataclass(frozen=True, eq=False)
-class FrequencyTable:
-    """Counts of each token id.
+class FrequencyTable(Tally):
+    """Counts of each token id; V is the highest token id of the tokenizer + 1.
 
     Attributes:
-        counts: (V,) int64, V = highest token id of the tokenizer + 1.
-        bytes: UTF-8 bytes of the documents (mode ``assistant``: of the assistant's contents).
+        bytes: of the documents (mode ``assistant``: of the assistant's contents).
         mode: ``corpus`` counts every token of raw text without BOS or EOS; ``assistant`` counts the
             assistant's tokens in rendered conversations; ``mixture`` is a weighted mean of normalised
             frequencies as integers.
@@ -57,20 +56,12 @@ class FrequencyTable:
         origin: inputs of a merged or mixed table, and counting options.
     """
 
-    counts: Counts
-    documents: int
-    bytes: int
     mode: CountMode
     fingerprint: str
     sources: Mapping[str, str]
     special: SpecialTokens
     domains: Mapping[str, Tally] = field(default_factory=dict)
     origin: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def tokens(self) -> int:
-        """Total of all counts."""
-        return int(self.counts.sum())
 
     @property
     def vocab_size(self) -> int:
@@ -143,13 +134,13 @@ def load_counts(path: Path) -> FrequencyTable:
 
 
 def _disagreement(table: FrequencyTable, meta: Mapping[str, Any]) -> str | None:
-    arrays = [table.counts, *(part.counts for part in table.domains.values())]
+    parts: list[Tally] = [table, *table.domains.values()]
+    arrays = [part.counts for part in parts]
     for counts in arrays:
         if counts.dtype != np.int64 or counts.shape != (meta["vocab_size"],) or bool((counts < 0).any()):
             return f"{counts.dtype} {counts.shape}"
     if table.mode not in get_args(CountMode):
         return f"mode {table.mode}"
-    parts: list[Any] = [table, *table.domains.values()]
     if min(min(part.documents, part.bytes) for part in parts) < 0:
         return "a negative number of documents or bytes"
     special = table.special

@@ -8,8 +8,9 @@ excluded, except for one pair of end tokens.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ class ComparedVocabulary:
         """End tokens without bytes."""
         return tuple(token for token in _eos(self.tokenizer) if self.forms.forms[token] is None)
 
-    @property
+    @cached_property
     def by_form(self) -> dict[bytes, list[int]]:
         """Ids of each byte form: first the id that the tokenizer itself produces, then ascending."""
         found: defaultdict[bytes, list[int]] = defaultdict(list)
@@ -130,25 +131,20 @@ def compare(
     a: ComparedVocabulary, b: ComparedVocabulary, *, eos_pair: tuple[int, int] | None = None
 ) -> Overlap:
     """Compare two vocabularies; ``eos_pair`` are equivalent end tokens, by default the first of each side."""
-    ids_a, ids_b = a.by_form, b.by_form
     ends = a.ends, b.ends
     return Overlap(
-        _paired(ids_a, ids_b),
-        _side(a, ids_a, b),
-        _side(b, ids_b, a),
-        len(ids_a.keys() & ids_b.keys()),
+        pair_up(a, b),
+        _side(a, b),
+        _side(b, a),
+        len(a.by_form.keys() & b.by_form.keys()),
         eos_pair or ((ends[0][0], ends[1][0]) if all(ends) else None),
     )
 
 
 def pair_up(a: ComparedVocabulary, b: ComparedVocabulary) -> Ids:
     """Return ``compare(a, b).pairs``, without the figures."""
-    return _paired(a.by_form, b.by_form)
-
-
-def _paired(ids_a: Mapping[bytes, Sequence[int]], ids_b: Mapping[bytes, Sequence[int]]) -> Ids:
-    both = ids_a.keys() & ids_b.keys()
-    pairs = sorted(pair for form in both for pair in zip(ids_a[form], ids_b[form], strict=False))
+    both = a.by_form.keys() & b.by_form.keys()
+    pairs = sorted(pair for form in both for pair in zip(a.by_form[form], b.by_form[form], strict=False))
     return np.array(pairs, dtype=np.int64).reshape(-1, 2)
 
 
@@ -177,11 +173,9 @@ def _eos(tokenizer: TextTokenizer) -> tuple[int, ...]:
     return tuple(token for token in tokenizer.eos_ids if token < tokenizer.vocab_size)
 
 
-def _side(
-    one: ComparedVocabulary, by_form: Mapping[bytes, Sequence[int]], other: ComparedVocabulary
-) -> VocabularySide:
-    forms, text_tokens = one.forms, sum(map(len, by_form.values()))
-    theirs = {form for form in other.forms.forms if form}
+def _side(one: ComparedVocabulary, other: ComparedVocabulary) -> VocabularySide:
+    forms, by_form = one.forms, one.by_form
+    text_tokens = sum(map(len, by_form.values()))
     return VocabularySide(
         name=str(one.tokenizer.source.parent.resolve().name),
         fingerprint=one.tokenizer.fingerprint,
@@ -194,7 +188,7 @@ def _side(
         duplicates=text_tokens - len(by_form),
         single_bytes=sum(len(form) == 1 for form in by_form),
         eos=_eos(one.tokenizer),
-        shared=sum(len(ids) for form, ids in by_form.items() if form in theirs),
+        shared=sum(len(ids) for form, ids in by_form.items() if form in other.by_form),
     )
 
 
