@@ -233,7 +233,8 @@ def test_an_evaluation_of_something_else_is_refused(pristine: World, evaluated: 
         (("--format", "eagle"), ("holds EAGLE-1/2 drafters only", "sglang-eagle3")),
         (("--format", "fr-spec"), ("holds EAGLE-1/2 drafters only", "d2t inside")),
         (("--format", "native", "--server", "vllm"), ("not written for one server", "leave --server out")),
-        (("--format", "fr-spec", "--server", "vllm"), ("--server sglang",)),
+        (("--format", "fr-spec", "--server", "vllm"), ("--server sglang", "whole vocabulary only")),
+        (("--format", "eagle", "--server", "tgi"), ("sglang or vllm",)),
         (
             ("--format", "native", "--head", "h"),
             ("no draft head", "--format vllm --head DIR", "--vocab SUBSET"),

@@ -156,8 +156,6 @@ def test_a_head_that_servers_do_not_run_is_refused(folder, shared, tmp_path):
         (Eagle, trained, {}, "own head of 6 rows"),
         (FrSpec, trained, {}, "own head of 6 rows"),
         (FrSpec, eagle1(shared), {}, "--format eagle"),
-        (FrSpec, cut, {"server": "vllm"}, "whole vocabulary only"),
-        (Eagle, eagle1(shared), {"server": "tgi"}, "sglang or vllm"),
         (FrSpec, cut, {"ranked": (1, 2, 3, 4, 5, 6)}, "rank order of other ids"),
     ]
     for layout, drafter, more, words in cases:

@@ -132,9 +132,9 @@ def test_schedule_round_trip_and_refusals(tmp_path):
 
 def test_another_tokenizer_is_refused(tmp_path):
     tokenizer = load_tokenizer(byte_tokenizer(tmp_path))
-    full(261, tokenizer.fingerprint).check_tokenizer(tokenizer, source="here")
+    full(261, tokenizer.fingerprint).check_tokenizer(tokenizer.fingerprint, "t", source="here")
     with pytest.raises(MismatchError, match="different tokenizers"):
-        full(261, "f").check_tokenizer(tokenizer, source="here")
+        full(261, "f").check_tokenizer(tokenizer.fingerprint, "t", source="here")
 
 
 def table_of(tokenizer) -> FrequencyTable:

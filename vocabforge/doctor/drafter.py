@@ -210,7 +210,7 @@ def check_subset(path: Path) -> Finding[VocabSubset]:
 
 def check_subset_tokenizer(subset: VocabSubset, tokenizer: TextTokenizer, path: Path) -> Finding[None]:
     """Check that the subset was made with the target's tokenizer."""
-    subset.check_tokenizer(tokenizer, source=path)
+    subset.check_tokenizer(tokenizer.fingerprint, tokenizer.source, source=path)
     return Finding("the fingerprints agree")
 
 

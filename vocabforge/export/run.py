@@ -104,13 +104,15 @@ def run_export(
 
 def _check(request: ExportRequest, *, overwrite: bool) -> None:
     check_known(request.dtype, DTYPES, "dtype", source="--dtype")
-    if request.server is not None and request.server not in SERVERS.get(request.format, ()):
-        known = SERVERS.get(request.format)
+    known = SERVERS.get(request.format, ())
+    if request.server is not None and request.server not in known:
         raise UsageError(
             "this format is not written for one server",
             got=f"--server {request.server} with --format {request.format}",
             expected=f"--server {' or '.join(known)}" if known else f"--server with {' or '.join(SERVERS)}",
-            remedy=None if known else "leave --server out: one folder serves every reader of this format",
+            remedy="leave --server out: one folder serves every reader of this format"
+            if not known
+            else "vLLM reads --format eagle, which drafts over the whole vocabulary only",
         )
     if request.with_target and request.format not in ("gguf", "mtp"):
         raise UsageError(
@@ -141,7 +143,7 @@ def _over(vocab: str, target: Path, export: Export, artifact: Artifact | None) -
         subset = load_subset(Path(vocab), trained_for(artifact), owner=owner)
         if not trained_for(artifact) and tokenizer is not None:
             # A drafter without a recorded tokenizer uses the target's.
-            subset.check_tokenizer(tokenizer, source=vocab)
+            subset.check_tokenizer(tokenizer.fingerprint, tokenizer.source, source=vocab)
             meta["tokenizer_fingerprint"] = tokenizer.fingerprint
         ids, ranked = torch.from_numpy(subset.ids), tuple(subset.ranked.tolist())
         meta |= {} if subset.coverage is None else {"coverage": subset.coverage}

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.errors import DataError, MismatchError, UsageError
+from ..core.errors import DataError, MismatchError
 from ..models.drafters.eagle1 import Eagle1Config, Eagle1Drafter
 from ..models.drafters.interface import Drafter
 from ..models.drafters.io import assemble, check_own_embedding
@@ -59,14 +59,13 @@ class Eagle:
 
     @staticmethod
     def write(path: Path, export: Export) -> None:
-        server = _server(Eagle.NAME, export)
         drafter = only(Eagle1Drafter, export.drafter, f"the layout {Eagle.NAME}")
         if drafter.has_own_head and not has_targets_rows(drafter, export.shared):
             raise _no_own_head(drafter)
         remedy = "export --format fr-spec, which adds the list of tokens to the folder"
         check_whole_vocabulary(drafter, Eagle.NAME, remedy)
         with layout_folder(path, Eagle.KIND, export) as folder:
-            _write_folder(folder, drafter, export, server)
+            _write_folder(folder, drafter, export)
 
     @staticmethod
     def read(path: Path, shared: TargetTensors, num_layers: int) -> Drafter:
@@ -89,7 +88,6 @@ class FrSpec(Eagle):
 
     @staticmethod
     def write(path: Path, export: Export) -> None:
-        server = _server(FrSpec.NAME, export)
         drafter = only(Eagle1Drafter, export.drafter, f"the layout {FrSpec.NAME}")
         if drafter.config.draft_vocab_size in (None, drafter.config.vocab_size):
             raise MismatchError(
@@ -101,7 +99,7 @@ class FrSpec(Eagle):
         if not has_targets_rows(drafter, export.shared):
             raise _no_own_head(drafter)
         with layout_folder(path, FrSpec.KIND, export) as folder:
-            _write_folder(folder, drafter, export, server)
+            _write_folder(folder, drafter, export)
             write_token_map(folder, export)
 
 
@@ -124,7 +122,8 @@ def eagle_config(
     }
 
 
-def _write_folder(folder: Path, drafter: Eagle1Drafter, export: Export, server: str) -> None:
+def _write_folder(folder: Path, drafter: Eagle1Drafter, export: Export) -> None:
+    server = export.server or SGLANG
     tensors = {name: p for name, p in parameters(drafter, export.dtype).items() if name != LM_HEAD}
     bias = tensors.pop(FC_BIAS, None)
     if server == SGLANG:
@@ -140,21 +139,6 @@ def _write_folder(folder: Path, drafter: Eagle1Drafter, export: Export, server: 
         )
     tensors[EMBEDDING] = export.shared.embedding.detach().to("cpu", export.dtype, copy=True).contiguous()
     write_files(folder, tensors, eagle_config(drafter.config, export.target, export.dtype, server))
-
-
-def _server(layout: str, export: Export) -> str:
-    servers = SERVERS[layout]
-    server = export.server or servers[0]
-    if server not in servers:
-        raise UsageError(
-            f"the layout {layout} is not one that this server reads",
-            got=f"--server {server}",
-            expected=" or ".join(servers),
-            remedy="export --format eagle --server vllm: vLLM drafts EAGLE-1/2 over the whole vocabulary only"
-            if server == VLLM
-            else None,
-        )
-    return server
 
 
 def _no_own_head(drafter: Drafter) -> MismatchError:
@@ -244,15 +228,6 @@ def _check_head(head: Tensor | None, shared: TargetTensors, path: Path) -> None:
 
 def restricted(drafter: Drafter, file: Path) -> Drafter:
     """Return the drafter restricted to a list of draft tokens, with the target's rows."""
-    ids = read_fr_spec(file)
-    size = drafter.config.vocab_size
-    values = np.unique(ids)
-    if len(values) < len(ids) or values[0] < 0 or values[-1] >= size:
-        raise DataError(
-            "the list of draft tokens does not consist of this target's ids",
-            got=f"{len(ids):,} ids, {len(values):,} different, {values[0]} to {values[-1]}",
-            expected=f"each once, 0 to {size - 1:,}",
-            source=file,
-            remedy="create the list again",
-        )
-    return prune_head(drafter, VocabSubset.from_ranked(ids, vocab_size=size, fingerprint=""), source=file)
+    ids, size = read_fr_spec(file), drafter.config.vocab_size
+    subset = VocabSubset.from_ranked(ids, vocab_size=size, fingerprint="", source=file)
+    return prune_head(drafter, subset, source=file)

@@ -83,8 +83,7 @@ def read_basis(config: TrainConfig, group: Group) -> Basis:
     check_row_length(target, config.data.sequence_length, source=config.target / "config.json")
     subset = None
     if config.drafter.vocab is not None:
-        subset = load_subset(config.drafter.vocab)
-        subset.check_tokenizer(tokenizer, source=config.drafter.vocab)
+        subset = load_subset(config.drafter.vocab, tokenizer.fingerprint, owner=tokenizer.source)
     if config.heads.router is not None:
         check_routable(config.drafter.kind)
     sizes = sizes_of(config.drafter, target, subset)

@@ -22,7 +22,7 @@ from ...core.files import atomic_write
 from ...core.registry import resolve
 from ...corpus.tokenizer.special_tokens import SpecialTokens
 from ...corpus.tokenizer.tokenizer import TextTokenizer
-from .select import Ids, shortened
+from .select import Ids
 from .subset import VocabSubset
 
 # name -> "module:attr"; a writer gets (what, folder), writes one file, and returns its path.
@@ -133,26 +133,8 @@ def subset_from_list(
     Raises:
         DataError: ids that repeat, or that the tokenizer does not have.
     """
-    values, times = np.unique(ranked, return_counts=True)
-    if (times > 1).any():
-        raise DataError(
-            "the list holds ids more than once",
-            got=f"{len(ranked):,} ids, {len(values):,} different; repeated: {shortened(values[times > 1])}",
-            source=source,
-            remedy="make the list again; padding a list to its size repeats ids",
-        )
-    outside = values[(values < 0) | (values >= tokenizer.vocab_size)]
-    if len(outside):
-        raise DataError(
-            "the list holds ids that the tokenizer does not have",
-            got=f"{len(outside):,} ids: {shortened(outside)}",
-            expected=f"0 to {tokenizer.vocab_size - 1:,}, of {tokenizer.source}",
-            source=source,
-            remedy="give the tokenizer that the list was made with",
-        )
-    subset = VocabSubset.from_ranked(
-        ranked, vocab_size=tokenizer.vocab_size, fingerprint=tokenizer.fingerprint
-    )
+    size, fingerprint = tokenizer.vocab_size, tokenizer.fingerprint
+    subset = VocabSubset.from_ranked(ranked, vocab_size=size, fingerprint=fingerprint, source=source)
     missing = [token for token in SpecialTokens.of(tokenizer).eos if not (subset.ids == token).any()]
     return subset, missing
 

@@ -15,8 +15,8 @@ from safetensors.numpy import load_file, save_file
 from ...core.artifact import open_artifact, write_artifact
 from ...core.errors import DataError, UsageError
 from ...core.files import form_errors
-from ...corpus.tokenizer.tokenizer import TextTokenizer, check_fingerprint
-from .select import Fill, Ids, select
+from ...corpus.tokenizer.tokenizer import check_fingerprint
+from .select import Fill, Ids, select, shortened
 
 KIND = "subset"
 _FILE = "subset.safetensors"
@@ -104,15 +104,12 @@ class VocabSubset:
         head = f"{self.vocab_size} {self.fingerprint} ".encode()
         return hashlib.sha256(head + self.ids.astype("<i8").tobytes()).hexdigest()
 
-    def check_tokenizer(self, tokenizer: TextTokenizer, *, source: object) -> None:
-        """Check that this draft vocabulary (of ``source``) was made for a tokenizer.
+    def check_tokenizer(self, fingerprint: str, owner: object, *, source: object) -> None:
+        """Check that this draft vocabulary (of ``source``) was made for the tokenizer of ``owner``.
 
         Raises:
             MismatchError: the fingerprints differ.
         """
-        self._check(tokenizer.fingerprint, tokenizer.source, source)
-
-    def _check(self, fingerprint: str, owner: object, source: object) -> None:
         check_fingerprint(
             fingerprint,
             self.fingerprint,
@@ -122,9 +119,32 @@ class VocabSubset:
         )
 
     @classmethod
-    def from_ranked(cls, ranked: Ids, *, vocab_size: int, fingerprint: str) -> VocabSubset:
-        """Create a draft vocabulary from ids in rank order, without counts."""
-        return cls(np.sort(ranked), ranked, vocab_size, fingerprint)
+    def from_ranked(
+        cls, ranked: Ids, *, vocab_size: int, fingerprint: str, source: object = None
+    ) -> VocabSubset:
+        """Create a draft vocabulary from ids in rank order (of ``source``), without counts.
+
+        Raises:
+            DataError: ids that repeat, or beyond the vocabulary.
+        """
+        values, times = np.unique(ranked, return_counts=True)
+        if (times > 1).any():
+            raise DataError(
+                "the list holds ids more than once",
+                got=f"{len(ranked):,} ids, {len(values):,} different; repeated: {shortened(values[times > 1])}",
+                source=source,
+                remedy="make the list again; padding a list to its size repeats ids",
+            )
+        outside = values[(values < 0) | (values >= vocab_size)]
+        if len(outside):
+            raise DataError(
+                "the list holds ids that the tokenizer does not have",
+                got=f"{len(outside):,} ids: {shortened(outside)}",
+                expected=f"0 to {vocab_size - 1:,}",
+                source=source,
+                remedy="give the tokenizer, or the target, that the list was made with",
+            )
+        return cls(values, ranked, vocab_size, fingerprint)
 
 
 def make_subset(
@@ -226,5 +246,5 @@ def load_subset(path: Path, fingerprint: str | None = None, *, owner: object = "
         if len(subset) != meta["size"]:
             raise ValueError(f"{len(subset):,} ids, which disagrees with its manifest ({meta['size']})")
     if fingerprint:
-        subset._check(fingerprint, owner, path)
+        subset.check_tokenizer(fingerprint, owner, source=path)
     return subset
