@@ -17,7 +17,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 from tokenizers import Tokenizer
 
@@ -48,7 +48,6 @@ class NoCut:
     """Rule for a tokenizer whose texts are never cut; ``reason`` names the component that is not proven."""
 
     reason: str
-    cutter: ClassVar[None] = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,20 +56,13 @@ class CutRule:
 
     Attributes:
         interior: tokenizer for text after a cut without added tokens; ``backend`` itself if they agree.
-        places: kinds of places, for messages.
     """
 
     backend: Tokenizer
     interior: Tokenizer
-    places: frozenset[str]
     margin: int
     _cut: re.Pattern[str]
     _added: re.Pattern[str]
-
-    @property
-    def cutter(self) -> CutRule:
-        """This rule; None for :class:`NoCut`."""
-        return self
 
     def first(self, text: str, start: int = 0) -> int | None:
         """Return the smallest proven cut ``p`` with ``max(start, 1) <= p < len(text)``, or None."""
@@ -169,7 +161,6 @@ def cut_rule(tokenizer: TextTokenizer) -> CutRule | NoCut:
     return CutRule(
         backend=backend,
         interior=backend if interior is None else Tokenizer.from_str(interior),
-        places=kinds,
         margin=2,
         _cut=re.compile(_cut_pattern(splits, kinds, banned + avoid)),
         # Without added tokens, a pattern that never matches.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -36,14 +35,14 @@ class NotSuited(Exception):
 
 
 def groups(
-    texts: Sequence[str], begins: Sequence[bool], rule: CutRule | NoCut, size: int = GROUP
+    texts: Sequence[str], begins: Sequence[bool], cut: CutRule | None, size: int = GROUP
 ) -> Iterator[tuple[list[str], list[bool]]]:
     """Yield the texts in order, long texts split at proven cuts, in groups of about ``size`` characters."""
     parts: list[str] = []
     flags: list[bool] = []
     held = 0
     for text, begin in zip(texts, begins, strict=True):
-        some = rule.parts(text, PART) if isinstance(rule, CutRule) else [text]
+        some = [text] if cut is None else cut.parts(text, PART)
         for at, part in enumerate(some):
             parts.append(part)
             flags.append(begin and at == 0)
@@ -74,30 +73,17 @@ SAMPLE_TEXT = 100_000  # maximum characters of one text
 SAMPLE_PART = 2_000
 
 
-@dataclass(frozen=True, eq=False)
-class EngineChoice:
-    """Engine to count with.
-
-    Attributes:
-        reasons: why faster engines are not used, and which engine is.
-        rule: where texts may be cut before encoding.
-    """
-
-    engine: PlainEngine
-    reasons: list[str]
-    rule: CutRule | NoCut
-
-
 def choose_engine(
     tokenizer: TextTokenizer,
     sample: Sequence[str],
     *,
     only: str | None = None,
     rule: CutRule | NoCut | None = None,
-) -> EngineChoice:
+) -> tuple[PlainEngine, list[str]]:
     """Return the fastest engine that is proven for the tokenizer and gives the plain ids on a sample.
 
-    ``only`` restricts the choice to the engine with this name.
+    ``only`` restricts the choice to the engine with this name. The second value is why faster engines are
+    not used, and which engine is.
 
     Raises:
         UsageError: ``only`` is unknown, or its engine is not proven or gives other ids.
@@ -111,17 +97,16 @@ def choose_engine(
     for name in ENGINES if only is None else (only,):
         try:
             engine: PlainEngine = resolve(ENGINES, name, "counting engine")(tokenizer, rule)
-            _check(engine, rule, texts, reference)
+            _check(engine, texts, reference)
         except NotSuited as problem:
             reasons.append(f"engine {name} is not used: {problem}")
             continue
         seen_in = f"a sample of {sum(map(len, texts)):,} characters of {len(texts):,} texts"
         reasons.append(f"engine {name} counts; its ids are the library's on {seen_in}")
-        return EngineChoice(engine, reasons, rule)
+        return engine, reasons
     if only in (None, "plain"):
         # Only the library itself, on uncut texts, is certain to match.
-        uncut = NoCut("cuts failed on the sample")
-        return EngineChoice(PlainEngine(tokenizer, uncut), reasons, uncut)
+        return PlainEngine(tokenizer, NoCut("cuts failed on the sample")), reasons
     raise UsageError(
         f"the counting engine {only} cannot be used here",
         got="; ".join(reasons),
@@ -140,15 +125,15 @@ def _bounded(sample: Sequence[str]) -> list[str]:
     return texts
 
 
-def _check(engine: PlainEngine, rule: CutRule | NoCut, texts: list[str], reference: list[list[int]]) -> None:
+def _check(engine: PlainEngine, texts: list[str], reference: list[list[int]]) -> None:
     """Compare ids and counts of an engine with those of the tokenizers library, on whole and on cut texts.
 
     Raises:
         NotSuited: the results differ.
     """
     divided = [] if engine.name == PlainEngine.name else [[[text] for text in texts]]
-    if isinstance(rule, CutRule):
-        divided.append([rule.parts(text, SAMPLE_PART) for text in texts])
+    if engine.cut is not None:
+        divided.append([engine.cut.parts(text, SAMPLE_PART) for text in texts])
     for parts_of_texts in divided:
         parts = [part for some in parts_of_texts for part in some]
         begins = [at == 0 for some in parts_of_texts for at in range(len(some))]
@@ -176,23 +161,23 @@ class PlainEngine:
 
     def __init__(self, tokenizer: TextTokenizer, rule: CutRule | NoCut) -> None:
         self._tokenizer = tokenizer
-        self._rule = rule
+        self.cut = rule if isinstance(rule, CutRule) else None  # None: texts are encoded whole
 
     def count(self, texts: Sequence[str], begins: Sequence[bool]) -> Counts:
         """Count a batch: (V,); ``begins`` is False for a text that continues the previous one."""
         counts = np.zeros(self._tokenizer.vocab_size, np.int64)
-        for parts, flags in groups(texts, begins, self._rule):
+        for parts, flags in groups(texts, begins, self.cut):
             counts += count_rows(self.rows(parts, flags), len(counts))
         return counts
 
     def rows(self, texts: Sequence[str], begins: Sequence[bool]) -> list[list[int]]:
         """Return the ids of each text, by the same path as :meth:`count`."""
-        if not isinstance(self._rule, CutRule):
+        if self.cut is None:
             return self._ids(self._tokenizer.backend, texts)
         rows: list[list[int]] = [[] for _ in texts]
         for wanted in (True, False):
             chosen = [at for at, begin in enumerate(begins) if bool(begin) is wanted]
-            for at, ids in zip(chosen, self._rule.encode([texts[at] for at in chosen], wanted, self._ids)):
+            for at, ids in zip(chosen, self.cut.encode([texts[at] for at in chosen], wanted, self._ids)):
                 rows[at] = ids
         return rows
 
@@ -224,7 +209,7 @@ class FastEngine(PlainEngine):
     def count(self, texts: Sequence[str], begins: Sequence[bool]) -> Counts:
         """Count a batch: (V,). ``begins`` has no effect for the tokenizers of this engine."""
         counts = np.zeros(self._tokenizer.vocab_size, np.int64)
-        for parts, _ in groups(texts, begins, self._rule, FAST_GROUP):
+        for parts, _ in groups(texts, begins, self.cut, FAST_GROUP):
             counts += np.bincount(self._flat(parts)[0], minlength=len(counts))
         return counts
 

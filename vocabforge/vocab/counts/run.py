@@ -26,7 +26,7 @@ from ...corpus.sources.sources import SourceOptions
 from ...corpus.tokenizer.cuts import cut_rule
 from ...corpus.tokenizer.special_tokens import SpecialTokens
 from ...corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
-from .engines import EngineChoice, PlainEngine, choose_engine
+from .engines import PlainEngine, choose_engine
 from .request import CountRequest
 from .shards import UNIT_BYTES, UnitCounter, UnitResult, count_units, stored
 from .table import REST, FrequencyTable, Tally, save_counts
@@ -90,8 +90,8 @@ def count_corpus(
     shards = plan_shards(inputs, options.sources, domains=domains, shard_bytes=options.shard_bytes)
     _check_shards(shards, domains or {})
     units = make_units(shards, min(options.shard_bytes, UNIT_BYTES))
-    choice = _choose(tokenizer, shards, options)
-    counter = UnitCounter(tokenizer, choice, options, folder)
+    engine, reasons = _choose(tokenizer, shards, options)
+    counter = UnitCounter(tokenizer, engine, options, folder)
     partials = counter.partials
     partials.prepare()
     if resumed := {unit for unit in units if partials.path(unit).is_file()}:
@@ -101,8 +101,8 @@ def count_corpus(
     tallies, digests, problems = _add_up(tokenizer.vocab_size, results, ["", *(domains or {})])
     run = CountRun(
         table=_table(tokenizer, options, tallies, _source_digests(shards, digests)),
-        engine=choice.engine.name,
-        reasons=choice.reasons,
+        engine=engine.name,
+        reasons=reasons,
         problems=problems,
         start_s=start - began,
         seconds=time.monotonic() - start,
@@ -144,25 +144,28 @@ def _check_shards(shards: Sequence[Shard], domains: Collection[str]) -> None:
         say(f"Note: the domain {name} is empty, because all its files belong to earlier domains")
 
 
-def _choose(tokenizer: TextTokenizer, shards: Sequence[Shard], options: CountOptions) -> EngineChoice:
+def _choose(
+    tokenizer: TextTokenizer, shards: Sequence[Shard], options: CountOptions
+) -> tuple[PlainEngine, list[str]]:
     rule = cut_rule(tokenizer)
+    plain = PlainEngine(tokenizer, rule)
     small = max(_SMALL_BYTES, _SMALL_BYTES_A_TOKEN * tokenizer.vocab_size)
     if options.engine is None and all(shard.kind != "hub" for shard in shards) and stored(shards) < small:
         reason = f"engine plain counts: below {small / 1e6:.1f} MB, loading a faster one takes longer"
         say(reason)
-        return EngineChoice(PlainEngine(tokenizer, rule), [reason], rule)
+        return plain, [reason]
     sample: list[str] = []
     for shard in shards[:: max(1, len(shards) // _SAMPLE_SHARDS)][:_SAMPLE_SHARDS]:
         left = _SAMPLE_CHARACTERS
-        for document in read_shard(shard, options.sources, cut=rule.cutter, problems=Problems(shown=0)):
+        for document in read_shard(shard, options.sources, cut=plain.cut, problems=Problems(shown=0)):
             sample.append(document.plain_text()[:left])
             left -= len(sample[-1])
             if left <= 0:
                 break
-    choice = choose_engine(tokenizer, sample, only=options.engine, rule=rule)
-    for reason in choice.reasons:
+    engine, reasons = choose_engine(tokenizer, sample, only=options.engine, rule=rule)
+    for reason in reasons:
         say(reason)
-    return choice
+    return engine, reasons
 
 
 def _count(counter: UnitCounter, units: Sequence[Unit]) -> dict[Unit, UnitResult]:

@@ -35,7 +35,7 @@ from ...corpus.sources.shards import Shard, Unit, check_marks, read_shard, shard
 from ...corpus.sources.sources import Problems
 from ...corpus.tokenizer.cuts import NoCut, cut_rule
 from ...corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
-from .engines import EngineChoice, choose_engine
+from .engines import PlainEngine, choose_engine
 from .table import Tally
 from .tally import CountOptions, TokenCounter
 
@@ -154,12 +154,12 @@ class UnitCounter:
     """Counter of units in one process, which reuses the saved results of an earlier run and saves new ones."""
 
     def __init__(
-        self, tokenizer: TextTokenizer, choice: EngineChoice, options: CountOptions, folder: Path
+        self, tokenizer: TextTokenizer, engine: PlainEngine, options: CountOptions, folder: Path
     ) -> None:
-        self.tokenizer, self.choice, self.options = tokenizer, choice, options
+        self.tokenizer, self.engine, self.options = tokenizer, engine, options
         self.partials = PartialResults(folder, options.deciding(tokenizer), tokenizer.vocab_size)
         self._shown = _SHOWN
-        self.settings: _Settings = (choice.engine.name, choice.rule.cutter is not None, options, folder)
+        self.settings: _Settings = (engine.name, engine.cut is not None, options, folder)
 
     def count(self, unit: Unit, progress: Progress, goal: float = math.inf) -> UnitResult:
         """Read and count a unit, up to the document with which ``goal`` tokens are counted.
@@ -178,13 +178,13 @@ class UnitCounter:
 
     def fresh(self, unit: Unit, digests: tuple[str, ...], progress: Progress, goal: float) -> UnitResult:
         """Count a unit whatever is saved, and save nothing; see :meth:`count`."""
-        sources, cut = self.options.sources, self.choice.rule.cutter
+        sources, cut = self.options.sources, self.engine.cut
         problems = Problems(strict=sources.strict, shown=self._shown)
         documents = itertools.chain.from_iterable(
             read_shard(shard, sources, cut=cut, problems=problems, on_bytes=lambda read: progress(read, 0))
             for shard in unit
         )
-        counter = TokenCounter(self.tokenizer, self.choice.engine, self.options.mode, cut)
+        counter = TokenCounter(self.tokenizer, self.engine, self.options.mode, cut)
         counter.add(documents, problems, lambda tokens: progress(0, tokens), goal=goal)
         self._shown -= len(problems.first)
         return UnitResult(counter.tally, digests, dict(problems.kinds))
@@ -334,9 +334,10 @@ def _start_worker(processes: int, source: Path, settings: _Settings) -> None:
 
 def _made(tokenizer: TextTokenizer, settings: _Settings) -> UnitCounter:
     """Return the counter of a worker process."""
-    engine, cuts, options, folder = settings
+    name, cuts, options, folder = settings
     rule = cut_rule(tokenizer) if cuts else NoCut("cuts failed on the sample")
-    return UnitCounter(tokenizer, choose_engine(tokenizer, (), only=engine, rule=rule), options, folder)
+    engine, _ = choose_engine(tokenizer, (), only=name, rule=rule)
+    return UnitCounter(tokenizer, engine, options, folder)
 
 
 def _count_in_worker(unit: Unit, goal: float = math.inf) -> UnitResult:
