@@ -193,21 +193,17 @@ class _Prober:
 
     def _pairs(self, role: str, parts: set[str]) -> Iterator[tuple[str, str]]:
         """Yield the renderings of two contents, for each conversation that is not rejected."""
-        forms = TemplateForms(frozenset(parts))
-        for messages in zip(*(_contexts(role, probe) for probe in _PROBES)):
-            first, second = (self.render(forms.shape(each)) for each in messages)
+        conversations = zip(*(_contexts(role, probe) for probe in _PROBES))
+        return self._renderings(TemplateForms(frozenset(parts)), conversations)
+
+    def _renderings(
+        self, forms: TemplateForms, pairs: Iterable[tuple[list[Message], ...]]
+    ) -> Iterator[tuple[str, str]]:
+        """Yield the renderings of pairs of conversations, unless one of them is rejected."""
+        for pair in pairs:
+            first, second = (self.render(forms.shape(messages)) for messages in pair)
             if first is not None and second is not None:
                 yield first, second
-
-    def _compare(
-        self, forms: TemplateForms, cores: Iterable[tuple[list[Message], list[Message]]]
-    ) -> Iterator[tuple[str, str]]:
-        """Yield the renderings of pairs of conversations, also with a system message, unless rejected."""
-        for pair in cores:
-            for opening in ([], [_turn("system")]):
-                first, second = (self.render(forms.shape([*opening, *core])) for core in pair)
-                if first is not None and second is not None:
-                    yield first, second
 
     def thinking(self, forms: TemplateForms) -> str | None:
         """Return the form in which the template reads the thinking of the last turn, or None."""
@@ -220,8 +216,8 @@ class _Prober:
 
         for key in (*_THINKING_KEYS, "part"):
             kinds = ((False, False), (True, False), (True, True))
-            pairs = ((core(_PROBES[0], *kind), core(_PROBES[1], *kind)) for kind in kinds)
-            for first, second in self._compare(replace(forms, thinking=key), pairs):
+            pairs = zip(*(_opened(core(probe, *kind) for kind in kinds) for probe in _PROBES))
+            for first, second in self._renderings(replace(forms, thinking=key), pairs):
                 if first != second and not _REPR.search(first):
                     return key
         return None
@@ -237,10 +233,10 @@ class _Prober:
             ]
 
         def differ(form: TemplateForms, calls: Sequence[dict[str, Any]]) -> bool:
-            pairs = ((core(calls[0], answered), core(calls[1], answered)) for answered in (False, True))
+            pairs = zip(*(_opened(core(call, answered) for answered in (False, True)) for call in calls))
             return any(
                 first != second and f"'at': '{_PROBES[0]}'" not in first
-                for first, second in self._compare(form, pairs)
+                for first, second in self._renderings(form, pairs)
             )
 
         tried = [
@@ -257,11 +253,8 @@ class _Prober:
     def reads_tools(self, forms: TemplateForms) -> bool:
         """Return whether a different tool list changes the text."""
         other = {**_TOOL, "function": {**_TOOL["function"], "name": _PROBES[0]}}
-        for opening in ([], [_turn("system")]):
-            messages = forms.shape([*opening, _turn("user"), _turn("assistant")])
-            if self.render(messages) != self.render(messages, tools=[other]):
-                return True
-        return False
+        shaped = map(forms.shape, _opened([[_turn("user"), _turn("assistant")]]))
+        return any(self.render(messages) != self.render(messages, tools=[other]) for messages in shaped)
 
 
 def _turn(role: str, content: str = "sea") -> Message:
@@ -275,24 +268,20 @@ def _call(arguments: Mapping[str, Any], name: str = "look") -> dict[str, Any]:
 _AFTER_CALL = [{**_turn("tool"), "tool_call_id": _CALL_ID, "name": "look"}, _turn("assistant")]
 
 
-def _contexts(role: str, content: str) -> Iterator[list[Message]]:
-    turn = _turn(role, content)
-    user, assistant, system = _turn("user"), _turn("assistant"), _turn("system")
+def _opened(cores: Iterable[list[Message]]) -> list[list[Message]]:
+    """Return conversations, and the same with a system message."""
+    cores = list(cores)
+    return [*cores, *([_turn("system"), *core] for core in cores)]
+
+
+def _contexts(role: str, content: str) -> list[list[Message]]:
+    """Return conversations with a turn of this role and content."""
+    turn, user, assistant = _turn(role, content), _turn("user"), _turn("assistant")
     if role == "user":
-        yield [turn]
-        yield [turn, assistant]
-        yield [system, turn]
-        yield [system, turn, assistant]
-    elif role == "assistant":
-        yield [user, turn]
-        yield [user, turn, user]
-        yield [system, user, turn]
-        yield [system, user, turn, user]
-    elif role == "tool":
-        asked = {"role": "assistant", "content": "", "tool_calls": [_call({"at": "sea"})]}
-        told = {**turn, "tool_call_id": _CALL_ID, "name": "look"}
-        yield [user, asked, told, assistant]
-        yield [system, user, asked, told, assistant]
-    else:
-        yield [turn, user]
-        yield [turn, user, assistant]
+        return _opened(([turn], [turn, assistant]))
+    if role == "assistant":
+        return _opened(([user, turn], [user, turn, user]))
+    if role == "tool":
+        asked = {**_turn("assistant", ""), "tool_calls": [_call({"at": "sea"})]}
+        return _opened(([user, asked, {**turn, "tool_call_id": _CALL_ID, "name": "look"}, assistant],))
+    return [[turn, user], [turn, user, assistant]]
