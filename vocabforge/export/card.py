@@ -167,7 +167,6 @@ def _table(title: str, rows: Sequence[Sequence[str]]) -> str:
 
 # layout -> its readers, as tags for the model card
 _READERS = {
-    "native": (),
     "sglang-eagle3": ("sglang", "vllm"),
     "vllm": ("vllm",),
     "speculators-eagle3": ("vllm", "speculators"),

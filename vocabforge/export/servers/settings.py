@@ -11,6 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from ...layouts.layer_ids import LAYER_IDS
 from ...models.target.load import dtype_name
 from .forward import ROPE_TYPES, ServedSizes
 from .types import Served, ServedTarget
@@ -242,6 +243,20 @@ def _target_rope(config: Mapping[str, Any]) -> dict[str, Any]:
     if rope.get("rope_theta") is None:
         rope["rope_theta"] = config.get("rope_theta") or 10_000.0
     return rope
+
+
+def count_states(served: Served, config: Any, remedy: str) -> int:
+    """Return the number of target states that ``fc`` reads; record a problem if others are captured."""
+    eagle = getattr(config, "eagle_config", None) or {}
+    listed = eagle.get(LAYER_IDS)
+    n_aux: int = getattr(config, "num_aux_hidden_states", None) or (len(listed) if listed else 3)
+    if not eagle.get("use_aux_hidden_state", True):
+        served.fail("configuration", "eagle_config.use_aux_hidden_state is false", "write true")
+    if n_aux != len(served.layers):
+        served.fail(
+            "layers", f"{len(served.layers)} layers are captured, but fc is made for {n_aux} states", remedy
+        )
+    return n_aux
 
 
 def check_layers(

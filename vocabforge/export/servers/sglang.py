@@ -12,7 +12,7 @@ import re
 from typing import Any
 
 from ...layouts.layer_ids import LAYER_IDS, as_inputs, default_layers, sglang_inputs
-from .settings import check_ids, check_layers, configuration, eagle3_sizes, map_rows, sizes_of
+from .settings import check_ids, check_layers, configuration, count_states, eagle3_sizes, map_rows, sizes_of
 from .types import LAYERS_FROM, Folder, Reader, Served, ServedTarget
 from .weights import EMBEDDING, HEAD, KeyPlace, conclude, load, slots_of
 
@@ -34,9 +34,7 @@ def _read(served: Served, folder: Folder, target: ServedTarget) -> None:
 
 
 def _eagle3(served: Served, folder: Folder, config: Any, target: ServedTarget) -> None:
-    eagle = getattr(config, "eagle_config", None) or {}
-    listed = eagle.get(LAYER_IDS)
-    n_aux = getattr(config, "num_aux_hidden_states", None) or (len(listed) if listed else 3)
+    listed = (getattr(config, "eagle_config", None) or {}).get(LAYER_IDS)
     inputs = as_inputs(default_layers(target.layers))
     if listed:
         inputs = sglang_inputs(listed, target.config, target.layers)
@@ -44,7 +42,13 @@ def _eagle3(served: Served, folder: Folder, config: Any, target: ServedTarget) -
     served.layers = check_layers(served, inputs, target.layers, last=last)
     taken = "inputs, for this target" if inputs == listed else "outputs"
     served.facts[LAYERS_FROM] = f"eagle_config.{LAYER_IDS} ({taken})" if listed else "the server's default"
-    _check_aux(served, eagle, n_aux)
+    n_aux = count_states(served, config, f"write eagle_config.{LAYER_IDS}, or correct num_aux_hidden_states")
+    if n_aux == 1:
+        served.fail(
+            "layers",
+            "one state is as wide as the output of fc: SGLang uses it directly and skips fc",
+            "serve it with vLLM (export --format speculators-eagle3), or train with more drafter.aux_layers",
+        )
     if "draft_vocab_size" not in folder.body:
         served.fail(
             "configuration",
@@ -93,27 +97,6 @@ def _place_eagle3(name: str, slots: set[str]) -> KeyPlace:
     if place.slot == EMBEDDING:
         return KeyPlace(EMBEDDING, "then replaced by the target's")
     return place
-
-
-def _check_aux(served: Served, eagle: dict[str, Any], n_aux: int) -> None:
-    if not eagle.get("use_aux_hidden_state", True):
-        served.fail(
-            "configuration",
-            "eagle_config.use_aux_hidden_state is false: no layers are captured",
-            "write true",
-        )
-    if served.layers and n_aux != len(served.layers):
-        served.fail(
-            "layers",
-            f"{len(served.layers)} layers are captured, but fc is made for {n_aux} states",
-            "write eagle_config.eagle_aux_hidden_state_layer_ids, or correct num_aux_hidden_states",
-        )
-    if n_aux == 1:
-        served.fail(
-            "layers",
-            "one state is as wide as the output of fc: SGLang uses it directly and skips fc",
-            "serve it with vLLM (export --format speculators-eagle3), or train with more drafter.aux_layers",
-        )
 
 
 def _check_flags(served: Served, config: Any) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from ...layouts.eagle3 import WITH_HEAD
 from ...layouts.layer_ids import LAYER_IDS, as_inputs, default_layers
 from ...models.heads.served import KEY, PREFIX
-from .settings import check_layers, configuration, eagle3_sizes, map_rows, sizes_of
+from .settings import check_layers, configuration, count_states, eagle3_sizes, map_rows, sizes_of
 from .types import LAYERS_FROM, Folder, Reader, Served, ServedTarget
 from .weights import EMBEDDING, HEAD, KeyPlace, conclude, is_targets, load, slots_of
 
@@ -107,9 +107,8 @@ def import_speculators(served: Served, body: Any) -> dict[str, Any] | None:
 
 
 def _eagle3(served: Served, folder: Folder, config: Any, target: ServedTarget) -> None:
-    eagle = getattr(config, "eagle_config", None) or {}
     top = getattr(config, LAYER_IDS, None)
-    listed = top or eagle.get(LAYER_IDS)
+    listed = top or (getattr(config, "eagle_config", None) or {}).get(LAYER_IDS)
     default = as_inputs(default_layers(target.layers))
     inputs = list(listed) if listed else default
     if not top and inputs != default:
@@ -121,16 +120,8 @@ def _eagle3(served: Served, folder: Folder, config: Any, target: ServedTarget) -
     served.layers = check_layers(served, inputs, target.layers, first=True, last=True)
     origin = f"the top-level {LAYER_IDS} (inputs)" if top else f"eagle_config.{LAYER_IDS} (taken as inputs)"
     served.facts[LAYERS_FROM] = origin if listed else "the server's default"
-    nested = eagle.get(LAYER_IDS)
-    n_aux = getattr(config, "num_aux_hidden_states", None) or (len(nested) if nested else 3)
-    if not eagle.get("use_aux_hidden_state", True):
-        served.fail("configuration", "eagle_config.use_aux_hidden_state is false", "write true")
-    if n_aux != len(served.layers):
-        served.fail(
-            "layers",
-            f"{len(served.layers)} layers are captured, but fc is made for {n_aux} states",
-            "write num_aux_hidden_states next to the decoder's sizes: vLLM counts 3 without it",
-        )
+    remedy = "write num_aux_hidden_states next to the decoder's sizes: vLLM counts 3 without it"
+    n_aux = count_states(served, config, remedy)
     sizes = eagle3_sizes(
         served,
         config,
