@@ -11,14 +11,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ...core.cluster import Cluster
 from ...core.console import say
-from ...core.errors import ArtifactError, ConfigError, DataError
+from ...core.errors import ConfigError, DataError
 from ...core.files import atomic_write
 from ...core.progress import ProgressBar
 from ..chat.conversation import is_empty, system_text
@@ -43,10 +43,9 @@ _TYPES: dict[str, np.dtype[Any]] = {name: kind for kind, name in _NAMES.items()}
 class TensorStream:
     """Writer of a tensor (N, *row) of int32, int16 or bool whose N is known only at the end."""
 
-    def __init__(self, path: Path, name: str, dtype: npt.DTypeLike, row: tuple[int, ...]) -> None:
-        self._name, self._dtype, self._row = name, np.dtype(dtype), row
+    def __init__(self, file: IO[bytes], name: str, dtype: npt.DTypeLike, row: tuple[int, ...]) -> None:
+        self._file, self._name, self._dtype, self._row = file, name, np.dtype(dtype), row
         self._rows = 0
-        self._file = open(path, "wb")  # noqa: SIM115 (closed by close)
         self._file.write(b" " * _HEADER_BYTES)
 
     def write(self, row: npt.NDArray[Any]) -> None:
@@ -54,45 +53,32 @@ class TensorStream:
         self._file.write(np.ascontiguousarray(row, dtype=self._dtype).tobytes())
         self._rows += 1
 
-    def close(self) -> None:
-        """Write the header and close the file."""
+    def finish(self) -> None:
+        """Write the header."""
         shape = [self._rows, *self._row]
         size = math.prod(shape) * self._dtype.itemsize
         entry = {"dtype": _NAMES[self._dtype], "shape": shape, "data_offsets": [0, size]}
         text = json.dumps({self._name: entry}, separators=(",", ":")).encode()
         self._file.seek(0)
         self._file.write((_HEADER_BYTES - 8).to_bytes(8, "little") + text.ljust(_HEADER_BYTES - 8))
-        self._file.close()
-
-    def abort(self) -> None:
-        """Close the file without writing a header."""
-        self._file.close()
 
 
 def map_tensor(path: Path, name: str) -> npt.NDArray[Any]:
     """Memory-map the only tensor of a safetensors file.
 
     Raises:
-        ArtifactError: the file does not have the format of :class:`TensorStream`.
+        KeyError, TypeError, ValueError: the file does not have the format of :class:`TensorStream`.
     """
-    try:
-        with open(path, "rb") as handle:
-            size = int.from_bytes(handle.read(8), "little")
-            header = json.loads(handle.read(min(size, 1 << 16)))
-        entry = header[name]
-        dtype: np.dtype[Any] = _TYPES[entry["dtype"]]
-        shape = tuple(int(number) for number in entry["shape"])
-        stored = path.stat().st_size - 8 - size
-        if min(shape) < 0 or math.prod(shape) * dtype.itemsize != stored:
-            raise ValueError(f"{stored} bytes of values for {shape} of {dtype}")
-        return np.memmap(path, dtype=dtype, mode="r", offset=8 + size, shape=shape)
-    except (KeyError, TypeError, ValueError) as error:  # ValueError: not JSON, or truncated
-        raise ArtifactError(
-            "this is not a file of prepared rows",
-            got=f"{type(error).__name__}: {error}",
-            source=path,
-            remedy="run prepare-data again",
-        ) from error
+    with open(path, "rb") as handle:
+        size = int.from_bytes(handle.read(8), "little")
+        header = json.loads(handle.read(min(size, 1 << 16)))
+    entry = header[name]
+    dtype: np.dtype[Any] = _TYPES[entry["dtype"]]
+    shape = tuple(int(number) for number in entry["shape"])
+    stored = path.stat().st_size - 8 - size
+    if min(shape) < 0 or math.prod(shape) * dtype.itemsize != stored:
+        raise ValueError(f"{path.name}: {stored} bytes of values for {shape} of {dtype}")
+    return np.memmap(path, dtype=dtype, mode="r", offset=8 + size, shape=shape)
 
 
 SPLITS = ("train", "heldout")
@@ -132,15 +118,18 @@ class SplitFigures:
 
 
 class _SplitWriter:
-    def __init__(self, folder: Path, split: str, options: PrepareOptions) -> None:
+    def __init__(
+        self, folder: Path, split: str, options: PrepareOptions, stack: contextlib.ExitStack
+    ) -> None:
         self.figures = SplitFigures()
         self._length, self._overlong = options.length, options.overlong
         small: Any = np.int16 if options.length < _SMALL else np.int32
         kinds = dict(zip(ARRAYS, (np.int32, np.bool_, small, small)))
-        self._streams = [
-            TensorStream(folder / f"{split}.{name}.safetensors", name, kind, (options.length,))
-            for name, kind in kinds.items()
-        ]
+        self._streams = []
+        for name, kind in kinds.items():
+            path = folder / f"{split}.{name}.safetensors"
+            file = stack.enter_context(open(path, "wb"))  # noqa: SIM115 (closed by the stack)
+            self._streams.append(TensorStream(file, name, kind, (options.length,)))
         self._packer = StreamPacker(options.length, self._write)
 
     def _write(self, *row: npt.NDArray[Any]) -> None:
@@ -167,14 +156,10 @@ class _SplitWriter:
     def finish(self) -> SplitFigures:
         self._packer.finish()
         for stream in self._streams:
-            stream.close()
+            stream.finish()
         figures, packer = self.figures, self._packer
         figures.rows, figures.tokens, figures.counted = packer.rows, packer.tokens, packer.counted
         return figures
-
-    def abort(self) -> None:
-        for stream in self._streams:
-            stream.abort()
 
 
 def write_splits(
@@ -201,9 +186,7 @@ def write_splits(
     skipped: Counter[str] = Counter()
     prompts = _Prompts(tokenizer, options.heldout)
     with contextlib.ExitStack() as stack:
-        writers = [_SplitWriter(folder, split, options) for split in SPLITS]
-        for writer in writers:
-            stack.callback(writer.abort)
+        writers = [_SplitWriter(folder, split, options, stack) for split in SPLITS]
         cluster = None if ray is None else stack.enter_context(Cluster(ray, queue=2))
         held: deque[list[TrainingSequence]] = deque()
         most = options.heldout.documents or options.heldout.MOST
