@@ -111,6 +111,8 @@ def test_rows_of_a_target_that_scales_its_logits_are_scaled(target: HFTarget) ->
     drafter.target_transform = LogitTransform(scale=0.25)
     small, g = revocab_head(drafter, SMALL), torch.randn(4, H)
     assert torch.allclose(small.logits(g), drafter.logits(g)[:, SMALL], atol=1e-5)
+    pruned = prune_head(drafter, subset(), source="s")
+    assert torch.allclose(pruned.logits(g), drafter.logits(g)[:, SMALL], atol=1e-5)
     large = revocab_head(small, LARGE)
     assert torch.allclose(large.logits(g), drafter.logits(g)[:, LARGE], atol=1e-5)
     assert not revocab_head(large, FULL).has_own_head

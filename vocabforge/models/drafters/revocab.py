@@ -49,7 +49,8 @@ def prune_head(drafter: Drafter, subset: VocabSubset, *, source: object) -> Draf
     SpecVocab (section 5) finds this better than training with a reduced vocabulary.
     """
     rows = subset_rows(drafter.target_ids, subset, source=source)
-    return with_head(drafter, drafter.target_ids[rows], drafter.head_weight[rows])
+    weight = drafter.head_weight[rows] * drafter.transform.scale
+    return with_head(drafter, drafter.target_ids[rows], weight)
 
 
 def subset_rows(have: Tensor, subset: VocabSubset, *, source: object) -> Tensor:
