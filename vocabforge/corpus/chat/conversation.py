@@ -22,11 +22,11 @@ def check_nesting(value: Any, what: str) -> None:
         DataError: the value, named ``what`` in the message, is nested too deeply.
     """
     level, depth = [value], 0
-    while level := [one for one in level if isinstance(one, (Mapping, list, tuple))]:
+    while level := [node for node in level if isinstance(node, (Mapping, list, tuple))]:
         depth += 1
         if depth > DEEPEST:
             raise _too_deep(what)
-        level = [part for one in level for part in (one.values() if isinstance(one, Mapping) else one)]
+        level = [part for node in level for part in (node.values() if isinstance(node, Mapping) else node)]
 
 
 def load_nested(text: str, what: str) -> Any:
@@ -216,7 +216,7 @@ def _as_rows(name: str, value: Any) -> Any:
         if name in _LISTS:
             with contextlib.suppress(ValueError, DataError):
                 parsed = load_nested(value, name)
-                return parsed if all(isinstance(one, (Mapping, list)) for one in parsed) else value
+                return parsed if all(isinstance(turn, (Mapping, list)) for turn in parsed) else value
     return _transposed(value) if name in (*_TURNS, *_LISTS, "tools", "functions") else value
 
 
@@ -312,8 +312,8 @@ def _turns(turns: Sequence[Any]) -> list[Message]:
         parsed = [_json_object(turn) for turn in turns]
         names = itertools.cycle(("user", "assistant"))  # of plain texts
         turns = [
-            {"role": name, "content": text} if one is None else one
-            for one, name, text in zip(parsed, names, turns)
+            {"role": name, "content": text} if turn is None else turn
+            for turn, name, text in zip(parsed, names, turns)
         ]
     return [_message(turn) for given in turns for turn in _by_speaker(given)]
 
@@ -428,7 +428,7 @@ def _message(turn: Any) -> Message:
 
 def _thinking_text(value: Any) -> str:
     parts = value if isinstance(value, list) else [value]
-    texts = [_part_text(part, part.get("type") if isinstance(part, Mapping) else None) for part in parts]
+    texts = [_part_text(part) for part in parts]
     if not all(isinstance(text, str) for text in texts):
         raise DataError(
             "the thinking of a turn is not text",
@@ -458,7 +458,7 @@ def _read_parts(parts: Sequence[Any], message: Message) -> None:
     kept: list[dict[str, str]] = []
     for part in parts:
         kind = part.get("type") if isinstance(part, Mapping) else None
-        value = _part_text(part, kind)
+        value = _part_text(part)
         if isinstance(part, Mapping):
             keys = (key for key in part if key not in ("type", "text", "value", kind))
             message.setdefault(UNREAD, []).extend(
@@ -486,16 +486,16 @@ def _read_parts(parts: Sequence[Any], message: Message) -> None:
         message.pop(UNREAD, None)
 
 
-def _part_text(part: Any, kind: Any) -> str | None:
+def _part_text(part: Any) -> str | None:
     """Return the text of a part, from ``text``, ``value`` or the key named like its type; parts may nest."""
     if not isinstance(part, Mapping):
         return part if isinstance(part, str) else None
-    for name in ("text", "value", kind):
+    for name in ("text", "value", part.get("type")):
         value = part.get(name)
         if isinstance(value, str):
             return value
         if isinstance(value, list):
-            inner = [_part_text(one, one.get("type") if isinstance(one, Mapping) else None) for one in value]
+            inner = [_part_text(piece) for piece in value]
             if all(isinstance(text, str) for text in inner):
                 return "".join(text for text in inner if text is not None)
     return None
@@ -568,9 +568,9 @@ def _arguments(arguments: Any) -> Any:
             parsed = load_nested(arguments, "a tool call")
             if not isinstance(parsed, dict):
                 return arguments
-            found = Arguments(parsed)
-            found.text = arguments
-            return found
+            parsed_arguments = Arguments(parsed)
+            parsed_arguments.text = arguments
+            return parsed_arguments
     return arguments if not is_empty(arguments) else {}
 
 

@@ -113,9 +113,9 @@ def find_forms(
         DataError: the template cannot be compiled, or two different questions or answers render alike.
     """
     check_template(template, source)
-    found = _found(template, _Names(names), tools, content)
+    forms = _forms_of(template, _Names(names), tools, content)
     for role, what in (("user", "the user's texts"), ("assistant", "the assistant's texts")):
-        if role in found.silent:
+        if role in forms.silent:
             raise DataError(
                 f"the chat template does not write {what}",
                 got="two different texts that render alike" + (", with a tool list" if tools else ""),
@@ -124,7 +124,7 @@ def find_forms(
                 remedy="use the chat template of the published model"
                 + ("" if content == "auto" else f", or leave the content format {content} out"),
             )
-    return found
+    return forms
 
 
 class _Names(dict[str, Any]):
@@ -135,7 +135,7 @@ class _Names(dict[str, Any]):
 
 
 @functools.lru_cache(maxsize=256)
-def _found(template: str, names: _Names, tools: bool, content: ContentFormat) -> TemplateForms:
+def _forms_of(template: str, names: _Names, tools: bool, content: ContentFormat) -> TemplateForms:
     prober = _Prober(template, names, tools)
     parts: set[str] = set()
     lists: set[str] = set()

@@ -234,17 +234,17 @@ def unread_keys(rendering: Rendering, own: Mapping[str, Any]) -> Counter[str]:
     """
     tokenizer, messages, tools = rendering.tokenizer, rendering.messages, rendering.variables.get("tools")
     template, forms = tokenizer.template_for(tools), tokenizer.forms(tools, rendering.variables)
-    found: Counter[str] = Counter()
+    unread: Counter[str] = Counter()
     for index, message in enumerate(messages):
         content = str(message["content"]).strip()
-        found.update(f"{name} in turns" for name in message.get(UNREAD, ()))
-        found.update(
+        unread.update(f"{name} in turns" for name in message.get(UNREAD, ()))
+        unread.update(
             f"{key} of tool_calls in turns" for key in _call_keys(message) if not mentions(template, key)
         )
         if content and content not in rendering.whole and not message.get("tool_calls"):
-            found[f"content of {message['role']} in turns"] += not _depends(rendering, index)
+            unread[f"content of {message['role']} in turns"] += not _depends(rendering, index)
         if forms.thinking is None and message.get("reasoning_content"):
-            found[f"{key_name(message, 'reasoning_content')} in turns"] += 1
+            unread[f"{key_name(message, 'reasoning_content')} in turns"] += 1
     extra = Counter(
         key
         for message in messages
@@ -253,21 +253,21 @@ def unread_keys(rendering: Rendering, own: Mapping[str, Any]) -> Counter[str]:
     )
     for key, count in extra.items():
         if not (mentions(template, key) and _changes(rendering, partial(_without, key))):
-            found[f"{key} in turns"] += count
+            unread[f"{key} in turns"] += count
     calls = [(message, len(message["tool_calls"])) for message in messages if message.get("tool_calls")]
     several = sum(number > 1 for _, number in calls)
     if several and not _changes(rendering, _with_first_call):
-        found["tool_calls after the first in turns"] += several
+        unread["tool_calls after the first in turns"] += several
     beside = sum(bool(str(message["content"]).strip()) for message, _ in calls)
     if beside and not _changes(rendering, _without_text_beside_calls):
-        found["content beside tool_calls in turns"] += beside
+        unread["content beside tool_calls in turns"] += beside
     if tools and not forms.tools:
-        found["tools in rows"] += 1
+        unread["tools in rows"] += 1
     for key in own:
         if not mentions(template, key):
             of = "" if key == "documents" else " of chat_template_kwargs"
-            found[f"{key}{of} in rows"] += 1
-    return +found
+            unread[f"{key}{of} in rows"] += 1
+    return +unread
 
 
 def _call_keys(message: Message) -> set[str]:
@@ -355,12 +355,12 @@ def _rendered(
         plain = plain and not any(m.get("loss_weight") == 0 or m.get("cut") for m in messages)
     try:
         turns = assistant_turns(rendering, [at for at in learnt if at >= first])
-        found = [_span(rendering, turn, options, thoughts, facts) for turn in turns]
+        turn_spans = [_span(rendering, turn, options, thoughts, facts) for turn in turns]
     except DataError:
         if marked is None or not plain:
             raise
         return RenderedChat(rendering.whole, marked, facts)  # use the tags alone, headers included
-    spans = [(start, end) for start, end in found if start < end]
+    spans = [(start, end) for start, end in turn_spans if start < end]
     return RenderedChat(rendering.whole, spans if marked is None else _shared(marked, spans), facts)
 
 

@@ -21,21 +21,21 @@ def find_thoughts(
     ``expects(index)`` decides whether a closing tag without an opening tag marks thinking.
     """
     opened, closed = tags
-    found: dict[int, Thought] = {}
+    thoughts: dict[int, Thought] = {}
     for index, message in enumerate(messages):
         content = str(message["content"])
         if message["role"] != "assistant":
             continue
         if thought := str(message.get("reasoning_content") or "").strip():
-            found[index] = (thought, "", content)
+            thoughts[index] = (thought, "", content)
         elif closed in content:  # the opening tag is often missing: it was part of the prompt
             thought, _, answer = content.partition(closed)
             bare = answer.lstrip()
             if opened not in thought and not expects(index):
                 continue
             if opened not in (thought := thought.strip().removeprefix(opened).strip()):
-                found[index] = (thought, content[: len(content) - len(bare)], bare)
-    return found
+                thoughts[index] = (thought, content[: len(content) - len(bare)], bare)
+    return thoughts
 
 
 def with_cut_thinking(message: Message, tags: tuple[str, str]) -> Message:

@@ -61,7 +61,7 @@ class Rendering:
                 pairs = [(self.replaced(index, first, s), self.replaced(index, second, s)) for s in stops]
             except DataError:
                 continue
-            if all(one != other for one, other in pairs):
+            if all(first_text != second_text for first_text, second_text in pairs):
                 return pairs
         raise self.unstable(index, "its own text")
 
@@ -99,8 +99,8 @@ def _variants(message: Message) -> Iterator[tuple[Message, Message]]:
         yield {**base, "content": first}, {**base, "content": second}
     for call in calls[:1]:
         asked = ({**call, "function": {**call["function"], "arguments": {probe: probe}}} for probe in _PROBES)
-        one, other = ({**message, "tool_calls": [changed, *calls[1:]]} for changed in asked)
-        yield one, other
+        first_call, second_call = ({**message, "tool_calls": [changed, *calls[1:]]} for changed in asked)
+        yield first_call, second_call
 
 
 @dataclass(frozen=True)
@@ -169,10 +169,10 @@ def answer_start(rendering: Rendering, turn: AssistantTurn, thinking: tuple[str,
     )
     if first == second and not before:  # the template omits the content of turns with calls
         return _behind_thinking(rendering, turn)
-    found = _common_prefix(first, second)
-    if not whole.startswith(found) or not turn.start <= len(found) <= turn.end:
+    prefix = _common_prefix(first, second)
+    if not whole.startswith(prefix) or not turn.start <= len(prefix) <= turn.end:
         raise rendering.unstable(turn.index, "its thinking")
-    return len(found)
+    return len(prefix)
 
 
 def _behind_thinking(rendering: Rendering, turn: AssistantTurn) -> int:
@@ -202,25 +202,25 @@ def cut_end(rendering: Rendering, turn: AssistantTurn) -> int:
     first, second = (rendering.replaced(turn.index, {**message, name: text + probe}) for probe in _PROBES)
     if first == second:  # the template omits it
         return turn.start
-    found = _common_prefix(first, second)
-    if not rendering.whole.startswith(found) or not turn.start <= len(found) <= turn.end:
+    prefix = _common_prefix(first, second)
+    if not rendering.whole.startswith(prefix) or not turn.start <= len(prefix) <= turn.end:
         raise rendering.unstable(turn.index, "the end of its text")
-    return len(found)
+    return len(prefix)
 
 
 def _start_by_substitution(rendering: Rendering, index: int, head: str) -> int:
     """Return the start of a turn that changes the text before it."""
     base = rendering.upto(index)
     ((first, second),) = rendering.probed(index, len(rendering.messages))
-    found, floor = _common_prefix(first, second), _content_place(rendering, index - 1)
+    prefix, floor = _common_prefix(first, second), _content_place(rendering, index - 1)
     header = head[len(base) :]
     if not header:  # then the target generates the space that the template writes before an answer
-        header, found = _end_of(rendering, index - 1), found.rstrip()
+        header, prefix = _end_of(rendering, index - 1), prefix.rstrip()
     if head.startswith(base):
-        start = _behind_header(found, header, floor)
+        start = _behind_header(prefix, header, floor)
         if start is None:  # earlier turns may have the header used without thinking
-            start = _behind_header(found, rendering.prompt_without_thinking(index), floor)
-        if start is not None and rendering.whole.startswith(found[:start]):
+            start = _behind_header(prefix, rendering.prompt_without_thinking(index), floor)
+        if start is not None and rendering.whole.startswith(prefix[:start]):
             return start
     raise rendering.unstable(index, "the text before it")
 
@@ -234,21 +234,21 @@ def _end_of(rendering: Rendering, index: int) -> str:
     return _common_suffix(first, second)
 
 
-def _behind_header(found: str, header: str, floor: int) -> int | None:
-    at = found.rfind(header)
-    return at + len(header) if at >= floor else _behind_part(found, header, floor)
+def _behind_header(prefix: str, header: str, floor: int) -> int | None:
+    at = prefix.rfind(header)
+    return at + len(header) if at >= floor else _behind_part(prefix, header, floor)
 
 
-def _behind_part(found: str, header: str, floor: int) -> int | None:
-    """Return the end of ``found`` if it ends with the beginning of a header.
+def _behind_part(prefix: str, header: str, floor: int) -> int | None:
+    """Return the end of ``prefix`` if it ends with the beginning of a header.
 
     If a header ends with an empty thinking block, earlier turns may have only its beginning.
     """
     for length in range(len(header) - 1, 0, -1):
         if not header[:length].strip():
             break
-        if found.endswith(header[:length]) and len(found) - length >= floor:
-            return len(found)
+        if prefix.endswith(header[:length]) and len(prefix) - length >= floor:
+            return len(prefix)
     return None
 
 

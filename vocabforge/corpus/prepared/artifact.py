@@ -78,16 +78,16 @@ def prepare_in(
     key, body = content_key(tokenizer, train, heldout, options)
     path = folder / key[:_KEY_NAME]
     clear_up(path)  # leftovers of killed processes
-    if (found := find_prepared(path, key)) is not None:
+    if (prepared := find_prepared(path, key)) is not None:
         say(f"Using prepared data with the same content: {path}")
-        return found
+        return prepared
     try:
         return write_prepared(path, tokenizer, train, heldout, options, keyed=(key, body), overwrite=False)
     except UsageError:
-        found = find_prepared(path, key)  # another process was faster
-        if found is None:
+        prepared = find_prepared(path, key)  # another process was faster
+        if prepared is None:
             raise
-        return found
+        return prepared
 
 
 def find_prepared(path: Path, key: str) -> PreparedData | None:
@@ -98,13 +98,13 @@ def find_prepared(path: Path, key: str) -> PreparedData | None:
     if not (path / MANIFEST).is_file():
         return None
     try:
-        found = load_prepared(path, verify=rank() == 0)
+        prepared = load_prepared(path, verify=rank() == 0)
     except ArtifactError as error:
         say(f"{error.message} ({path}); preparing it again")
         with contextlib.suppress(OSError):
             take_away(path)
         return None
-    return found if found.key == key else None
+    return prepared if prepared.key == key else None
 
 
 def write_prepared(
@@ -140,8 +140,8 @@ def write_prepared(
     }
     record = {
         "tokenizer": str(tokenizer.source),
-        "train": [str(one) for one in train],
-        "heldout": [str(one) for one in heldout],
+        "train": [str(path) for path in train],
+        "heldout": [str(path) for path in heldout],
         "chat_template": tokenizer.chat_template,
         "named_templates": dict(tokenizer.named_templates),
     }

@@ -88,9 +88,9 @@ def cluster_sequences(
     cluster.use(partial(_UnitReader, tokenizer, options))
     given = ((unit, tuple(map(shard_mark, unit))) for unit in units)
     results = cluster.in_order(_UnitReader.read, given)
-    for unit, (tokens, learnt, rows, kinds, found) in zip(units, results):
+    for unit, (tokens, learnt, rows, kinds, unit_facts) in zip(units, results):
         problems.kinds.update(kinds)
-        facts.update(found)
+        facts.update(unit_facts)
         on_bytes(sum(shard.stored_bytes for shard in unit))
         ids, mask, end = tokens.tolist(), learnt.tolist(), 0
         for document, length in rows:
@@ -112,11 +112,12 @@ class _UnitReader:
         documents = (
             document for shard in unit for document in read_shard(shard, sources, cut=None, problems=problems)
         )
-        found = list(_sequences(self._tokenizer, documents, self._options, problems, facts))
+        sequences = list(_sequences(self._tokenizer, documents, self._options, problems, facts))
         self._shown -= len(problems.first)
-        ids = np.fromiter((token for one in found for token in one.ids), np.int32)
-        mask = np.fromiter((learnt for one in found for learnt in one.loss_mask), np.uint8)
-        return ids, mask, [(one.document, len(one.ids)) for one in found], problems.kinds, facts
+        ids = np.fromiter((token for sequence in sequences for token in sequence.ids), np.int32)
+        mask = np.fromiter((learnt for sequence in sequences for learnt in sequence.loss_mask), np.uint8)
+        rows = [(sequence.document, len(sequence.ids)) for sequence in sequences]
+        return ids, mask, rows, problems.kinds, facts
 
 
 def _check_eos(tokenizer: TextTokenizer, options: SequenceOptions) -> None:
@@ -204,19 +205,19 @@ def _conversations(
     rendered = [_rendered(tokenizer, document, options, problems) for document in documents]
     texts = [chat.text for chats in rendered for chat in chats]
     encoded = iter(tokenizer.backend.encode_batch(texts, add_special_tokens=False) if texts else ())
-    found: list[list[TrainingSequence]] = []
+    sequences: list[list[TrainingSequence]] = []
     for document, chats in zip(documents, rendered):
-        found.append([])
+        sequences.append([])
         for chat, row in [(chat, next(encoded)) for chat in chats]:
             try:
                 mask = mask_tokens(chat, row.offsets, document.messages or ())
             except DataError as error:
                 problems.take(error, document.source, document.line)
                 continue
-            found[-1].append(TrainingSequence(row.ids, mask, document))
-        if found[-1]:
+            sequences[-1].append(TrainingSequence(row.ids, mask, document))
+        if sequences[-1]:
             facts.update(_facts_of(chats), conversations=1)
-    return found
+    return sequences
 
 
 def _facts_of(chats: list[RenderedChat]) -> Counter[str]:

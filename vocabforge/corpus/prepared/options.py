@@ -57,7 +57,7 @@ class PrepareOptions:
 
 def source_digests(paths: Sequence[Path | str]) -> list[str]:
     """Return the kind and SHA-256 of each source, in order (for a Hub data set, of its revision)."""
-    found = []
+    digests = []
     files = expand_paths(paths)
     size = sum(path.stat().st_size for path in files if not is_hub(path))
     with ProgressBar("scan the sources", size or None, "B") as bar:
@@ -65,14 +65,14 @@ def source_digests(paths: Sequence[Path | str]) -> list[str]:
             if is_hub(path):
                 from ..sources.hub import hub_digest
 
-                found.append(f"hub:{hub_digest(str(path), 0, None)}")
+                digests.append(f"hub:{hub_digest(str(path), 0, None)}")
                 continue
             digest = hashlib.sha256()
             for block in ByteSpan(path).stored_blocks():
                 digest.update(block)
                 bar.update(len(block))
-            found.append(f"{kind_of(path)}{split_suffix(path)[1]}:{digest.hexdigest()}")
-    return found
+            digests.append(f"{kind_of(path)}{split_suffix(path)[1]}:{digest.hexdigest()}")
+    return digests
 
 
 def content_key(

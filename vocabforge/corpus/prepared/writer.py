@@ -225,8 +225,10 @@ def _documents(
     size = sum(path.stat().st_size for path in files if not is_hub(path))
     with ProgressBar("read and tokenize", size or None, "B") as bar:
         make = iter_sequences if cluster is None else partial(cluster_sequences, cluster)
-        found = make(tokenizer, files, options.sequences, problems=problems, on_bytes=bar.update, facts=facts)
-        for _, group in itertools.groupby(found, key=lambda sequence: id(sequence.document)):
+        sequences = make(
+            tokenizer, files, options.sequences, problems=problems, on_bytes=bar.update, facts=facts
+        )
+        for _, group in itertools.groupby(sequences, key=lambda sequence: id(sequence.document)):
             yield list(group)
     skipped.update(problems.kinds)
     if summary := problems.summary():

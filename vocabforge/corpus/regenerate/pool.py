@@ -135,7 +135,7 @@ class ServerPool:
             left = [server for server in self._living() if server.url not in tried]
             if not left or self._stopped.is_set():
                 return None
-            server = min(left, key=lambda one: self._load[one.url])
+            server = min(left, key=lambda server: self._load[server.url])
             self._load[server.url] += 1
             return server
 

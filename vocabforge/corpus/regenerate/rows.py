@@ -332,7 +332,7 @@ def content_digest(value: Any) -> str:
 def same_calls(first: Any, second: Any) -> bool:
     """Return whether two lists of tool calls have equal names and arguments; an invalid call matches none."""
     try:
-        return [_call(one) for one in first] == [_call(one) for one in second]
+        return [_call(call) for call in first] == [_call(call) for call in second]
     except (RecursionError, TypeError, ValueError, DataError):
         return False
 

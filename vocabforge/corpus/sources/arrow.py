@@ -156,10 +156,12 @@ def converter(field: Any) -> Convert | None:
     if types.is_map(kind):
         item = converter(kind.item_field)
         return lambda value: (
-            value if value is None else {key: item(one) if item else one for key, one in dict(value).items()}
+            value
+            if value is None
+            else {key: item(entry) if item else entry for key, entry in dict(value).items()}
         )
     if _is_list(kind) and (item := converter(kind.value_field)) is not None:
-        return lambda value: value if value is None else [item(one) for one in value]
+        return lambda value: value if value is None else [item(entry) for entry in value]
     return None
 
 

@@ -80,20 +80,20 @@ class Problems:
         elif self.shown and self.total == self.shown + 1:
             say("Skipped more lines; only their number is reported.")
 
-    def unread(self, found: Mapping[str, int], source: Path, line: int | str) -> None:
+    def unread(self, counts: Mapping[str, int], source: Path, line: int | str) -> None:
         """Record unread keys of a used row: counts by ``KEY in turns`` or ``KEY in rows``.
 
         Raises:
             DataError: ``strict`` is on.
         """
-        if found and self.strict:
+        if counts and self.strict:
             raise DataError(
                 "the row has keys that are not read",
-                got=", ".join(key.rpartition(" in ")[0] for key in found),
+                got=", ".join(key.rpartition(" in ")[0] for key in counts),
                 source=f"{source}:{line}",
                 remedy="remove them, or omit --strict to ignore and count them",
             )
-        self.kinds.update({f"{NOT_READ}{key}": count for key, count in found.items()})
+        self.kinds.update({f"{NOT_READ}{key}": count for key, count in counts.items()})
 
     def summary(self) -> str | None:
         """Return lines with the count of each kind, or None without problems."""

@@ -90,7 +90,7 @@ class Document:
 
         Without ``answers``, turns of the assistant are ignored.
         """
-        found = Counter(
+        counts = Counter(
             f"{key_name(message, key)} in turns"
             for message in self.messages or ()
             if answers or message["role"] != "assistant"
@@ -98,10 +98,10 @@ class Document:
             if key not in (*INTERNAL, "role", "content") and not is_empty(value)
         )
         if not is_empty(self.tools):
-            found["tools in rows"] += 1
+            counts["tools in rows"] += 1
         if self.variables:
-            found["chat_template_kwargs in rows"] += 1
-        return found
+            counts["chat_template_kwargs in rows"] += 1
+        return counts
 
 
 @dataclass(frozen=True)

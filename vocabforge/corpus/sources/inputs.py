@@ -132,19 +132,19 @@ def expand_paths(paths: Iterable[Path | str]) -> list[Path]:
         DataError: a path is missing or unsupported, or a folder or glob contains no supported file.
         UsageError: no path at all, or a malformed Hub data set.
     """
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for path in paths:
         if str(path) in DATASETS and not Path(path).exists():
             path = _known_source(str(path))
         if is_hub(path):
             parse_hub(path)
-            found.setdefault(str(path), Path(path))
+            files.setdefault(str(path), Path(path))
             continue
         for file in _files(input_path(path)):
-            found.setdefault(str(file.resolve()), file)
-    if not found:
+            files.setdefault(str(file.resolve()), file)
+    if not files:
         raise UsageError("no input was given", expected="--input PATH")
-    return list(found.values())
+    return list(files.values())
 
 
 def _files(path: Path) -> list[Path]:
@@ -180,7 +180,7 @@ def _files(path: Path) -> list[Path]:
 
 def _inside(folder: Path) -> list[Path]:
     if (folder / "dataset_dict.json").is_file() and (folder / "train").is_dir():
-        others = sorted(one.name for one in folder.iterdir() if one.is_dir() and one.name != "train")
+        others = sorted(split.name for split in folder.iterdir() if split.is_dir() and split.name != "train")
         if others:
             say(f"{folder}: reading the split train; for another, give its folder ({', '.join(others)})")
         folder = folder / "train"

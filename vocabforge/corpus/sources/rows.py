@@ -51,32 +51,32 @@ def row_document(
         )
     text = text if isinstance(text, str) else None
     try:
-        found = read_conversation(conversation)
+        talk = read_conversation(conversation)
     except DataError as error:
         problems.take(error, source, place)
         return None
-    if text is None and found is None:
+    if text is None and talk is None:
         fields = ", ".join(map(str, row)) or "none"
         problems.add("the row holds neither a text nor a conversation", source, place, f"fields: {fields}")
         return None
-    if found is None:
+    if talk is None:
         return Document(text, None, source, place) if _whole(text, None, source, place, problems) else None
-    if not _whole(text, found, source, place, problems):
+    if not _whole(text, talk, source, place, problems):
         return None
-    problems.unread({f"{key} in rows": 1 for key in found.unread}, source, place)
-    return Document(text, found.messages, source, place, tools=found.tools, variables=found.variables)
+    problems.unread({f"{key} in rows": 1 for key in talk.unread}, source, place)
+    return Document(text, talk.messages, source, place, tools=talk.tools, variables=talk.variables)
 
 
 def _whole(
-    text: str | None, found: Conversation | None, source: Path, place: int | str, problems: Problems
+    text: str | None, talk: Conversation | None, source: Path, place: int | str, problems: Problems
 ) -> bool:
     """Return whether there is valid text or a conversation; JSON escapes can contain lone surrogates."""
-    if found is None and not (text or "").strip():
+    if talk is None and not (text or "").strip():
         return False
     try:
         (text or "").encode("utf-8")
-        if found is not None:
-            json.dumps(found.messages, ensure_ascii=False, default=str).encode("utf-8")
+        if talk is not None:
+            json.dumps(talk.messages, ensure_ascii=False, default=str).encode("utf-8")
     except UnicodeEncodeError:
         problems.add("the row's text holds half a character (a lone surrogate)", source, place)
         return False

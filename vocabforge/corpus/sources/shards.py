@@ -271,8 +271,8 @@ def after_newline(handle: IO[bytes], at: int, size: int) -> int:
     handle.seek(at - 1)
     place = at - 1
     while block := handle.read(_WINDOW):
-        if (found := block.find(b"\n")) >= 0:
-            return place + found + 1
+        if (newline := block.find(b"\n")) >= 0:
+            return place + newline + 1
         place += len(block)
     return size
 

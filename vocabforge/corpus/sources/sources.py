@@ -100,7 +100,7 @@ def text_documents(span: ByteSpan, context: ReadContext) -> Iterator[Document]:
 
 
 def _paragraphs(lines: Iterable[tuple[int, int, str]]) -> Iterator[tuple[int, int, str]]:
-    for filled, run in itertools.groupby(lines, key=lambda one: bool(one[2].strip())):
+    for filled, run in itertools.groupby(lines, key=lambda line: bool(line[2].strip())):
         if filled:
             (offset, line, first), *rest = run
             yield line, offset, "".join([first, *(text for _, _, text in rest)]).strip("\r\n")

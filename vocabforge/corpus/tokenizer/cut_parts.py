@@ -150,17 +150,17 @@ def read_pre_tokenizer(part: Part | None, normal: Normal) -> Splits:
     steps = flat(part, "pretokenizers")
     if (unsplit := _unsplit(steps, normal)) is not None:
         return Splits(frozenset(), unsplit=unsplit)
-    found: Splits | None = None
+    splitting: Splits | None = None
     for step in steps:
-        splits = None if found else _splitting(step, normal)
-        later = found is not None and step["type"] in ("ByteLevel", "Split")
+        splits = None if splitting else _splitting(step, normal)
+        later = splitting is not None and step["type"] in ("ByteLevel", "Split")
         harmless = step["type"] in ("Digits", "Punctuation") or _pattern(step) in LOCAL_PATTERNS
         if splits is None and not (later or harmless):  # the harmless ones never match a space or newline
             raise NotProven(_named(step))
-        found = found or splits
-    if found is None:
+        splitting = splitting or splits
+    if splitting is None:
         raise NotProven("the pre-tokenizer, which has no known split points")
-    return found
+    return splitting
 
 
 def _unsplit(steps: tuple[Part, ...], normal: Normal) -> str | None:

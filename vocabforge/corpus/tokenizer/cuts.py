@@ -66,8 +66,8 @@ class CutRule:
 
     def first(self, text: str, start: int = 0) -> int | None:
         """Return the smallest proven cut ``p`` with ``max(start, 1) <= p < len(text)``, or None."""
-        found = self._cut.search(text, max(start, 1))
-        return None if found is None else found.start()
+        match = self._cut.search(text, max(start, 1))
+        return None if match is None else match.start()
 
     def around(self, text: str, at: int) -> tuple[int, int]:
         """Return the range from the second-last cut up to ``at`` to the first cut from ``at`` on.
@@ -76,8 +76,8 @@ class CutRule:
         """
         reach = 24
         while True:
-            found = self._cut.finditer(text, max(1, at - reach), at + self.margin)
-            cuts = [cut.start() for cut in found if cut.start() <= at]
+            matches = self._cut.finditer(text, max(1, at - reach), at + self.margin)
+            cuts = [cut.start() for cut in matches if cut.start() <= at]
             if len(cuts) > 1 or reach >= at:
                 break
             reach *= 4
@@ -134,8 +134,8 @@ class CutRule:
         """Return where ``backend`` takes over: after an added token, text is encoded as at the start."""
         if begins or self.interior is self.backend:
             return 0
-        found = self._added.search(text)
-        return len(text) if found is None else found.start()
+        match = self._added.search(text)
+        return len(text) if match is None else match.start()
 
 
 def cut_rule(tokenizer: TextTokenizer) -> CutRule | NoCut:
@@ -244,8 +244,8 @@ def _crossing(vocab: Collection[str], symbol: str) -> str | None:
     inside = re.compile(
         rf"(?s)(?!{re.escape(symbol)}).{re.escape(symbol)}" if len(symbol) == 1 else f"(?s).{symbol}"
     )
-    found = next((token for token in vocab if symbol in token and inside.search(token)), None)
-    return None if found is None else f"the token {found!r}, which spans {symbol!r}"
+    crossing = next((token for token in vocab if symbol in token and inside.search(token)), None)
+    return None if crossing is None else f"the token {crossing!r}, which spans {symbol!r}"
 
 
 def read_added(

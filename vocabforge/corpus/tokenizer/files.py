@@ -38,16 +38,16 @@ def find_tokenizer_json(path: Path) -> Path:
     if path.is_dir():
         if (path / "tokenizer.json").is_file():
             return path / "tokenizer.json"
-        found = sorted(
+        others = sorted(
             file.name
             for file in path.iterdir()
             if file.suffix == ".model" or "vocab" in file.name or file.name == "tekken.json"
         )
         raise DataError(
             "the folder holds no tokenizer.json",
-            got=", ".join(found) or "no tokenizer file",
+            got=", ".join(others) or "no tokenizer file",
             expected=path / "tokenizer.json",
-            remedy=_CONVERT if found else "check the path; it should be the target's folder",
+            remedy=_CONVERT if others else "check the path; it should be the target's folder",
         )
     if not path.is_file():
         raise DataError("the tokenizer is missing", expected=path, remedy="check the path")
@@ -93,7 +93,7 @@ def _check_ids(content: Mapping[str, Any], file: Path) -> None:
     vocab = model.get("vocab") if isinstance(model, dict) else None
     added = content.get("added_tokens")
     ids = list(vocab.values()) if isinstance(vocab, dict) else []
-    ids += [one.get("id") for one in added if isinstance(one, dict)] if isinstance(added, list) else []
+    ids += [token.get("id") for token in added if isinstance(token, dict)] if isinstance(added, list) else []
     highest = max((number for number in ids if isinstance(number, int)), default=0)
     if highest >= _MOST_IDS:
         raise DataError(
@@ -123,14 +123,14 @@ def special_texts(beside: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """
     config, older = beside["tokenizer_config.json"], beside["special_tokens_map.json"]
     extra = config.get("extra_special_tokens")
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     extra = extra if isinstance(extra, dict) else {}
     for file in (older, config, extra):
         for name, value in file.items():
             text = value.get("content") if isinstance(value, dict) else value
             if (str(name).endswith("_token") or file is extra) and isinstance(text, str):
-                found.setdefault(str(name), text)
-    return found
+                texts.setdefault(str(name), text)
+    return texts
 
 
 def read_chat_templates(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
@@ -139,27 +139,27 @@ def read_chat_templates(folder: Path, config: Mapping[str, Any]) -> dict[str, st
     ``chat_template.jinja`` and ``additional_chat_templates/NAME.jinja`` override tokenizer_config.json;
     ``chat_template.json`` (of processors) is the fallback.
     """
-    found: dict[str, str] = {}
+    templates: dict[str, str] = {}
     named = config.get("chat_template")
     if isinstance(named, list):
-        found = {
+        templates = {
             str(item.get("name")): item["template"]
             for item in named
             if isinstance(item, dict) and isinstance(item.get("template"), str) and item["template"]
         }
     elif isinstance(named, dict):
-        found = {str(name): text for name, text in named.items() if isinstance(text, str) and text}
+        templates = {str(name): text for name, text in named.items() if isinstance(text, str) and text}
     elif isinstance(named, str) and named:
-        found = {"default": named}
+        templates = {"default": named}
     if (folder / "chat_template.jinja").is_file():
-        found = {"default": _read_template(folder / "chat_template.jinja")}
-    elif not found and (folder / "chat_template.json").is_file():
+        templates = {"default": _read_template(folder / "chat_template.jinja")}
+    elif not templates and (folder / "chat_template.json").is_file():
         whole = _read_side_file(folder / "chat_template.json").get("chat_template")
-        found = {"default": whole} if isinstance(whole, str) and whole else {}
+        templates = {"default": whole} if isinstance(whole, str) and whole else {}
     if (folder / "additional_chat_templates").is_dir():
         for file in sorted((folder / "additional_chat_templates").glob("*.jinja")):
-            found[file.stem] = _read_template(file)
-    return found
+            templates[file.stem] = _read_template(file)
+    return templates
 
 
 def _read_template(file: Path) -> str:
@@ -210,12 +210,12 @@ def eos_ids_of(
     backend: Tokenizer, beside: Mapping[str, Mapping[str, Any]], vocab: Mapping[str, int]
 ) -> tuple[int, ...]:
     """Return the distinct end tokens named in the files, or the usual end tokens if no file names any."""
-    found: list[int] = []
+    ids: list[int] = []
     token = special_texts(beside).get("eos_token")
     if token is not None and token in vocab:
-        found.append(vocab[token])
-    found += named_eos_ids(beside)
-    return tuple(dict.fromkeys(found)) or usual_eos_ids(backend)
+        ids.append(vocab[token])
+    ids += named_eos_ids(beside)
+    return tuple(dict.fromkeys(ids)) or usual_eos_ids(backend)
 
 
 def usual_eos_ids(backend: Tokenizer) -> tuple[int, ...]:

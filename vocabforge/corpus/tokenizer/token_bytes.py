@@ -228,8 +228,8 @@ def _word_piece(prefix: str, *, clean_up: bool) -> _Step:
 
 
 def _byte_fallback(token: str) -> str | bytes:
-    found = _BYTE_TOKEN.fullmatch(token)
-    return bytes([int(found[1], 16)]) if found else token
+    match = _BYTE_TOKEN.fullmatch(token)
+    return bytes([int(match[1], 16)]) if match else token
 
 
 def _not_known(what: str, tokenizer: TextTokenizer) -> DataError:
