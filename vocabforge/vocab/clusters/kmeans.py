@@ -109,7 +109,7 @@ class KMeansResult:
 
 def _import_faiss() -> Any:
     # Which of them the module is depends on the order in which they were installed.
-    names = {one.metadata["Name"] or "" for one in distributions()}
+    names = {package.metadata["Name"] or "" for package in distributions()}
     providers = sorted(name for name in names if name.startswith("faiss-"))
     if len(providers) > 1:
         raise UsageError(
@@ -185,7 +185,7 @@ def _refill(labels: Ids, scores: Reals, clusters: int) -> int:
     empty = np.flatnonzero(sizes == 0)
     farthest = iter(np.argsort(scores, kind="stable").tolist()) if len(empty) else iter(())
     for goal in empty.tolist():
-        row = next(one for one in farthest if sizes[labels[one]] > 1)
+        row = next(row for row in farthest if sizes[labels[row]] > 1)
         sizes[labels[row]] -= 1
         labels[row], sizes[goal] = goal, 1
     return len(empty)

@@ -166,7 +166,7 @@ def _simplified(whole: Mapping[str, Any]) -> dict[str, Any]:
     if made and (_PREPEND in flat(whole["normalizer"], "normalizers") or metaspace):
         raise NotSuited(f"kitoken is not known to be exact for the added token {made[0]!r}")
     # Stretches end before a mark, unless a token has it after the same character, so no merge crosses an end.
-    held = _spelled({found for token in vocab for found in re.findall(f"([^{_MARK}]){_MARK}", token)})
+    held = _spelled({character for token in vocab for character in re.findall(f"([^{_MARK}]){_MARK}", token)})
     stretch = f"[^{_MARK}{held}]" + (f"|[{held}]{_MARK}*" if held else "")
     patterns = ["|".join(map(_spelled, apart))] if apart else []
     patterns.append(f"{_MARK}*(?:{stretch})+|{_MARK}+")
@@ -180,8 +180,8 @@ def _simplified(whole: Mapping[str, Any]) -> dict[str, Any]:
             "pretokenizers": [
                 *metaspace,
                 *(
-                    {"type": "Split", "pattern": {"Regex": one}, "behavior": "Isolated", "invert": False}
-                    for one in patterns
+                    {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+                    for pattern in patterns
                 ),
             ],
         },

@@ -232,7 +232,7 @@ def _table(
         sources=sources,
         special=SpecialTokens.of(tokenizer),
         domains=domains,
-        origin={key: one for key, one in facts.items() if one is not None and key != "fingerprint"},
+        origin={key: fact for key, fact in facts.items() if fact is not None and key != "fingerprint"},
     )
 
 
@@ -243,8 +243,8 @@ def _source_digests(shards: Sequence[Shard], digests: Mapping[Shard, str]) -> di
         if shard in digests:
             parts.setdefault(shard.source, []).append(digests[shard])
     return {
-        source: found[0] if len(found) == 1 else hashlib.sha256(" ".join(found).encode()).hexdigest()
-        for source, found in parts.items()
+        source: hashes[0] if len(hashes) == 1 else hashlib.sha256(" ".join(hashes).encode()).hexdigest()
+        for source, hashes in parts.items()
     }
 
 
@@ -271,7 +271,7 @@ def run_count(asked: CountRequest, *, overwrite: bool = False) -> CountRun:
     domains = _domains(asked.domain)
     if not paths and not domains:
         raise UsageError("no input was given", expected="--input PATH …, or --domain NAME=PATH")
-    sources = SourceOptions(**{one.name: getattr(asked, one.name) for one in fields(SourceOptions)})
+    sources = SourceOptions(**{field.name: getattr(asked, field.name) for field in fields(SourceOptions)})
     options = CountOptions(
         mode=asked.mode,
         sources=sources,
@@ -294,10 +294,10 @@ def run_count(asked: CountRequest, *, overwrite: bool = False) -> CountRun:
 
 
 def _domains(given: Sequence[str]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    inputs: dict[str, list[str]] = {}
     for entry in given:
         name, path = split_pair(entry, expected="--domain NAME=PATH", source="--domain")
         if not path:
             raise UsageError("a domain has no input", got=entry, expected="--domain NAME=PATH")
-        found.setdefault(name, []).append(path)
-    return found
+        inputs.setdefault(name, []).append(path)
+    return inputs

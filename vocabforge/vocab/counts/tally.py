@@ -166,13 +166,13 @@ class TokenCounter:
         texts: list[str] = []
         counted = []
         for document in batch:
-            found = next(answers) if document.messages is not None else None
-            if isinstance(found, DataError):
-                problems.take(found, document.source, document.line)
-            elif found is not None:
-                problems.unread(found.unread, document.source, document.line)
-                ids += found.ids
-                texts += found.texts
+            answer = next(answers) if document.messages is not None else None
+            if isinstance(answer, DataError):
+                problems.take(answer, document.source, document.line)
+            elif answer is not None:
+                problems.unread(answer.unread, document.source, document.line)
+                ids += answer.ids
+                texts += answer.texts
                 counted.append(document)
             elif document.begins:
                 problems.add("plain text has no assistant's turns to count", document.source, document.line)
@@ -216,10 +216,10 @@ def read_answers(
     Raises:
         DataError: the chat template omits message contents, so no conversation can be used.
     """
-    found = [_rendered(tokenizer, talk) for talk in talks]
-    chats = [chat for chat in found if isinstance(chat, RenderedChat)]
+    renderings = [_rendered(tokenizer, talk) for talk in talks]
+    chats = [chat for chat in renderings if isinstance(chat, RenderedChat)]
     apart: Iterator[Answers | None] = iter([None] * len(chats)) if rule is None else _apart(rule, chats)
-    for talk, chat in zip(talks, found):
+    for talk, chat in zip(talks, renderings):
         if isinstance(chat, DataError):
             yield chat
         else:
@@ -267,10 +267,10 @@ def _apart(rule: CutRule, chats: Sequence[RenderedChat]) -> Iterator[Answers | N
 
 def _stretches(rule: CutRule, chat: RenderedChat) -> list[tuple[int, int]]:
     """Return (start, stop) around all ends of the spans, merged if they touch."""
-    found: list[tuple[int, int]] = []
+    stretches: list[tuple[int, int]] = []
     for at in (at for span in chat.spans for at in span):
         start, stop = rule.around(chat.text, at)
-        if found and start <= found[-1][1]:
-            start = found.pop()[0]
-        found.append((start, stop))
-    return found
+        if stretches and start <= stretches[-1][1]:
+            start = stretches.pop()[0]
+        stretches.append((start, stop))
+    return stretches

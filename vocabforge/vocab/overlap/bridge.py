@@ -111,7 +111,7 @@ def make_bridge(
         check_overlap(overlap, target, drafter)
         pairs, ends = overlap.pairs, overlap.eos_pair or ends
     kept = (pairs < np.array(rows)).all(1)
-    a, b = (_side(*one) for one in zip(sides, rows, ends, strict=True))
+    a, b = (_side(*side) for side in zip(sides, rows, ends, strict=True))
     return Bridge(a, b, pairs[kept], (a.eos[0], b.eos[0]) if a.eos and b.eos else None)
 
 
@@ -129,23 +129,23 @@ def check_overlap(overlap: Overlap, target: TextTokenizer, drafter: TextTokenize
     Raises:
         MismatchError: one of the tokenizers differs.
     """
-    for role, one, made in (("target", target, overlap.a), ("drafter", drafter, overlap.b)):
-        if one.fingerprint != made.fingerprint:
+    for role, tokenizer, made in (("target", target, overlap.a), ("drafter", drafter, overlap.b)):
+        if tokenizer.fingerprint != made.fingerprint:
             raise MismatchError(
                 f"the overlap was made with another tokenizer than the {role}'s",
                 got=f"{made.name} ({made.fingerprint[:12]})",
-                expected=f"{one.fingerprint[:12]} of {one.source}",
+                expected=f"{tokenizer.fingerprint[:12]} of {tokenizer.source}",
                 remedy="vocabforge compare-vocab TARGET DRAFTER --output DIR",
             )
 
 
-def _side(one: ComparedVocabulary, rows: int, first: int | None) -> BridgeSide:
+def _side(vocab: ComparedVocabulary, rows: int, first: int | None) -> BridgeSide:
     """Return one side; ``first`` is moved before its other end tokens."""
-    forms = (*one.forms.forms[:rows], *[None] * (rows - len(one.forms.forms)))
-    ends = one.ends if first is None else (first, *(token for token in one.ends if token != first))
+    forms = (*vocab.forms.forms[:rows], *[None] * (rows - len(vocab.forms.forms)))
+    ends = vocab.ends if first is None else (first, *(token for token in vocab.ends if token != first))
     eos = tuple(token for token in ends if token < rows)
-    opening = opening_of(one.tokenizer, one.forms)
-    return BridgeSide(forms, one.speller.within(rows), eos, _start_of(one.tokenizer, rows), opening)
+    opening = opening_of(vocab.tokenizer, vocab.forms)
+    return BridgeSide(forms, vocab.speller.within(rows), eos, _start_of(vocab.tokenizer, rows), opening)
 
 
 def _start_of(tokenizer: TextTokenizer, rows: int) -> tuple[int, ...]:

@@ -47,16 +47,16 @@ class ComparedVocabulary:
     @cached_property
     def by_form(self) -> dict[bytes, list[int]]:
         """Ids of each byte form: first the id that the tokenizer itself produces, then ascending."""
-        found: defaultdict[bytes, list[int]] = defaultdict(list)
+        ids_by_form: defaultdict[bytes, list[int]] = defaultdict(list)
         for token, form in enumerate(self.forms.forms):
             if form:
-                found[form].append(token)
-        repeated = [form for form, ids in found.items() if len(ids) > 1]
+                ids_by_form[form].append(token)
+        repeated = [form for form, ids in ids_by_form.items() if len(ids) > 1]
         for form, spelled in zip(repeated, self.speller.spell(repeated), strict=True):
-            if spelled is not None and len(spelled) == 1 and spelled[0] in found[form]:
-                found[form].remove(spelled[0])
-                found[form].insert(0, spelled[0])
-        return dict(found)
+            if spelled is not None and len(spelled) == 1 and spelled[0] in ids_by_form[form]:
+                ids_by_form[form].remove(spelled[0])
+                ids_by_form[form].insert(0, spelled[0])
+        return dict(ids_by_form)
 
 
 def prepare(tokenizer: TextTokenizer) -> ComparedVocabulary:
@@ -148,17 +148,17 @@ def pair_up(a: ComparedVocabulary, b: ComparedVocabulary) -> Ids:
     return np.array(pairs, dtype=np.int64).reshape(-1, 2)
 
 
-def end_token(one: ComparedVocabulary, named: str) -> int:
+def end_token(vocab: ComparedVocabulary, named: str) -> int:
     """Return the special token with this text or id.
 
     Raises:
         UsageError: no such token.
     """
-    tokenizer = one.tokenizer
+    tokenizer = vocab.tokenizer
     token = tokenizer.backend.token_to_id(named)
-    if token not in one.forms.special and named.isdecimal():  # "2" may be the text of another token
+    if token not in vocab.forms.special and named.isdecimal():  # "2" may be the text of another token
         token = int(named)
-    if token not in one.forms.special:
+    if token not in vocab.forms.special:
         raise UsageError(
             "this is not an end token",
             got=named,
@@ -173,21 +173,22 @@ def _eos(tokenizer: TextTokenizer) -> tuple[int, ...]:
     return tuple(token for token in tokenizer.eos_ids if token < tokenizer.vocab_size)
 
 
-def _side(one: ComparedVocabulary, other: ComparedVocabulary) -> VocabularySide:
-    forms, by_form = one.forms, one.by_form
+def _side(vocab: ComparedVocabulary, other: ComparedVocabulary) -> VocabularySide:
+    forms, by_form = vocab.forms, vocab.by_form
     text_tokens = sum(map(len, by_form.values()))
     return VocabularySide(
-        name=str(one.tokenizer.source.parent.resolve().name),
-        fingerprint=one.tokenizer.fingerprint,
+        name=str(vocab.tokenizer.source.parent.resolve().name),
+        fingerprint=vocab.tokenizer.fingerprint,
         family=forms.family,
         vocab_size=len(forms.forms),
         text_tokens=text_tokens,
         special=len(forms.special),
         added=len(forms.added),
-        unused=len(forms.forms) - len(set(one.tokenizer.backend.get_vocab(with_added_tokens=True).values())),
+        unused=len(forms.forms)
+        - len(set(vocab.tokenizer.backend.get_vocab(with_added_tokens=True).values())),
         duplicates=text_tokens - len(by_form),
         single_bytes=sum(len(form) == 1 for form in by_form),
-        eos=_eos(one.tokenizer),
+        eos=_eos(vocab.tokenizer),
         shared=sum(len(ids) for form, ids in by_form.items() if form in other.by_form),
     )
 

@@ -57,7 +57,7 @@ class Speller:
 
     def spell(self, wanted: Sequence[bytes | None]) -> list[list[int] | None]:
         """Return the ids for each entry: empty without a spelling, None for an empty entry (None or b"")."""
-        found: list[list[int] | None] = [[] if form else None for form in wanted]
+        spellings: list[list[int] | None] = [[] if form else None for form in wanted]
         for start in range(0, len(wanted), _BATCH):
             places, texts = [], []
             for place, form in enumerate(wanted[start : start + _BATCH], start):
@@ -67,11 +67,11 @@ class Speller:
                     texts.append(text)
             rows = self._inside.encode_batch_fast(texts, add_special_tokens=False)
             for place, row in zip(places, rows, strict=True):
-                found[place] = self._checked(row.ids, wanted[place])
+                spellings[place] = self._checked(row.ids, wanted[place])
         for place, form in enumerate(wanted):
-            if form and not found[place]:
-                found[place] = self._piecewise(form)
-        return found
+            if form and not spellings[place]:
+                spellings[place] = self._piecewise(form)
+        return spellings
 
     def _checked(self, ids: list[int], form: bytes | None) -> list[int]:
         parts = [self._forms[token] for token in ids]
@@ -81,9 +81,9 @@ class Speller:
     def _piecewise(self, form: bytes) -> list[int]:
         if self._characters is not None:
             spelled = "".join(self._characters[byte] for byte in form)
-            found = self._checked([token.id for token in self._inside.model.tokenize(spelled)], form)
-            if found:
-                return found
+            spelling = self._checked([token.id for token in self._inside.model.tokenize(spelled)], form)
+            if spelling:
+                return spelling
         ids, at = [], 0
         while at < len(form):
             ends = range(min(len(form), at + self._longest), at, -1)
@@ -105,9 +105,9 @@ def _text(form: bytes) -> str | None:
 def _inside_text(tokenizer: TextTokenizer, forms: TokenForms) -> Tokenizer:
     backend = tokenizer.backend
     steps = {
-        "normalizers": [one for one in flat(tokenizer.structure["normalizer"], "normalizers") if _marks(one)],
+        "normalizers": list(filter(_marks, flat(tokenizer.structure["normalizer"], "normalizers"))),
         "pretokenizers": [
-            _without_space(one) for one in flat(tokenizer.structure["pre_tokenizer"], "pretokenizers")
+            _without_space(step) for step in flat(tokenizer.structure["pre_tokenizer"], "pretokenizers")
         ],
     }
     before, cut = ({"type": "Sequence", key: some} if some else None for key, some in steps.items())

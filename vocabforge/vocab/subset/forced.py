@@ -37,10 +37,10 @@ def forced_ids(
             expected="eos_token in tokenizer_config.json, or eos_token_id in generation_config.json",
             remedy="pass --target FOLDER (with its generation_config.json), or --force ID for the end token",
         )
-    found = {*ids, *eos, *special.control, *target.control}
+    forced = {*ids, *eos, *special.control, *target.control}
     if tools:
-        found |= {*special.tools, *target.tools}
-    return tuple(sorted(found))
+        forced |= {*special.tools, *target.tools}
+    return tuple(sorted(forced))
 
 
 def target_rows(folder: Path, vocab_size: int) -> int | None:

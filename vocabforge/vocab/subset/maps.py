@@ -141,5 +141,5 @@ def subset_from_list(
 
 def _refused(error: Exception) -> str:
     """Return what a pickle would have called, without torch's advice to load it anyway."""
-    found = re.search(r".*\bunsupported (global|class|operand|opcode)\b.*", str(error), re.IGNORECASE)
-    return found[0].strip() if found else "not a plain list"
+    match = re.search(r".*\bunsupported (global|class|operand|opcode)\b.*", str(error), re.IGNORECASE)
+    return match[0].strip() if match else "not a plain list"

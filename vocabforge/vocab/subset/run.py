@@ -52,7 +52,7 @@ def run_select(asked: SelectRequest, *, overwrite: bool = False) -> dict[str, An
         made[places[size]] = make_subset(
             table.counts, size, forced, fingerprint=table.fingerprint, fill=asked.fill, schedule=sizes
         )
-    exports = {place: ExportInputs(one, table.counts, rows) for place, one in made.items()}
+    exports = {place: ExportInputs(subset, table.counts, rows) for place, subset in made.items()}
     _save(exports, parents, asked, table.sources, overwrite=overwrite)
     return _facts([{"path": str(asked.counts[0])}], made, list(plan.values()), rows)
 
@@ -183,7 +183,7 @@ def _save(
     formats = tuple(dict.fromkeys(asked.export))
     # Check all exporters before writing anything.
     config = {"data": [asdict(origin_of(source)) for source in sources]}
-    ready = {place: exporters(formats, one) for place, one in made.items()}
+    ready = {place: exporters(formats, inputs) for place, inputs in made.items()}
     for place, writers in ready.items():
         save_subset(
             made[place].subset, place, parents=parents, config=config, overwrite=overwrite, exports=writers
