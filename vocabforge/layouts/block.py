@@ -120,7 +120,7 @@ def _body(export: Export) -> dict[str, Any]:
     named: dict[str, Any] = {"mask_token_id": number, "target_layer_ids": as_outputs(config.aux_layers)}
     body: dict[str, Any] = {
         **layer_config(config, export.dtype),
-        "architectures": [next(name for name, one in _KINDS.items() if one == kind)],
+        "architectures": [next(name for name, known in _KINDS.items() if known == kind)],
         "block_size": config.block_size,
         "num_target_layers": layers,
         _INNER: {**named, "causal": config.causal},
@@ -151,11 +151,11 @@ def _read_sizes(body: Mapping[str, Any], shared: TargetTensors, num_layers: int,
         "num_target_layers": num_layers,
         "final_logit_softcapping": shared.transform.softcap,
     }
-    if isinstance(layers, list) and all(type(one) is int for one in layers):
+    if isinstance(layers, list) and all(type(layer) is int for layer in layers):
         expected[LAYER_IDS] = as_inputs(layers)  # vLLM prefers this list over all others
     wrong = [name for name, value in expected.items() if merged.get(name) not in (None, value)]
     if wrong:
-        got, right = ({name: one.get(name) for name in wrong} for one in (merged, expected))
+        got, right = ({name: values.get(name) for name in wrong} for values in (merged, expected))
         raise not_computed(f"{got}", f"{right}", source)
     values = read_sizes(merged, source, several=True)
     values |= {name: merged.get(name) for name in ("block_size", "mask_token_id", "draft_vocab_size")}
@@ -169,8 +169,8 @@ def _read_sizes(body: Mapping[str, Any], shared: TargetTensors, num_layers: int,
 def _mask_row(path: Path, sizes: Any) -> Tensor:
     """Load the trained mask-token row (d,) with a weights-only unpickler, so that no code is executed."""
     try:
-        found: Any = torch.load(path, map_location="cpu", weights_only=True)
-        named = found if isinstance(found, Mapping) else {"embedding": found}
+        stored: Any = torch.load(path, map_location="cpu", weights_only=True)
+        named = stored if isinstance(stored, Mapping) else {"embedding": stored}
         if sizes.kind != "dflash" or named.get("mask_token_id", sizes.mask_token_id) != sizes.mask_token_id:
             raise ValueError(f"for token {named.get('mask_token_id')} of {sizes.kind}")
         row: Tensor = named["embedding"].reshape(sizes.hidden_size)

@@ -71,8 +71,8 @@ class Eagle:
     def read(path: Path, shared: TargetTensors, num_layers: int) -> Drafter:
         """Read a folder strictly; a token map in it restricts the head."""
         drafter = read_eagle(path, shared)
-        found = token_map(path)
-        return drafter if found is None else restricted(drafter, found)
+        token_list = token_map(path)
+        return drafter if token_list is None else restricted(drafter, token_list)
 
 
 class FrSpec(Eagle):
@@ -166,22 +166,22 @@ def write_token_map(folder: Path, export: Export) -> None:
 
 def token_map(path: Path) -> Path | None:
     """Return the path of the token map in a drafter's folder, if there is one."""
-    found = sorted(path.glob(TOKEN_MAPS))
-    if len(found) > 1:
+    files = sorted(path.glob(TOKEN_MAPS))
+    if len(files) > 1:
         raise DataError(
             "the drafter's folder has several lists of draft tokens",
-            got=", ".join(file.name for file in found),
+            got=", ".join(file.name for file in files),
             expected="one",
             source=path,
             remedy="move the others away",
         )
-    return found[0] if found else None
+    return files[0] if files else None
 
 
 def ranked_ids(path: Path) -> tuple[int, ...] | None:
     """Return the ids of the draft vocabulary in rank order, if the drafter's folder has a token map."""
-    found = token_map(path)
-    return None if found is None else tuple(read_fr_spec(found).tolist())
+    token_list = token_map(path)
+    return None if token_list is None else tuple(read_fr_spec(token_list).tolist())
 
 
 def read_eagle(path: Path, shared: TargetTensors) -> Eagle1Drafter:

@@ -82,9 +82,8 @@ def rope_fields(rope: RopeSettings) -> dict[str, Any]:
         # Transformers reads the whole factor; vLLM and SGLang read its ratio to the default factor.
         fields["attention_factor"] = rope.attention_factor
         fields["attn_factor"] = rope.attention_factor / default_attention_factor(rope)
-    fields |= {
-        key: one for key in ("beta_fast", "beta_slow", "truncate") if (one := getattr(rope, key)) is not None
-    }
+    optional = {key: getattr(rope, key) for key in ("beta_fast", "beta_slow", "truncate")}
+    fields |= {key: setting for key, setting in optional.items() if setting is not None}
     if rope.kind == "longrope":
         fields |= {
             "short_factor": list(rope.short_factors or ()),

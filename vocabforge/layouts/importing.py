@@ -42,8 +42,8 @@ def import_drafter(path: Path, target: Path, output: Path) -> bool:
     digest = fingerprint if path.resolve() == target.resolve() else folder_digest(path)
     with contextlib.suppress(ArtifactError):
         made = open_artifact(output, KIND)
-        found = made.manifest["parents"].get("layout"), made.meta.get("target_fingerprint")
-        if found == (digest, fingerprint):
+        made_from = made.manifest["parents"].get("layout"), made.meta.get("target_fingerprint")
+        if made_from == (digest, fingerprint):
             return False
     drafter, artifact = load_drafter(path, load_target_tensors(target), target)
     meta = {} if artifact is None else {name: artifact.meta[name] for name in _KEPT if name in artifact.meta}
@@ -61,7 +61,7 @@ def import_drafter(path: Path, target: Path, output: Path) -> bool:
 def folder_digest(path: Path) -> str:
     """Return a SHA-256 over names and contents of a layout's files; equal for copies of a folder."""
     files = sorted(
-        one for one in path.glob("*") if one.suffix in _READ and one.name != MANIFEST and one.is_file()
+        file for file in path.glob("*") if file.suffix in _READ and file.name != MANIFEST and file.is_file()
     )
-    body = json.dumps([[one.name, sha256_file(one)] for one in files])
+    body = json.dumps([[file.name, sha256_file(file)] for file in files])
     return hashlib.sha256(body.encode()).hexdigest()

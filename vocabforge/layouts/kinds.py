@@ -24,12 +24,12 @@ def evidence(path: Path) -> dict[str, list[str]]:
     Raises:
         DataError: files are missing or damaged.
     """
-    found: dict[str, list[str]] = {}
+    clues_by_layout: dict[str, list[str]] = {}
     stored = read_headers(checkpoint_files(path, pickles=True))
     shapes = {our_name(name): item.shape for name, item in stored.items()}
     for name in stored:
         if kind := MEDUSA if _MEDUSA.fullmatch(name) else _OWN.get(our_name(name)):
-            found.setdefault(kind, []).append(name)
+            clues_by_layout.setdefault(kind, []).append(name)
     fc, query = shapes.get(_FC, ()), shapes.get(_QUERY, ())
     if len(fc) == 2:
         size, inputs = fc[0], query[1] if len(query) == 2 else None
@@ -40,10 +40,10 @@ def evidence(path: Path) -> dict[str, list[str]]:
         )
         for kind, name, holds in clues:
             if holds:
-                found.setdefault(kind, []).append(f"{name} {list(shapes[name])}")
-        if not found:
-            found[EAGLE1] = [f"{_FC} {list(fc)}"]
-    return found
+                clues_by_layout.setdefault(kind, []).append(f"{name} {list(shapes[name])}")
+        if not clues_by_layout:
+            clues_by_layout[EAGLE1] = [f"{_FC} {list(fc)}"]
+    return clues_by_layout
 
 
 def is_drafter_folder(path: Path) -> bool:
@@ -54,9 +54,9 @@ def is_drafter_folder(path: Path) -> bool:
         return False
 
 
-def ambiguous(found: dict[str, list[str]], path: Path) -> DataError:
+def ambiguous(clues_by_layout: dict[str, list[str]], path: Path) -> DataError:
     """Return the error for tensors of several kinds of drafters."""
-    shown = (f"{kind}: {', '.join(names[:3])}" for kind, names in found.items())
+    shown = (f"{kind}: {', '.join(names[:3])}" for kind, names in clues_by_layout.items())
     return DataError(
         "the tensors are those of several kinds of drafters",
         got="; ".join(shown),

@@ -104,9 +104,9 @@ def read_layers(body: Mapping[str, Any], num_layers: int) -> LayerReading:
         return LayerReading(outputs, f"{place} names layer 0, so it holds outputs")
     default = default_layers(num_layers)
     if default in (outputs, inputs):
-        found, other = (outputs, inputs) if default == outputs else (inputs, outputs)
-        rule = f"{place} is the servers' default as {'outputs' if found == outputs else 'inputs'}"
-        return LayerReading(found, rule, other if contradicted else None)
+        layers, other = (outputs, inputs) if default == outputs else (inputs, outputs)
+        rule = f"{place} is the servers' default as {'outputs' if layers == outputs else 'inputs'}"
+        return LayerReading(layers, rule, other if contradicted else None)
     if inner:
         rule = f"{place} read as outputs, as SGLang does"
         if not top:
@@ -131,8 +131,8 @@ def check_expressible(layers: Sequence[int], last: int, *, layout: str, remedy: 
 
 
 def _eagle(body: Mapping[str, Any]) -> Mapping[str, Any]:
-    found = body.get(_EAGLE)
-    return found if isinstance(found, Mapping) else {}
+    nested = body.get(_EAGLE)
+    return nested if isinstance(nested, Mapping) else {}
 
 
 def _listed(value: Any) -> list[int] | None:

@@ -70,8 +70,8 @@ class StoredModule:
         """Return our tensors under the checkpoint's names."""
         assert self.sizes.family is not None
         body = {name: tensor for name, tensor in tensors.items() if name != LM_HEAD}
-        found = dict(stored_views(self.sizes.family, self.layers, body, self.stored))
-        return found | ({self.prefix + _HEAD: tensors[LM_HEAD]} if LM_HEAD in tensors else {})
+        views = dict(stored_views(self.sizes.family, self.layers, body, self.stored))
+        return views | ({self.prefix + _HEAD: tensors[LM_HEAD]} if LM_HEAD in tensors else {})
 
 
 class Mtp:
@@ -95,8 +95,8 @@ class Mtp:
         if limited:
             tensors.pop(LM_HEAD, None)  # rows of the target's head, which the servers cut
         wanted = module.views(tensors)
-        found = {name: item for name, item in module.stored.items() if name in wanted}
-        if problems := disagreements(found, wanted):
+        replaced = {name: item for name, item in module.stored.items() if name in wanted}
+        if problems := disagreements(replaced, wanted):
             raise MismatchError(
                 "the drafter is not a module of this target's",
                 got="; ".join(problems[:5]),
@@ -114,7 +114,7 @@ class Mtp:
         files = {module.stored[name].file for name in wanted}
         with layout_folder(path, Mtp.KIND, export) as folder:
             for file in sorted(files):
-                inside = {name: one for name, one in wanted.items() if module.stored[name].file == file}
+                inside = {name: tensor for name, tensor in wanted.items() if module.stored[name].file == file}
                 copy_with(file, folder / file.name, inside)
             shutil.copyfile(target / CONFIG, folder / CONFIG)
             for file in sorted(target.iterdir()) if export.with_target else ():
@@ -144,14 +144,14 @@ class Mtp:
             blank = MtpDrafter(sizes, rows, rows)
         parameters, shapes = dict(blank.named_parameters()), blank.state_dict()
         numbers = sum(math.prod(item.shape) for item in stored.values())
-        if sum(one.numel() for one in shapes.values()) > _MOST_MISSING * numbers:
+        if sum(meta.numel() for meta in shapes.values()) > _MOST_MISSING * numbers:
             raise _another(f"experts or sizes for far more than {numbers:,} numbers", "those stored", path)
         wanted = module.views(shapes)
         if problems := disagreements(stored, wanted):
             raise _another("; ".join(problems[:5]), f"{len(wanted)} tensors {module.prefix}*", path)
         tensors = {
-            name: torch.empty(one.shape, dtype=shared.embedding.dtype if name in parameters else one.dtype)
-            for name, one in shapes.items()
+            name: torch.empty(meta.shape, dtype=shared.embedding.dtype if name in parameters else meta.dtype)
+            for name, meta in shapes.items()
         }
         places = module.views(tensors)
         fill(stored, {name: (place,) for name, place in places.items()})

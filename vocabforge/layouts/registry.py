@@ -44,8 +44,8 @@ FORMATS = ExtensionTable(
 
 def layout_of(name: str) -> type[Layout]:
     """Return the layout of a name; raise UsageError if it is unknown."""
-    found: type[Layout] = resolve(FORMATS, name, "export format")
-    return found
+    layout: type[Layout] = resolve(FORMATS, name, "export format")
+    return layout
 
 
 def load_drafter(path: Path, target: TargetTensors, target_path: Path) -> tuple[Drafter, Artifact | None]:
@@ -101,14 +101,14 @@ def folder_layout(path: Path) -> type[Layout] | None:
     if named is not None and named.NAME not in (EAGLE3, EAGLE1, MEDUSA):
         return named
     try:
-        found = evidence(path)
+        clues_by_layout = evidence(path)
     except DataError:
         if named is None and not any(path.glob("*.gguf")):
             raise
         return named  # its reader raises
-    if len(found) > 1 and (named is None or body.get("architectures") == PLAIN):
-        raise ambiguous(found, path)
-    return layout_of(next(iter(found))) if len(found) == 1 else named
+    if len(clues_by_layout) > 1 and (named is None or body.get("architectures") == PLAIN):
+        raise ambiguous(clues_by_layout, path)
+    return layout_of(next(iter(clues_by_layout))) if len(clues_by_layout) == 1 else named
 
 
 def _checked(drafter: Drafter, layers: int, path: Path) -> Drafter:

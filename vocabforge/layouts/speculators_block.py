@@ -137,7 +137,7 @@ def _read_sizes(named: str, body: Mapping[str, Any], source: Path) -> Any:
     values |= {name: body.get(name) for name in ("draft_vocab_size", "mask_token_id")}
     layers = body.get(kind.layers)
     if isinstance(layers, list):
-        layers = [one - 1 if type(one) is int else one for one in layers]
+        layers = [layer - 1 if type(layer) is int else layer for layer in layers]
     return block_sizes(named, values, layers, source)
 
 
@@ -150,7 +150,7 @@ def block_sizes(kind: str, values: dict[str, Any], layers: Any, source: Path) ->
     numbers = [values.get(name, 1) for name in ("block_size", "mask_token_id", "markov_rank")]
     numbers.append(values["draft_vocab_size"] or 1)
     listed = [*layers, *numbers] if isinstance(layers, list) else [None]
-    if not all(type(one) is int and one >= 0 for one in listed) or layers != sorted(set(layers)):
+    if not all(type(number) is int and number >= 0 for number in listed) or layers != sorted(set(layers)):
         got = f"outputs of layers {layers!r} (0-based), block, mask token, rank, rows {numbers}"
         raise not_computed(got, "ascending layers, and numbers", source)
     try:

@@ -144,10 +144,10 @@ def add_tokenizer(writer: Any, folder: Path, rows: int) -> None:
     pre = _pre_tokenizer(body, folder)
     texts = {at: text for text, at in body["model"]["vocab"].items()}
     kinds = dict.fromkeys(texts, gguf.TokenType.NORMAL)
-    for one in body["added_tokens"]:
-        texts[one["id"]] = one["content"]
-        control = one["special"] or (one["content"].startswith("<|") and one["content"].endswith("|>"))
-        kinds[one["id"]] = gguf.TokenType.CONTROL if control else gguf.TokenType.USER_DEFINED
+    for token in body["added_tokens"]:
+        texts[token["id"]] = token["content"]
+        control = token["special"] or (token["content"].startswith("<|") and token["content"].endswith("|>"))
+        kinds[token["id"]] = gguf.TokenType.CONTROL if control else gguf.TokenType.USER_DEFINED
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(pre)
     writer.add_token_list([texts.get(at, f"[PAD{at}]") for at in range(rows)])
@@ -219,14 +219,15 @@ def settings_of(fields: Mapping[str, Any], architecture: str, path: Path) -> dic
     Raises:
         DataError: the file is of another architecture.
     """
-    found = fields.get("general.architecture")
-    if found != architecture:
+    stored = fields.get("general.architecture")
+    if stored != architecture:
         raise DataError(
             "this GGUF file is no EAGLE-3 drafter",
-            got=f"general.architecture {found!r}",
+            got=f"general.architecture {stored!r}",
             expected=repr(architecture),
             source=path,
             remedy="give the folder of the drafter's file, alone or named drafter.gguf",
         )
     own = f"{architecture}."
-    return {name.removeprefix(own): shortest(one) for name, one in fields.items() if name.startswith(own)}
+    ours = {name: setting for name, setting in fields.items() if name.startswith(own)}
+    return {name.removeprefix(own): shortest(setting) for name, setting in ours.items()}

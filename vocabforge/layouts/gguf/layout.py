@@ -166,37 +166,37 @@ def serving_form(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         DataError: the architecture does not match, a key is missing, or the weights are quantised.
     """
     fields, stored = read_file(file)
-    found = settings_of(fields, EAGLE3, file)
+    settings = settings_of(fields, EAGLE3, file)
     ours = {f"{theirs}.weight": f"{name}.weight" for name, theirs in _NAMES.items()}
     factors = stored.pop(ROPE_FREQS, None)
     tensors = {ours.get(name, name): tensor for name, tensor in stored.items()}
     lacking = "the GGUF file lacks a part of an EAGLE-3 drafter"
     with form_errors(lacking, file, remedy="export the drafter again, or convert it again", kind=DataError):
-        heads, kv_heads = found["attention.head_count"], found["attention.head_count_kv"]
+        heads, kv_heads = settings["attention.head_count"], settings["attention.head_count_kv"]
         head = tensors.get(LM_HEAD)
-        layers = found["target_layers"]
+        layers = settings["target_layers"]
         body = {
             "architectures": [f"GGUF {EAGLE3}"],
             "model_type": "llama",
-            "hidden_size": found["embedding_length"],
-            "intermediate_size": found["feed_forward_length"],
-            "num_hidden_layers": found["block_count"],
+            "hidden_size": settings["embedding_length"],
+            "intermediate_size": settings["feed_forward_length"],
+            "num_hidden_layers": settings["block_count"],
             "num_attention_heads": heads,
             "num_key_value_heads": kv_heads,
-            "head_dim": found.get("attention.key_length", found["embedding_length"] // heads),
+            "head_dim": settings.get("attention.key_length", settings["embedding_length"] // heads),
             "hidden_act": "silu",
-            "rms_norm_eps": found["attention.layer_norm_rms_epsilon"],
-            "vocab_size": found["vocab_size"],
-            "max_position_embeddings": found["context_length"],
+            "rms_norm_eps": settings["attention.layer_norm_rms_epsilon"],
+            "vocab_size": settings["vocab_size"],
+            "max_position_embeddings": settings["context_length"],
             "tie_word_embeddings": False,
-            "target_hidden_size": found["target_hidden_size"],
+            "target_hidden_size": settings["target_hidden_size"],
             "draft_vocab_size": None if head is None else len(head),
             "num_aux_hidden_states": len(layers),
             LAYER_IDS: layers,
-            "norm_before_residual": found.get("norm_before_residual", False),
-            "norm_before_fc": found.get("norm_before_fc", False),
+            "norm_before_residual": settings.get("norm_before_residual", False),
+            "norm_before_fc": settings.get("norm_before_fc", False),
             "eagle_config": {LAYER_IDS: [layer - 1 for layer in layers]},
-            **_rope(found, factors, file),
+            **_rope(settings, factors, file),
         }
         for name, count in (("q_proj", heads), ("k_proj", kv_heads)):
             key = f"midlayer.self_attn.{name}.weight"
@@ -210,13 +210,13 @@ def serving_form(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     return body, tensors
 
 
-def _rope(found: Mapping[str, Any], factors: Tensor | None, file: Path) -> dict[str, Any]:
-    theta, kind = found.get("rope.freq_base", 10_000.0), found.get("rope.scaling.type", "none")
+def _rope(settings: Mapping[str, Any], factors: Tensor | None, file: Path) -> dict[str, Any]:
+    theta, kind = settings.get("rope.freq_base", 10_000.0), settings.get("rope.scaling.type", "none")
     if factors is not None:
         table = {"short_factor": factors.tolist(), "long_factor": factors.tolist(), "factor": 1.0}
-        table |= {"rope_type": "longrope", "original_max_position_embeddings": found["context_length"]}
+        table |= {"rope_type": "longrope", "original_max_position_embeddings": settings["context_length"]}
     elif kind == "linear":
-        table = {"rope_type": "linear", "factor": found["rope.scaling.factor"]}
+        table = {"rope_type": "linear", "factor": settings["rope.scaling.factor"]}
     elif kind == "none":
         table = {"rope_type": "default"}
     else:

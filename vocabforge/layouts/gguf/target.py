@@ -69,12 +69,12 @@ def _tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
 def _gguf_name(name: str) -> str:
     if name in _OUTSIDE:
         return f"{_OUTSIDE[name]}.weight"
-    found = re.fullmatch(r"model\.layers\.(\d+)\.(.+)\.weight", name)
-    if found is None or found[2] not in LAYER:
+    match = re.fullmatch(r"model\.layers\.(\d+)\.(.+)\.weight", name)
+    if match is None or match[2] not in LAYER:
         raise MismatchError(
             "the target holds a tensor that has no place in GGUF",
             got=name,
             expected="the tensors of its configuration",
             remedy="convert the target with llama.cpp's convert_hf_to_gguf.py",
         )
-    return f"blk.{found[1]}.{LAYER[found[2]]}.weight"
+    return f"blk.{match[1]}.{LAYER[match[2]]}.weight"
