@@ -290,4 +290,4 @@ def test_the_server_reads_what_its_layout_writes(rows, tmp_path, monkeypatch):
     cut = changed(path, tmp_path / "cut", tensors=lambda stored: stored.pop("merge.weight"))
     problem = read_as("acorn", open_folder(cut), tiny.side).problems[0]
     assert (problem.state, problem.check) == ("failed", "tensors")
-    assert "model.fc.weight" in problem.found
+    assert "model.fc.weight" in problem.message

@@ -72,7 +72,7 @@ def test_an_embedding_of_another_shape_is_said(tiny: Tiny, good: dict[str, Path]
     loads, served = examine(tiny, path)
     assert not loads
     for one in served:
-        told = " ".join(problem.found for problem in one.of("tensors"))
+        told = " ".join(problem.message for problem in one.of("tensors"))
         assert "of shape [70, 32], not [61, 32]" in told
 
 
@@ -95,5 +95,5 @@ def test_sglang_skips_fc_with_one_state(tiny: Tiny, good: dict[str, Path], tmp_p
     path = changed(good["sglang"], tmp_path / "one", config=one_layer, tensors=narrow)
     _, served = examine(tiny, path)
     found = {one.server: one for one in served}
-    assert "skips fc" in found["sglang"].of("layers")[0].found
+    assert "skips fc" in found["sglang"].of("layers")[0].message
     assert found["vllm"].drafter is not None

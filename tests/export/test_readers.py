@@ -112,7 +112,7 @@ def test_vllms_other_model_runner_takes_the_default(tiny: Tiny, good: Path, tmp_
         fields = {LAYER_IDS: None, "eagle_config": {LAYER_IDS: inside}}
         path = changed(good, tmp_path / str(inside), config=lambda body, fields=fields: body.update(fields))
         problems = read(tiny, "vllm", path).problems
-        assert any("captures inputs [2, 4, 5]" in one.found for one in problems) == warned
+        assert any("captures inputs [2, 4, 5]" in one.message for one in problems) == warned
 
 
 @pytest.mark.parametrize(
@@ -246,4 +246,4 @@ def test_the_servers_pass_is_the_drafters(tiny: Tiny, tmp_path: Path, form: dict
             config=lambda body: body.update(num_hidden_layers=3),
         )
         problems = read(tiny, "sglang", flat).problems
-        assert any("decoder layers, of which SGLang computes one" in one.found for one in problems)
+        assert any("decoder layers, of which SGLang computes one" in one.message for one in problems)

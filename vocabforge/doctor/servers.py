@@ -182,7 +182,7 @@ def _judged(served: Served, check: Check, summary: str, details: tuple[str, ...]
     if not problems:
         return Finding(summary, details=details)
     return Finding(
-        "; ".join(problem.found for problem in problems),
+        "; ".join(problem.message for problem in problems),
         problems[0].state,
         "; ".join(dict.fromkeys(problem.remedy for problem in problems)),
         details=details,
@@ -232,7 +232,7 @@ def check_draft_tokens(
     """Check the server's token map, which should contain every end token."""
     problems = served.of("draft tokens")
     if problems:
-        return Finding("; ".join(problem.found for problem in problems), "failed", problems[0].remedy)
+        return Finding("; ".join(problem.message for problem in problems), "failed", problems[0].remedy)
     total = len(target.embedding)
     if served.target_ids is None:
         return Finding(f"all {total:,} tokens can be proposed")

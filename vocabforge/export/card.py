@@ -136,17 +136,17 @@ def _origins(recipe: Mapping[str, Any]) -> list[DataOrigin]:
     sources, prepared = data.get("train"), data.get("prepared")
     if prepared and (Path(str(prepared)) / MANIFEST).is_file():
         sources = (read_json(Path(str(prepared)) / MANIFEST).get("config") or {}).get("train")
-    return [origin_of(str(one)) for one in sources or ()]
+    return [origin_of(str(source)) for source in sources or ()]
 
 
 def _named(data: Sequence[DataOrigin]) -> str:
-    names = [f"`{one.name}`" for one in data[:_SHOWN]]
+    names = [f"`{origin.name}`" for origin in data[:_SHOWN]]
     return ", ".join(names) + (f" and {len(data) - _SHOWN:,} more" if len(data) > _SHOWN else "")
 
 
 def _datasets(data: Sequence[DataOrigin]) -> list[str]:
-    found = list(dict.fromkeys(one.repository for one in data if one.repository is not None))
-    return ["datasets:", *(f"- {name}" for name in found)] if found else []
+    repositories = list(dict.fromkeys(origin.repository for origin in data if origin.repository is not None))
+    return ["datasets:", *(f"- {name}" for name in repositories)] if repositories else []
 
 
 def _licence(export: Export) -> str:
@@ -156,8 +156,8 @@ def _licence(export: Export) -> str:
     ]
     if export.target_path is not None and (licence := model_licence(export.target_path)) is not None:
         lines.append(f"- target `{base_model(export)}`: {licence}")
-    data = [(one.repository, one.licence) for one in _origins(export.config or {}) if one.repository]
-    lines += [f"- data `{name}`: {found or 'see its card'}" for name, found in dict.fromkeys(data)]
+    data = dict.fromkeys((origin.repository, origin.licence) for origin in _origins(export.config or {}))
+    lines += [f"- data `{name}`: {terms or 'see its card'}" for name, terms in data if name]
     return "\n".join(lines)
 
 

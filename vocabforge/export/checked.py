@@ -76,11 +76,11 @@ def check_written(layout: type[Layout], path: Path, export: Export, num_layers: 
         raise _differs(
             "auxiliary layers", list(loaded.config.aux_layers), list(meant.config.aux_layers), layout
         )
-    read, window = (getattr(one.config, "sliding_window", None) for one in (loaded, meant))
+    read, window = (getattr(drafter.config, "sliding_window", None) for drafter in (loaded, meant))
     if read != window:
         raise _differs("sliding window", read, window, layout)
     if not torch.equal(loaded.target_ids.cpu(), meant.target_ids.cpu()):
-        got, expected = (f"{len(one.target_ids):,} tokens" for one in (loaded, meant))
+        got, expected = (f"{len(drafter.target_ids):,} tokens" for drafter in (loaded, meant))
         raise _differs("draft tokens", got, expected, layout)
     ours, theirs = random_logits(meant), random_logits(loaded)
     gap = float((theirs - ours).abs().max() / ours.abs().max().clamp(min=1e-6))
@@ -116,7 +116,7 @@ def random_logits(drafter: Drafter) -> Tensor:
     if is_parallel(drafter):
         fed = tokens[:, :_TOKENS]
         drafts = drafter.draft_blocks(g, fed, position, document, every_anchor(fed), "eager")
-        return torch.cat([drafter.logits(one)[0].float() for one in drafts])
+        return torch.cat([drafter.logits(states)[0].float() for states in drafts])
     rows = []
     for step in range(min(_STEPS, drafter.max_steps or _STEPS)):
         g = drafter.ttt_step(tokens[:, step : step + _TOKENS], g, position + step, state)

@@ -62,8 +62,8 @@ def dry_run(config: TrainConfig, command: str) -> dict[str, Any]:
         with server.serving(None), server.window(1):
             asked: dict[str, Any] = {"max_new_tokens": _NEW_TOKENS, "stop_ids": ()}
             answer = server.generate(_PROMPT, **asked, sampling=SamplingParams())
-            facts, found = server.facts.model_dump(), answer.speculation
-            if found is None or not found.drafted:
+            facts, drafts = server.facts.model_dump(), answer.speculation
+            if drafts is None or not drafts.drafted:
                 last = log.read_text("utf-8", "replace").splitlines()[-_SHOWN_LINES:]
                 told = [f"no draft tokens for {answer.new_tokens} tokens; its last lines", *last]
                 raise VocabForgeError(
@@ -74,10 +74,10 @@ def dry_run(config: TrainConfig, command: str) -> dict[str, Any]:
                     remedy="pass the server's options of speculative decoding in the command",
                 )
     say(
-        f"{facts['kind']} serves the recipe's drafter as {name}: {found.drafted} draft tokens for "
+        f"{facts['kind']} serves the recipe's drafter as {name}: {drafts.drafted} draft tokens for "
         f"{answer.new_tokens} tokens (untrained: hardly any is accepted)"
     )
-    counts = {"new_tokens": answer.new_tokens, "drafted": found.drafted, "accepted": found.accepted}
+    counts = {"new_tokens": answer.new_tokens, "drafted": drafts.drafted, "accepted": drafts.accepted}
     return {"format": name, "server": facts, **counts, "log": str(log)}
 
 

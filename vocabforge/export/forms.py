@@ -55,7 +55,7 @@ def served_forms(drafter: Mapping[str, Any], vocab: Path | None, target: Path) -
         vocab: draft vocabulary (subset artefact); None: all tokens.
     """
     kind, sizes_type = drafter["kind"], drafter_class(drafter["kind"]).sizes_type
-    names = {one.name for one in dataclasses.fields(sizes_type)}
+    names = {field.name for field in dataclasses.fields(sizes_type)}
     sizes = sizes_type.from_dict({name: size for name, size in drafter.items() if name in names})
     small: dict[str, int | None] = {
         name: size for name, size in _SMALL.items() if name in names and getattr(sizes, name) is not None
@@ -102,7 +102,8 @@ def _servers_of(name: str, path: Path, export: Export, layers: int) -> str:
         reader = reader_of(server) if server in READERS else None
         failed: list[str] = []
         if reader is not None and reader.matches(folder):
-            failed = [one.found for one in read_as(server, folder, side).problems if one.state == "failed"]
+            problems = read_as(server, folder, side).problems
+            failed = [problem.message for problem in problems if problem.state == "failed"]
         window = getattr(export.drafter.config, "sliding_window", None)
         if server == "sglang" and window is not None and not failed:
             server += f" --speculative-draft-window-size {window}"

@@ -43,9 +43,10 @@ def measured_sections(folders: Sequence[Path], digests: set[str], fingerprint: s
                 expected=f"fingerprint {fingerprint[:12]}…",
                 source=folder,
             )
-        ours = [one for one in results.methods[1:] if results.parents.get(f"drafter {one.name}") in digests]
+        parents = results.parents
+        ours = [method for method in results.methods[1:] if parents.get(f"drafter {method.name}") in digests]
         if not ours:
-            drafters = [role for role in results.parents if role.startswith("drafter ")]
+            drafters = [role for role in parents if role.startswith("drafter ")]
             raise MismatchError(
                 "this evaluation did not measure this drafter",
                 got=", ".join(drafters) or "no drafter",
@@ -65,7 +66,7 @@ def _section(results: Results) -> str:
         f"temperature {temperature:g}" if temperature else "greedy",
         f"{machine}, {results.target.dtype}, {results.created[:10]}, VocabForge {results.vocabforge}",
     ]
-    methods = [f"- `{one.name}`: {one.description}" for one in results.methods[1:]]
+    methods = [f"- `{method.name}`: {method.description}" for method in results.methods[1:]]
     return "\n".join(
         [
             f"## Measured on {results.benchmark.name}",

@@ -176,15 +176,15 @@ def _with_head(
         parents["head"] = trained.artifact.content_hash
     if vocab is not None:
         parents["vocab"] = open_artifact(vocab, "subset").content_hash
-    found = head_parts(base_of(loaded), spec, trained, tokenizer)
-    if found is None:
+    parts = head_parts(base_of(loaded), spec, trained, tokenizer)
+    if parts is None:
         raise UsageError(
             "this format is for a drafter with a draft head",
             got=f"--format {WITH_HEAD} without --head",
             expected="--head DIR with a ranker, low-rank head or router, or --vocab DIR --dynamic context",
             remedy="vLLM reads --format sglang-eagle3, with --vocab for a static draft vocabulary",
         )
-    served = ServedHead(*found, loaded.transform)
+    served = ServedHead(*parts, loaded.transform)
     served.over(base_of(loaded))  # fail before anything is written
     return replace(export, meta={"head": served.kind}, parents=parents, head=served)
 

@@ -38,8 +38,8 @@ def read_as(name: str, folder: Folder, target: ServedTarget) -> Served:
         return reader.read(folder, target)
     except Exception as error:  # noqa: BLE001 (a configuration may hold any value)
         served = Served(reader.name, reader.title, ", ".join(folder.architectures))
-        found = f"cannot be read: {type(error).__name__}: {error}"
-        served.fail("configuration", found[:300], "correct config.json, or export the drafter again")
+        message = f"cannot be read: {type(error).__name__}: {error}"
+        served.fail("configuration", message[:300], "correct config.json, or export the drafter again")
         return served
 
 

@@ -51,7 +51,7 @@ class Problem:
 
     check: Check
     state: Literal["warning", "failed"]
-    found: str
+    message: str
     remedy: str
 
 
@@ -105,13 +105,13 @@ class Served:
     drafter: ServedDrafter | None = None  # the drafter that the server would run; None if it would not start
     own_head: bool = True  # whether the LM head is stored in the folder
 
-    def fail(self, check: Check, found: str, remedy: str) -> None:
+    def fail(self, check: Check, message: str, remedy: str) -> None:
         """Record a problem that keeps the server from starting or from computing the drafter."""
-        self.problems.append(Problem(check, "failed", found, remedy))
+        self.problems.append(Problem(check, "failed", message, remedy))
 
-    def warn(self, check: Check, found: str, remedy: str) -> None:
+    def warn(self, check: Check, message: str, remedy: str) -> None:
         """Record a problem that may only lower acceptance."""
-        self.problems.append(Problem(check, "warning", found, remedy))
+        self.problems.append(Problem(check, "warning", message, remedy))
 
     def of(self, check: Check) -> list[Problem]:
         """Return the problems under one of the doctor's checks."""

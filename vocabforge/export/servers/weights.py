@@ -107,21 +107,21 @@ def load(
         where, shape = place(name), tuple(tensor.shape)
         kind = dtype_name(tensor.dtype)
         slot_name = where.slot or ""
-        found = slots.get(slot_name)
-        if found is None:
+        destination = slots.get(slot_name)
+        if destination is None:
             effect: Effect = "refused" if where.refused else "ignored"
             served.keys.append(KeyUse(name, shape, kind, effect, note=where.note or "no such parameter"))
             continue
-        problem = f"expected {list(found.shape)}" if shape != found.shape else ""
+        problem = f"expected {list(destination.shape)}" if shape != destination.shape else ""
         if slot_name in filled:
             problem = f"a second tensor for {slot_name}, after {filled[slot_name]}"
         if problem:
             served.keys.append(KeyUse(name, shape, kind, "refused", slot_name, problem))
             continue
         filled[slot_name] = name
-        size = (heights[found.parameter], *found.shape[1:])
-        whole = parameters.setdefault(found.parameter, torch.full(size, math.nan))
-        whole[found.first : found.first + found.shape[0]] = tensor.float()
+        size = (heights[destination.parameter], *destination.shape[1:])
+        whole = parameters.setdefault(destination.parameter, torch.full(size, math.nan))
+        whole[destination.first : destination.first + destination.shape[0]] = tensor.float()
         served.keys.append(KeyUse(name, shape, kind, "read", slot_name, where.note))
     return parameters, filled
 
