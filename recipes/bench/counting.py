@@ -23,7 +23,8 @@ from command import parser, present, speed_up, spread_text, take_turns
 
 from vocabforge.core.console import DataTable
 from vocabforge.core.errors import VocabForgeError
-from vocabforge.corpus.sources.sources import SourceOptions, iter_documents
+from vocabforge.corpus.sources.document import SourceOptions
+from vocabforge.corpus.sources.sources import iter_documents
 from vocabforge.corpus.tokenizer.tokenizer import load_tokenizer
 from vocabforge.vocab.counts.run import count_corpus
 from vocabforge.vocab.counts.tally import CountOptions

@@ -19,9 +19,7 @@ from ..sources.bytes import Problems
 from ..sources.document import Document, SourceOptions
 from ..sources.shards import Unit, check_marks, make_units, plan_shards, read_shard, shard_mark
 from ..tokenizer.tokenizer import TextTokenizer
-from .packing import PackedRows, TrainingSequence
-
-__all__ = ["PackedRows", "SequenceOptions", "TrainingSequence", "batched", "iter_sequences"]
+from .packing import TrainingSequence
 
 _BATCH_DOCUMENTS = 256
 _BATCH_CHARACTERS = 1 << 20
@@ -166,7 +164,7 @@ def batched(
     held: list[Document] = []
     size = 0
     for document in documents:
-        length = _length(document)
+        length = len(document.plain_text())
         if held and (len(held) >= number or size + length > characters):
             yield held
             held, size = [], 0
@@ -174,12 +172,6 @@ def batched(
         size += length
     if held:
         yield held
-
-
-def _length(document: Document) -> int:
-    if document.text is not None:
-        return len(document.text)
-    return sum(len(str(message["content"])) for message in document.messages or ())
 
 
 def _text_sequence(

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from ..chat.conversation import CONVERSATION_KEYS
 from .document import Document, ReadContext, Sampler
-from .rows import CONVERSATION_KEYS, missing_column, row_document
+from .rows import missing_column, row_document
 
 Convert = Callable[[Any], Any]
 _JSON = "arrow.json"

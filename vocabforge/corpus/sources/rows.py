@@ -12,8 +12,6 @@ from ..chat.conversation import CONVERSATION_KEYS, QUESTIONS, Conversation, read
 from .bytes import Problems
 from .document import Document, SourceOptions
 
-__all__ = ["CONVERSATION_KEYS", "missing_column", "row_document"]
-
 # Keys of a row other than its turns.
 _BESIDE = (
     "system",

@@ -18,8 +18,6 @@ from .rows import row_document
 if TYPE_CHECKING:
     from ..tokenizer.cuts import CutRule
 
-__all__ = ["Document", "Problems", "SourceOptions", "expand_paths", "iter_documents", "text_documents"]
-
 PIECE_CHARACTERS = 1 << 20
 _STEP = 8 << 20
 LONG_LINE = 16 << 20  # bytes

@@ -192,18 +192,14 @@ def model_rows(config: Mapping[str, Any]) -> int | None:
     return rows if isinstance(rows, int) and not isinstance(rows, bool) and rows > 0 else None
 
 
-def eos_ids_in(config: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return ``eos_token_id`` of a generation_config.json or config.json: a number, a list, or absent."""
-    value = config.get("eos_token_id")
-    values = value if isinstance(value, list) else [value]
-    return tuple(
-        item for item in values if isinstance(item, int) and not isinstance(item, bool) and item >= 0
-    )
-
-
 def named_eos_ids(beside: Mapping[str, Mapping[str, Any]]) -> tuple[int, ...]:
-    """Return the end tokens of generation_config.json, or else of config.json."""
-    return eos_ids_in(beside["generation_config.json"]) or eos_ids_in(beside["config.json"])
+    """Return ``eos_token_id`` (a number or a list) of generation_config.json, or else of config.json."""
+    for name in ("generation_config.json", "config.json"):
+        value = beside[name].get("eos_token_id")
+        tokens = value if isinstance(value, list) else [value]
+        if ids := tuple(token for token in tokens if type(token) is int and token >= 0):
+            return ids
+    return ()
 
 
 def eos_ids_of(

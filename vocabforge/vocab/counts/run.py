@@ -20,9 +20,9 @@ from ...core.errors import DataError, UsageError
 from ...core.progress import ProgressBar, human_rate
 from ...core.values import split_pair
 from ...corpus.sources.bytes import Problems, summarize_problems
+from ...corpus.sources.document import SourceOptions
 from ...corpus.sources.remote import input_path
 from ...corpus.sources.shards import Shard, Unit, make_units, plan_shards, read_shard
-from ...corpus.sources.sources import SourceOptions
 from ...corpus.tokenizer.cuts import cut_rule
 from ...corpus.tokenizer.special_tokens import SpecialTokens
 from ...corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer

@@ -31,8 +31,8 @@ from ...core.console import say
 from ...core.errors import DataError, VocabForgeError
 from ...core.files import atomic_write, disk_errors
 from ...core.threads import core_count
+from ...corpus.sources.bytes import Problems
 from ...corpus.sources.shards import Shard, Unit, check_marks, read_shard, shard_digest, shard_mark
-from ...corpus.sources.sources import Problems
 from ...corpus.tokenizer.cuts import NoCut, cut_rule
 from ...corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
 from .engines import PlainEngine, choose_engine

@@ -22,7 +22,8 @@ from ...corpus.chat.conversation import Message, is_empty
 from ...corpus.chat.forms import ContentFormat
 from ...corpus.chat.render import ChatOptions, RenderedChat, mask_tokens, render_chats
 from ...corpus.prepared.dataset import batched, is_encodable
-from ...corpus.sources.sources import Document, Problems, SourceOptions
+from ...corpus.sources.bytes import Problems
+from ...corpus.sources.document import Document, SourceOptions
 from ...corpus.tokenizer.cuts import CutRule
 from ...corpus.tokenizer.tokenizer import TextTokenizer
 from .engines import PlainEngine, count_rows
