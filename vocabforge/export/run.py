@@ -89,7 +89,13 @@ def run_export(
         export = _over(request.vocab, target, export, artifact)
     else:
         export = replace(export, ranked=ranked_ids(request.drafter))
-    facts = _facts(request, export)
+    facts = {
+        "format": request.format,
+        "draft_vocab_size": export.drafter.config.draft_vocab_size,
+        "dtype": request.dtype,
+        **({} if request.server is None else {"server": request.server}),
+        **export.meta,
+    }
     meta = _known(artifact, target, fresh=export.drafter is not loaded) | facts
     export = replace(export, meta=meta)
     card = model_card(request.output.resolve().name, request.format, export, measured)
@@ -196,16 +202,6 @@ def _known(artifact: Artifact | None, target: Path, *, fresh: bool) -> dict[str,
         {} if artifact is None else {name: fact for name, fact in artifact.meta.items() if name not in stale}
     )
     return target_facts(target) | meta
-
-
-def _facts(request: ExportRequest, export: Export) -> dict[str, Any]:
-    return {
-        "format": request.format,
-        "draft_vocab_size": export.drafter.config.draft_vocab_size,
-        "dtype": request.dtype,
-        **({} if request.server is None else {"server": request.server}),
-        **export.meta,
-    }
 
 
 def _tell(request: ExportRequest, export: Export) -> None:

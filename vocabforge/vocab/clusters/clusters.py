@@ -127,7 +127,7 @@ def make_clusters(
     origin = {
         "seed": options.seed,
         "iterations": options.iterations,
-        "objective": result.objective,
+        "objective": result.history[-1],
         "history": list(result.history),
         "converged": result.converged,
         "refilled": result.refilled,

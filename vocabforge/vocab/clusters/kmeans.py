@@ -101,11 +101,6 @@ class KMeansResult:
     refilled: int
     converged: bool
 
-    @property
-    def objective(self) -> float:
-        """Mean cosine of all rows at the end."""
-        return self.history[-1]
-
 
 def _import_faiss() -> Any:
     # Which of them the module is depends on the order in which they were installed.
