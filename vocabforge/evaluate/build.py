@@ -13,14 +13,7 @@ from ..core.progress import ProgressBar
 from .benchmarks import asked_sha256
 from .identity import compare_outputs
 from .results.answers import MethodRows, read_method
-from .results.schema import (
-    BenchmarkFacts,
-    EvaluatedTarget,
-    FailureRow,
-    MethodResults,
-    Results,
-    Settings,
-)
+from .results.schema import BenchmarkFacts, EvaluatedTarget, FailureRow, MethodResults, Results, Settings
 from .results.settings import run_files
 from .results.summary import retokenised_counts, summarise_runs
 from .servers.load import describe_load

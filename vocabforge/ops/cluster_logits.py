@@ -56,13 +56,7 @@ _OP = Op("cluster_logits", cluster_logits_reference)
 
 
 def cluster_logits(
-    hidden: Tensor,
-    weight: Tensor,
-    offsets: Tensor,
-    opened: Tensor,
-    *,
-    most_tiles: int,
-    backend: str = "auto",
+    hidden: Tensor, weight: Tensor, offsets: Tensor, opened: Tensor, *, most_tiles: int, backend: str = "auto"
 ) -> tuple[Tensor, Tensor]:
     """Compute the fp32 logits of each hidden row over the clusters it opened.
 

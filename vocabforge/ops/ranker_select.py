@@ -26,11 +26,7 @@ def ranker_select(projected: Tensor, vocab: Tensor, k: int, *, backend: str = "a
         (N, k) int32, distinct within a row.
     """
     name = "ranker_select"
-    check_tensors(
-        name,
-        ("projected", projected, "Nr", FLOATS),
-        ("vocab", vocab, "Vr", {projected.dtype}),
-    )
+    check_tensors(name, ("projected", projected, "Nr", FLOATS), ("vocab", vocab, "Vr", {projected.dtype}))
     check_range(name, "rows", len(projected), 1, MOST_ROWS)
     check_range(name, "vocabulary", len(vocab), 1, MOST_VOCAB)
     check_range(name, "k", k, 1, len(vocab))

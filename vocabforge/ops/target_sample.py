@@ -69,13 +69,7 @@ _SAMPLE = Op("target_sample", target_sample_reference, FLOATS)
 
 
 def target_weights_of(
-    logits: Tensor,
-    temperature: Tensor,
-    top_k: Tensor,
-    top_p: Tensor,
-    min_p: Tensor,
-    *,
-    backend: str = "auto",
+    logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor, *, backend: str = "auto"
 ) -> Tensor:
     """Compute each row's target distribution after the transform, up to a factor.
 

@@ -21,21 +21,16 @@ class Source:
 
 @dataclass(frozen=True)
 class BenchmarkRow:
-    """Description of a named benchmark.
+    """Description of a named benchmark."""
 
-    Attributes:
-        files: possible names of the question file in a data folder; the first one found is read. Empty if the
-            questions are generated.
-        sources: tried in order; each address ends with the name of one of ``files``. Empty if no single file
-            can be fetched; ``about`` then names its origin.
-        max_new_tokens: the benchmark's limit per turn; None: that of the format.
-    """
-
+    # Possible names of the question file in a data folder; the first that exists is read. Empty if the questions
+    # are generated.
     files: tuple[str, ...]
     format: str
+    # Tried in order; each address ends with the name of one of ``files``. Empty if no single file can be fetched.
     sources: tuple[Source, ...] = ()
-    max_new_tokens: int | None = None
-    about: str = ""
+    max_new_tokens: int | None = None  # the benchmark's limit per turn; None: that of the format
+    about: str = ""  # its origin, if there are no sources
 
 
 @dataclass(frozen=True)

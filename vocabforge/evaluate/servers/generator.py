@@ -148,12 +148,7 @@ class ServerGenerator:
                 )
 
     def generate(
-        self,
-        prompt_ids: Any,
-        *,
-        max_new_tokens: int,
-        stop_ids: Collection[int],
-        sampling: SamplingParams,
+        self, prompt_ids: Any, *, max_new_tokens: int, stop_ids: Collection[int], sampling: SamplingParams
     ) -> ServedGeneration:
         """Answer a prompt, given as a list of messages or a text.
 
