@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import shlex
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,11 @@ from tests.export.test_speculators_block import LAYERS, MASK, export_of
 from tests.folders import edit_folder
 from vocabforge.core.artifact import MANIFEST
 from vocabforge.core.errors import ArtifactError, DataError, MismatchError
+from vocabforge.decode.spec import MethodSpec
 from vocabforge.export.card import model_card, readers
 from vocabforge.export.checked import random_logits, write_checked
+from vocabforge.export.request import ExportRequest
+from vocabforge.export.run import run_export
 from vocabforge.layouts.block import MASK_ROW, ServedBlock
 from vocabforge.layouts.registry import load_drafter
 from vocabforge.models.target.head import TargetTensors, load_target_tensors
@@ -72,6 +76,20 @@ def test_written_and_read_again(kind, head, mask, causal, folder, tmp_path):
 
 def numbers(*shape: int, seed: int) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def test_the_target_may_be_a_part_of_a_larger_model(folder: Path, tmp_path: Path) -> None:
+    """The layout counts the target's layers, which a model for images has in ``text_config``."""
+    export = made(folder, "dflash", "target", MASK)
+    write_checked(ServedBlock, tmp_path / "out", export, LAYERS)
+    (tmp_path / "out" / MANIFEST).unlink()
+    target = tmp_path / "target"
+    shutil.copytree(folder, target)
+    text = json.loads((target / "config.json").read_text("utf-8"))
+    (target / "config.json").write_text(json.dumps({"model_type": "llava", "text_config": text}))
+    asked = ExportRequest(drafter=tmp_path / "out", format="block", output=tmp_path / "again", target=target)
+    run_export(asked, MethodSpec(), quiet=True)
+    assert json.loads((tmp_path / "again" / "config.json").read_text("utf-8"))["num_target_layers"] == LAYERS
 
 
 H, HEADS, KV, D, MLP, V, DRAFT_LAYERS, ROWS = 32, 4, 2, 12, 40, 61, 2, 4

@@ -31,6 +31,7 @@ from ..models.heads.served import ServedHead
 from ..models.target.fingerprint import target_facts, target_fingerprint
 from ..models.target.head import load_target_tensors
 from ..models.target.load import DTYPES, read_target_config
+from ..models.target.text_config import hidden_layers
 from ..vocab.subset.subset import load_subset
 from .card import model_card
 from .checked import write_checked
@@ -99,8 +100,7 @@ def run_export(
     meta = _known(artifact, target, fresh=export.drafter is not loaded) | facts
     export = replace(export, meta=meta)
     card = model_card(request.output.resolve().name, request.format, export, measured)
-    layers = int(config.get("num_hidden_layers") or 0)
-    write_checked(layout, request.output, replace(export, card=card), layers)
+    write_checked(layout, request.output, replace(export, card=card), hidden_layers(config, target))
     if not quiet:
         _tell(request, export)
         if "revocab" in facts:
