@@ -16,8 +16,10 @@ from tests.train.run_support import config as config_of
 from tests.worlds import byte_tokenizer, tiny_target
 from vocabforge.core.artifact import open_artifact
 from vocabforge.core.errors import MismatchError, UsageError
+from vocabforge.models.drafters.io import load_native, save_drafter
 from vocabforge.models.drafters.parallel import is_parallel
 from vocabforge.models.heads.io import drafter_digest, load_head, owner_of
+from vocabforge.models.target.head import TargetTensors, load_target_tensors
 from vocabforge.train.config import TrainConfig
 from vocabforge.train.heads.states import (
     average_precision,
@@ -256,6 +258,16 @@ def test_it_trains_alone_on_a_frozen_drafter(place: Path, trained: Path) -> None
     train(run)
     assert drafter_digest(place / "frozen" / "drafter") == drafter_digest(trained / "drafter")
     assert load_head(place / "frozen" / "heads" / "router").kind == "router"
+
+
+def test_it_fits_a_frozen_drafter_that_is_stored_in_bf16(place: Path, trained: Path) -> None:
+    shared = load_target_tensors(place / "target")
+    drafter, artifact = load_native(trained / "drafter", TargetTensors(shared.embedding, shared.head))
+    save_drafter(place / "half", drafter, artifact.meta, dtype=torch.bfloat16)
+    train(build_trainer(config(place, "on-half", drafter={"init": str(place / "half"), "freeze": True})))
+    own = drafter_digest(place / "half")
+    assert drafter_digest(place / "on-half" / "drafter") == own
+    assert owner_of(load_head(place / "on-half" / "heads" / "router").artifact).drafter == own
 
 
 def test_the_decoder_drafts_with_it(place: Path) -> None:

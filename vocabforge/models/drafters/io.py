@@ -16,7 +16,7 @@ from ...core.console import say
 from ...core.errors import ArtifactError, MismatchError
 from ...core.files import atomic_write_json, form_errors, read_json
 from ...core.hub import model_name
-from ..checkpoint import disagreements
+from ..checkpoint import DTYPES, FLOATS, disagreements, read_headers
 from ..target.fingerprint import norms_fingerprint
 from ..target.head import TargetTensors
 from .interface import Drafter
@@ -36,10 +36,11 @@ def save_drafter(
     parents: Mapping[str, str] | None = None,
     config: Mapping[str, Any] | None = None,
     overwrite: bool = False,
+    dtype: torch.dtype | None = None,
 ) -> None:
     """Write the native artefact; ``meta`` includes ``target_fingerprint`` and ``tokenizer_fingerprint``."""
     with write_artifact(path, KIND, meta, parents=parents, config=config, overwrite=overwrite) as folder:
-        fill_native(folder, drafter)
+        fill_native(folder, drafter, dtype)
 
 
 def fill_native(folder: Path, drafter: Drafter, dtype: torch.dtype | None = None) -> None:
@@ -52,6 +53,12 @@ def fill_native(folder: Path, drafter: Drafter, dtype: torch.dtype | None = None
         tensors[TARGET_IDS] = drafter.target_ids.cpu()
     save_file(tensors, folder / WEIGHTS)
     atomic_write_json(folder / CONFIG, {"kind": drafter.kind, **drafter.config.to_dict()})
+
+
+def stored_dtype(path: Path) -> torch.dtype:
+    """Return the dtype in which a native drafter is stored."""
+    stored = read_headers([path / WEIGHTS]).values()
+    return next(DTYPES[tensor.dtype] for tensor in stored if tensor.dtype in FLOATS)
 
 
 def trained_for(artifact: Artifact | None) -> str | None:

@@ -15,7 +15,7 @@ from ...core.console import say
 from ...core.errors import DataError
 from ...core.journal import MetricsLog
 from ...models.drafters.interface import Drafter, is_autoregressive
-from ...models.drafters.io import save_drafter
+from ...models.drafters.io import save_drafter, stored_dtype
 from ...models.drafters.registry import new_drafter
 from ..heads.draft_heads import draft_heads, save_heads
 from ..heads.report import TOP, head_report
@@ -98,7 +98,11 @@ def save_plain(
     check_output(path, overwrite=True)
     drafter, heads = plain_copy(trainer, weights)
     facts = {**trainer.meta, "run": trainer.run_digest, **meta}
-    save_drafter(path, drafter, facts, config=trainer.config.model_dump(mode="json"), overwrite=True)
+    # A frozen drafter is written as it was stored, so that the heads belong to it and to the copy alike.
+    given = trainer.config.drafter
+    dtype = stored_dtype(given.init) if given.init is not None and given.freeze else None
+    resolved = trainer.config.model_dump(mode="json")
+    save_drafter(path, drafter, facts, config=resolved, overwrite=True, dtype=dtype)
     return drafter, heads
 
 
