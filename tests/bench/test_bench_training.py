@@ -34,7 +34,7 @@ def test_rivals_take_turns(
     monkeypatch: pytest.MonkeyPatch, installed: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if installed and not training.installed():
-        pytest.skip("speculators is not installed (make test-speculators)")
+        pytest.skip("PYTHONPATH lacks .venv/speculators (make test-speculators)")
     monkeypatch.setattr(training, "installed", lambda: installed)
     output = tmp_path / "bench.json"
     present(lambda: bench_training(SMALL, repeats=2), shown, output)
@@ -55,7 +55,9 @@ def test_rivals_take_turns(
     assert ("not installed" in text) is (not installed)
 
 
-@pytest.mark.skipif(not training.installed(), reason="speculators is not installed (make test-speculators)")
+@pytest.mark.skipif(
+    not training.installed(), reason="PYTHONPATH lacks .venv/speculators (make test-speculators)"
+)
 def test_the_rival_computes_what_we_compute() -> None:
     """With the same weights its loss, a Kullback-Leibler divergence, is our cross-entropy less the target's entropy."""
     config = dataclasses.replace(SHAPES["rival-16k"], vocab=300, hidden=32).config()
