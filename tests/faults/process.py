@@ -9,6 +9,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import errno
+import fcntl
 import io
 import itertools
 import json
@@ -164,17 +165,18 @@ class Child:
 
     def __init__(self, argv: Sequence[str], root: Path, conditions: Conditions | None = None) -> None:
         self.argv, self.root, self.conditions = list(argv), root, conditions or Conditions()
-        number = f"{os.getpid()}-{next(_numbers)}"
-        self._output, self._record = root.parent / f"output-{number}", root.parent / f"record-{number}"
+        self._record = root.parent / f"record-{os.getpid()}-{next(_numbers)}"
+        self._reading, self._writing = os.pipe()  # a file would meet the quota
+        fcntl.fcntl(self._writing, fcntl.F_SETPIPE_SZ, 1 << 20)
         self._process = FORK.Process(target=self._work)
         self._process.start()
+        os.close(self._writing)
         self.pid = self._process.pid
 
     def _work(self) -> None:
         os.setsid()
-        output = os.open(self._output, os.O_WRONLY | os.O_CREAT, 0o644)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
+        os.dup2(self._writing, 1)
+        os.dup2(self._writing, 2)
         sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
         sys.argv = ["vocabforge", *self.argv]
         os.environ["VOCABFORGE_CACHE"] = str(self.root / "cache")
@@ -220,7 +222,10 @@ class Child:
         return found is not None and found.si_code == os.CLD_STOPPED
 
     def _text(self) -> str:
-        return self._output.read_text("utf-8", "replace") if self._output.is_file() else ""
+        """Return its output, once."""
+        os.set_blocking(self._reading, False)  # what it has started may hold the other end
+        with open(self._reading, "rb", buffering=0) as output:
+            return (output.read(1 << 20) or b"").decode("utf-8", "replace")
 
 
 _numbers = itertools.count()
