@@ -9,9 +9,9 @@ from typing import Any, Literal
 import pytest
 from pydantic.dataclasses import dataclass
 
-from vocabforge.core.config import StrictModel
+from vocabforge.core.config import RECORD, StrictModel
 from vocabforge.core.errors import DataError
-from vocabforge.core.records import RECORD, Count, read_record, read_versioned
+from vocabforge.core.records import Count, read_record, read_versioned
 
 
 @dataclass(frozen=True, config=RECORD)

@@ -45,6 +45,9 @@ RAY = (
 """Help of the ``ray`` option, shared by all commands that have it."""
 
 
+RECORD = ConfigDict(extra="forbid", strict=True)  # of pydantic dataclasses, see core/records.py
+
+
 class StrictModel(BaseModel):
     """Base of every configuration section: rejects unknown keys, immutable once loaded.
 

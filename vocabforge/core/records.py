@@ -7,18 +7,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from .errors import DataError
 from .files import read_json
 
-RECORD = ConfigDict(extra="forbid", strict=True)  # of pydantic dataclasses for read_record
 Count = Annotated[int, Field(ge=0)]
 Record = TypeVar("Record")
 
 
 def read_record(kind: type[Record], values: Mapping[str, Any]) -> Record:
-    """Build a pydantic dataclass of config :data:`RECORD` from the values of a JSON object.
+    """Build a pydantic dataclass of config :data:`~vocabforge.core.config.RECORD` from the values of a JSON object.
 
     Raises:
         ValueError: a key is missing or unknown, or a value has the wrong type.

@@ -10,10 +10,9 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 from pydantic.dataclasses import dataclass as record
 
-from ..core.config import ModelPath, Positive, Size, StrictModel, TokenizerPath, option
+from ..core.config import RECORD, ModelPath, Positive, Size, StrictModel, TokenizerPath, option
 from ..core.errors import UsageError
 from ..core.hub import model_folder
-from ..core.records import RECORD
 from ..core.values import LEAST_WINDOW, labelled
 
 NonNegative = Annotated[int, Field(ge=0)]

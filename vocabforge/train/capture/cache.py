@@ -19,9 +19,10 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from ...core.artifact import MANIFEST, Artifact, open_artifact
+from ...core.config import RECORD
 from ...core.errors import ArtifactError, DataError, MismatchError
 from ...core.files import form_errors, read_json, sha256_file
-from ...core.records import RECORD, Count, read_record
+from ...core.records import Count, read_record
 from ...corpus.prepared.packing import PackedRows
 from ...models.target.load import DTYPES
 from ...models.target.logits import LogitFacts

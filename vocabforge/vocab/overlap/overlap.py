@@ -19,9 +19,10 @@ from pydantic.dataclasses import dataclass as record
 from safetensors.numpy import load_file, save_file
 
 from ...core.artifact import open_artifact, write_artifact
+from ...core.config import RECORD
 from ...core.errors import UsageError
 from ...core.files import form_errors
-from ...core.records import RECORD, Count, read_record
+from ...core.records import Count, read_record
 from ...corpus.tokenizer.token_bytes import TokenForms, token_forms
 from ...corpus.tokenizer.tokenizer import TextTokenizer
 from ..subset.select import Ids
