@@ -78,6 +78,9 @@ def test_other_tensors_are_refused(router: Path, tmp_path: Path, change, words: 
         lambda body: body["sizes"].update(clusters=-1),
         lambda body: body["sizes"].update(hidden_size=None),
         lambda body: body["sizes"].update(more=1),
+        lambda body: body["sizes"].update(vocab_size=10**12),  # nothing of a claimed size is allocated
+        lambda body: body["sizes"].update(width=10**12),
+        lambda body: body["sizes"].update(depth=10**12),
         lambda body: body.update(kind="ranker"),
         lambda body: body.update(kind="mystery"),
     ],

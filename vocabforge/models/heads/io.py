@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -132,14 +132,26 @@ def load_head(
     again = "train it again with train-drafter"
     with form_errors("the draft head's weights cannot be read", path, remedy=again):
         tensors = load_file(artifact.file(WEIGHTS))
-    module = resolve(HEADS, kind, "draft head").new_module(sizes)
-    if module is None:
+    most = max((tensor.numel() for tensor in tensors.values()), default=0)
+    if (sizes.depth or 0) > len(tensors) or any((size or 0) > most for size in astuple(sizes)):
+        raise ArtifactError(
+            "the draft head's tensors are not those of its sizes",
+            got=f"{len(tensors)} tensors of at most {most:,} elements; {sizes}",
+            source=path,
+            remedy=again,
+        )
+    new_module = resolve(HEADS, kind, "draft head").new_module
+    with torch.device("meta"):  # sizes that are only claimed allocate nothing
+        blank = new_module(sizes)
+    if blank is None:
         raise ArtifactError(
             "this kind of draft head has nothing to load",
             got=kind,
             expected="a kind with weights: a ranker, a low-rank head or a router",
             source=path,
         )
+    _checked(blank, tensors, path)
+    module: Any = new_module(sizes)
     fill_head(module, tensors, path)
     return LoadedHead(kind, module.to(device, dtype).eval().requires_grad_(False), artifact)
 
@@ -150,6 +162,13 @@ def fill_head(module: nn.Module, tensors: Mapping[str, Tensor], source: object) 
     Raises:
         ArtifactError: the tensors do not match its sizes.
     """
+    with torch.no_grad():
+        for name, tensor in _checked(module, tensors, source).items():
+            tensor.copy_(tensors[name])
+
+
+def _checked(module: nn.Module, tensors: Mapping[str, Tensor], source: object) -> dict[str, Tensor]:
+    """Return the module's tensors by name, if those given have their shapes and dtypes."""
     wanted: dict[str, Tensor] = dict(module.named_parameters())
     if isinstance(module, Router):
         wanted[ASSIGNMENT] = module.assignment
@@ -165,9 +184,7 @@ def fill_head(module: nn.Module, tensors: Mapping[str, Tensor], source: object) 
             source=source,
             remedy="train or export it again",
         )
-    with torch.no_grad():
-        for name, tensor in wanted.items():
-            tensor.copy_(tensors[name])
+    return wanted
 
 
 def owner_of(artifact: Artifact) -> HeadOwner:
