@@ -28,6 +28,7 @@ from .timing import Protocol, ceilings
 ROWS = (1, 10, 60)  # measured values of N
 CEILINGS = "ceilings"
 _GRACE = 15.0  # seconds beyond the limit, to finish a figure started in time
+_START = 60.0  # seconds beyond a figure's own, to import torch and to start on a device
 
 
 class Figure(NamedTuple):
@@ -98,7 +99,9 @@ def measure_all(
             process.start()
             theirs.close()
         try:
-            ours.send((number, min(figure.seconds, left + _GRACE)))
+            ours.send((number, limit := min(figure.seconds, left + _GRACE)))
+            if not ours.poll(limit + _START):
+                process.kill()  # not even its own watchdog ran
             row, over = ours.recv()
         except (EOFError, OSError):
             process.join()

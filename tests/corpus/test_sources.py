@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import json
 import lzma
 import sys
@@ -280,6 +281,16 @@ def test_the_manifest_in_a_folder_of_responses_is_no_text(tmp_path: Path) -> Non
     with write_artifact(tmp_path / "responses", "responses", {}) as folder:
         (folder / "responses.jsonl").write_text('{"text": "hello"}\n')
     assert [path.name for path in expand_paths([tmp_path / "responses"])] == ["responses.jsonl"]
+
+
+def test_a_lost_connection_is_no_damaged_archive(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Lost(io.BytesIO):
+        def read(self, *_: object) -> bytes:
+            raise TimeoutError  # without errno, like that of a library behind a URL
+
+    monkeypatch.setattr(reading, "open_bytes", lambda path: Lost())
+    with pytest.raises(DataError, match="cannot be read"):
+        list(reading.ByteSpan(Path("texts.txt.gz")).blocks())
 
 
 def test_files_at_urls(tmp_path: Path) -> None:

@@ -214,8 +214,11 @@ class ByteSpan:
                     yield at, block
                     at += len(block)
         except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
-            # gzip and Arrow raise OSError without errno for damage.
-            if isinstance(error, OSError) and (error.errno is not None or not split_suffix(self.path)[1]):
+            # For damage gzip raises BadGzipFile, Arrow a plain OSError without errno.
+            unpacking = isinstance(error, gzip.BadGzipFile) or (
+                type(error) is OSError and error.errno is None
+            )
+            if isinstance(error, OSError) and not (unpacking and split_suffix(self.path)[1]):
                 raise unreadable(self.path, error) from error
             raise DataError(
                 "the compressed file is damaged or cut short",
