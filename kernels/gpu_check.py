@@ -167,7 +167,7 @@ def judged(files: Mapping[str, tuple[int, str]], device: str) -> dict[str, Any]:
 
 
 def bench(seconds: float, asked: argparse.Namespace) -> Mapping[str, Any]:
-    """Measure the figures; those for which no time is left are listed and are no failures.
+    """Measure the figures; those for which no time is left are listed; they are not failures.
 
     Returns:
         ``rows`` by part and name, some with a ``problem``; ``open``: names without a row; ``not_real``: why the

@@ -81,7 +81,7 @@ def measure_all(
     """Measure figures in a process that may hang, abort or lose the device; another one continues.
 
     Args:
-        wanted: returns the figures; called in the process, too.
+        wanted: returns the figures; also called in the process.
         log: receives the output of the last process.
         seconds: after these no figure begins.
 

@@ -1,4 +1,4 @@
-"""Tables of the benchmark's figures, beside what the device could reach."""
+"""Tables of the benchmark's figures and of what the device could reach."""
 
 from __future__ import annotations
 

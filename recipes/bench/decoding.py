@@ -63,7 +63,7 @@ class DecodingBenchConfig(DecodingRecipe):
         max_new_tokens: new tokens per prompt.
         stop: whether answers end at the target's end tokens.
         rows: numbers of requests side by side.
-        rival: whether to measure transformers, too (on a CPU).
+        rival: whether to also measure transformers (on a CPU).
         device: device for decoding.
     """
 

@@ -133,7 +133,7 @@ class OneRow(Positions):
 
 
 class CapturedPositions(Positions):
-    """Positions of captured passes: lengths and bits in place of mask tensors.
+    """Positions of captured passes: lengths and bits instead of mask tensors.
 
     Args:
         most: slots that a cycle may write.

@@ -27,7 +27,7 @@ PREFILL_CHUNK = 512
 class TargetPass(NamedTuple):
     """``hidden`` (B, N, H) after the final norm, ``aux`` (B, N, n * H) or None, ``logits`` (B, N, V) or None.
 
-    ``decision``: path and numbers of ``decide_greedy``, in place of the logits.
+    ``decision``: path and numbers of ``decide_greedy``, instead of the logits.
     """
 
     hidden: Tensor

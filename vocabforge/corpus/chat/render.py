@@ -271,7 +271,7 @@ def unread_keys(rendering: Rendering, own: Mapping[str, Any]) -> Counter[str]:
 
 
 def _call_keys(message: Message) -> set[str]:
-    """Return the keys of a turn's calls beside those that every call has."""
+    """Return the keys of a turn's calls that not every call has."""
     calls = message.get("tool_calls") or ()
     outer = {key for call in calls for key in call} - {"id", "type", "function"}
     return outer | {key for call in calls for key in call["function"]} - {"name", "arguments"}

@@ -82,7 +82,7 @@ def _errors(url: RemotePath) -> Iterator[None]:
             source=url,
             remedy=f"pip install {name}" if name else "install it, or copy the file to a local disk",
         ) from error
-    except Exception as error:  # the libraries behind fsspec raise their own kinds
+    except Exception as error:  # the libraries that fsspec uses raise their own kinds
         raise DataError(
             "the input cannot be read",
             got=f"{type(error).__name__}: {error}",

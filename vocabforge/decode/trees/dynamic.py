@@ -22,7 +22,7 @@ from ..tree import DraftTree, TreeSettings
 
 
 class DynamicPolicy:
-    """Policy for trees that grow where the drafter is confident."""
+    """Policy for trees that grow from the drafter's most confident nodes."""
 
     samples = False
 

@@ -105,7 +105,7 @@ def texts_of(counts: TablePart, heldout: Sequence[TablePart]) -> list[Text]:
     for part, role in [(counts, COUNTED), *((held, HELD_OUT) for held in heldout)]:
         if part.table.tokens == 0:
             raise DataError(
-                "the frequency table has no tokens, so there is no coverage",
+                "the frequency table has no tokens: coverage is undefined",
                 got=part.name,
                 expected="a table with tokens",
                 remedy="check the texts that it was counted from",

@@ -68,7 +68,7 @@ class DepthFigures(Strict):
 
 
 class PositionFigures(Strict):
-    """Acceptance where the text, prompt included, has ``start`` to ``stop`` - 1 tokens; all runs."""
+    """Acceptance while the text, prompt included, has ``start`` to ``stop`` - 1 tokens; all runs."""
 
     start: int
     stop: int | None  # None for the last range

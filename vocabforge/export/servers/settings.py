@@ -50,7 +50,7 @@ def check_ids(served: Served, ids: Tensor, rows: int, total: int) -> bool:
         return False
     if len(ids.unique()) != len(ids):
         twice = len(ids) - len(ids.unique())
-        served.fail("draft tokens", f"{twice:,} rows map to ids that other rows have, too", _REMEDY)
+        served.fail("draft tokens", f"{twice:,} rows map to ids that other rows also have", _REMEDY)
         return False
     served.target_ids = ids
     return True

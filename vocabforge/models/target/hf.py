@@ -258,7 +258,7 @@ def _check_head(target: HFTarget, whole: Tensor, hidden: Tensor) -> None:
     if not close(ours, whole):
         difference = float((ours - whole.to(ours)).abs().max())
         raise DataError(
-            "this target changes its logits behind the LM head in a way that is not known",
+            "this target changes its logits after the LM head in an unknown way",
             got=f"{type(target.model).__name__}: up to {difference:.3g} apart",
             expected="logits = softcap(scale x LM head x hidden states)",
             source=target.source,

@@ -108,5 +108,5 @@ def curve_sizes(vocab_size: int) -> list[int]:
 def _total(counts: Ids) -> int:
     total = int(counts.sum())
     if total == 0:
-        raise DataError("nothing was counted, so there is no coverage", expected="a table with tokens")
+        raise DataError("nothing was counted: coverage is undefined", expected="a table with tokens")
     return total
