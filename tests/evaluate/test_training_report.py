@@ -126,7 +126,7 @@ def test_the_command_also_while_the_run_goes_on(run: Path, tmp_path: Path) -> No
 
 
 def test_no_run_and_no_figures_are_said_plainly(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no training run found here"):
+    with pytest.raises(DataError, match="no training run here"):
         read_run(tmp_path)
     (tmp_path / "metrics.jsonl").write_text('{"kind": "start", "step": 0}\n')
     with pytest.raises(DataError, match="no figures yet"):

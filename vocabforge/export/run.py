@@ -244,14 +244,12 @@ def trained_with(drafter: Path) -> Path:
     """Return the target's folder that is recorded in the drafter's manifest."""
     recorded = None
     if not drafter.is_dir():
-        raise DataError(
-            "no drafter found here", got=f"{drafter} (no such folder)", remedy="check the path"
-        )
+        raise DataError("no drafter here", got=f"{drafter} (no such folder)", remedy="check the path")
     if (drafter / MANIFEST).is_file():
         config = open_artifact(drafter, verify=False).manifest.get("config")
         recorded = config.get("target") if isinstance(config, dict) else None
     elif (drafter / "drafter" / MANIFEST).is_file():
-        raise DataError("no drafter found here", got=drafter, remedy=f"give {drafter / 'drafter'}")
+        raise DataError("no drafter here", got=drafter, remedy=f"give {drafter / 'drafter'}")
     if isinstance(recorded, str) and "@" in recorded:
         recorded = str(model_folder(Path(recorded)))
     if not isinstance(recorded, str) or not Path(recorded).is_dir():

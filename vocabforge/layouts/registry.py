@@ -67,7 +67,7 @@ def load_drafter(path: Path, target: TargetTensors, target_path: Path) -> tuple[
         return _checked(kind.read(path, target, layers), layers, path), artifact
     made = path / "drafter"
     if (made / MANIFEST).is_file():  # a training run also has a config.json
-        raise DataError("no drafter found here", got=f"{path}, a training run", remedy=f"give {made}")
+        raise DataError("no drafter here", got=f"{path}, a training run", remedy=f"give {made}")
     if (path / "config.json").is_file() and (layout := folder_layout(path)) is not None:
         body = read_config(path)
         if not layout.matches(body) and body.get("architectures") != PLAIN:
@@ -78,7 +78,7 @@ def load_drafter(path: Path, target: TargetTensors, target_path: Path) -> tuple[
     if any(path.glob("*.gguf")):
         return _checked(layout_of("gguf").read(path, target, layers), layers, path), None
     raise DataError(
-        "no drafter found here",
+        "no drafter here",
         got=path if path.exists() else f"{path} (no such folder)",
         expected=f"a drafter in one of the layouts {', '.join(FORMATS)}, or a smaller language model of any vocabulary "
         "in Hugging Face's",

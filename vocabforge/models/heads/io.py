@@ -75,7 +75,7 @@ def drafter_digest(path: Path) -> str:
     if (path / INDEX).is_file() or any(file.suffix in _SUFFIXES for file in path.glob("*")):
         shards = "".join(sha256_file(file) for file in checkpoint_files(path, pickles=True))
         return hashlib.sha256(shards.encode()).hexdigest()
-    raise DataError("no drafter found here", got=path, expected=" or ".join(_DRAFTER_FILES))
+    raise DataError("no drafter here", got=path, expected=" or ".join(_DRAFTER_FILES))
 
 
 def save_head(

@@ -298,7 +298,7 @@ def read_target_config(path: Path) -> dict[str, Any]:
     file = path / "config.json"
     if not file.is_file():
         raise DataError(
-            "no model found here",
+            "no model here",
             got=f"{path} without config.json",
             expected="a Hugging Face model folder (config.json, *.safetensors, tokenizer.json)",
             remedy="give the target's folder; this is an artefact of VocabForge"

@@ -58,7 +58,7 @@ def read_run(folder: Path) -> dict[str, Any]:
     """
     if not (folder / LOG).is_file():
         raise DataError(
-            "no training run found here",
+            "no training run here",
             got=f"{folder} without {LOG}",
             expected="the output folder of train-drafter",
             remedy="check the path; a run that has just started writes it at its first logged step",
