@@ -176,7 +176,7 @@ SGLANG_TENSORS: Faults = {
     "d2t constant": (
         edit("d2t", lambda d: -torch.arange(40)),
         "SGLang: draft tokens: failed",
-        "other rows have",
+        "other rows also have",
     ),
     "d2t in floats": (edit("d2t", lambda d: d.float()), "vLLM: draft tokens: failed", "float32"),
     "no d2t": (drop("d2t"), "SGLang: draft tokens: failed", "ids 0 to 39"),
