@@ -87,9 +87,17 @@ class EagleBackend(DraftBackend):
         steps = self.positions.extend(row, len(following))
         view = self.positions.slots[: view_length(self.positions.lengths[row], self.cache.capacity)]
         fused = self.drafter.fuse(states)
-        cached = CacheView(self.cache.row(row), steps, self.positions.causal(steps[None], view))
-        g, _ = self.drafter.extend(following[None], fused[None], steps[None], cached)
-        self._g[row], self._fed[row], self._g_read = g[0, -1], fused[-1], None
+        cache, last = self.cache.row(row), len(following) - 1
+
+        def inputs(part: slice) -> tuple[Tensor, Tensor, Tensor, CacheView]:
+            slots = steps[part]
+            cached = CacheView(cache, slots, self.positions.causal(slots[None], view))
+            return following[None, part], fused[None, part], slots[None], cached
+
+        if last:
+            self.drafter.write_keys(*inputs(slice(last)))
+        g, _ = self.drafter.extend(*inputs(slice(last, None)))
+        self._g[row], self._fed[row], self._g_read = g[0, 0], fused[-1], None
 
     def commit(self, commit: Commit) -> None:
         self.positions.end_pass()  # that of a draft

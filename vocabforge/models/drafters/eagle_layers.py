@@ -259,9 +259,17 @@ class MidLayer(DraftLayer):
         self, embedded: Tensor, g: Tensor, cos: Tensor, sin: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return q, k, v as in :meth:`Attention.qkv`, and the residual (B, T, H) for ``finish``."""
-        normed = self.hidden_norm(g)
-        x = torch.cat([self.input_layernorm(embedded), normed], dim=-1)  # (B, T, 2H)
+        x, normed = self._join(embedded, g)
         return *self.self_attn.qkv(x, cos, sin), normed if self.norm_before_residual else g
+
+    def keys(self, embedded: Tensor, g: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+        """Return k and v of :meth:`qkv`."""
+        return self.self_attn.keys(self._join(embedded, g)[0], cos, sin)
+
+    def _join(self, embedded: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the normed inputs, joined (B, T, 2H), and the second one."""
+        normed = self.hidden_norm(g)
+        return torch.cat([self.input_layernorm(embedded), normed], dim=-1), normed
 
     def _merge(self) -> dict[str, Any]:
         norms = self.input_layernorm.weight, self.hidden_norm.weight

@@ -196,6 +196,10 @@ class CachedDrafter(Drafter, ABC):
             cached: the step's view of a cache with ``cache_layers`` layers.
         """
 
+    def write_keys(self, ids: Tensor, g: Tensor, position: Tensor, cached: CacheView) -> None:
+        """Only write the keys and values of tokens to the cache; arguments as in :meth:`extend`."""
+        self.extend(ids, g, position, cached)
+
 
 def is_autoregressive(drafter: Any) -> TypeGuard[CachedDrafter]:
     """Return whether the inputs of a draft step are the previous step's token and state."""
