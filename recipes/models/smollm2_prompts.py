@@ -58,10 +58,10 @@ def crossed(name: str) -> Callable[[random.Random], list[str]]:
     return partial(cross, forms=TEXTS[f"{name} forms"], topics=TEXTS[f"{name} topics"])
 
 
-def make_qa(rng: random.Random) -> list[str]:
+def make_qa(rng: random.Random, section: str = "qa") -> list[str]:
     """Return short factual questions, some in the lower case of a search box."""
     out = []
-    for row in TEXTS["qa"]:
+    for row in TEXTS[section]:
         form, subjects = row.split(" | ")
         for subject in subjects.split("; "):
             question = form.replace("{}", subject)
@@ -317,6 +317,45 @@ OWN = {
 }
 
 
+def drawn(rng: random.Random, prompts: list[str], count: int) -> list[str]:
+    """Return prompts of at most 120 words, in a drawn order."""
+    short = sorted({prompt.strip() for prompt in prompts if 2 < len(prompt.split()) <= 120})
+    return rng.sample(short, min(count, len(short)))
+
+
+def more_prompts(data: Path) -> dict[str, list[str]]:
+    """Return further prompts by category, most of them as short as those of Spec-Bench's MT-bench and questions."""
+    rng = random.Random("0 more")
+    grade_school = [
+        json.loads(row)["question"] for row in read_xz(data / "gsm8k/train.jsonl.xz").splitlines()
+    ]
+    preferences = [
+        record["conversations"][0]["value"]
+        for record in json.loads(read_xz(data / "chat/dpo_en_demo.json.xz"))
+    ]
+    rated = [
+        record["messages"][0]["content"] for record in json.loads(read_xz(data / "chat/kto_en_demo.json.xz"))
+    ]
+    code, roleplay = (
+        [
+            f"{row['instruction']}\n\n{row['input']}"
+            for row in json.loads(read_xz(data / f"chat/gpteacher_{name}.json.xz"))
+        ]
+        for name in ("codegen-instruct", "roleplay-simple-deduped")
+    )
+    return {
+        "qa": make_qa(rng, "more qa"),
+        "math": make_math(rng)[:90] + drawn(rng, grade_school, 520),
+        "reasoning": make_reasoning(rng)[:60],
+        "stem": OWN["stem"][0](rng)[:480],
+        "humanities": OWN["humanities"][0](rng)[:480],
+        "writing": make_writing(rng)[-100:] + drawn(rng, preferences + rated, 400),
+        "roleplay": drawn(rng, roleplay, 340),
+        "coding": drawn(rng, code, 300),
+        "summarization": data_summaries(rng, data)[:130],
+    }
+
+
 LONG = {"1k": 700, "2k": 1500, "4k": 3100, "7k": 5400}  # tokens, roughly -> words
 
 
@@ -332,8 +371,13 @@ def build_long(data: Path) -> list[dict]:
     return records
 
 
+def plain(prompt: str) -> str:
+    return " ".join(prompt.lower().split())
+
+
 def build(data: Path | None) -> list[dict]:
-    seen, records = set(), []
+    seen: set[str] = set()
+    records: list[dict] = []
     for category, (maker, limit, data_limit, data_maker, kept) in OWN.items():
         rng = random.Random(f"0 {category}")
         target = data_limit if data else limit
@@ -342,13 +386,30 @@ def build(data: Path | None) -> list[dict]:
             pool = pool[:kept] + data_maker(rng, data) + pool[kept:]
         taken = 0
         for prompt in pool:
-            key = " ".join(prompt.lower().split())
+            key = plain(prompt)
             if key in seen or taken == target:
                 continue
             seen.add(key)
             taken += 1
             records.append({"messages": [{"role": "user", "content": prompt}], "category": category})
     random.Random("0 order").shuffle(records)
+    return records + more_records(data, seen) if data else records
+
+
+def more_records(data: Path, seen: set[str]) -> list[dict]:
+    """Return the records of the further prompts that neither stand above nor in the answers of the data folder."""
+    answered = [
+        json.loads(row)["messages"][0]["content"]
+        for row in read_xz(data / "smollm2/answers.jsonl.xz").splitlines()
+    ]
+    seen = seen | {plain(prompt) for prompt in answered}
+    records = []
+    for category, prompts in more_prompts(data).items():
+        for prompt in prompts:
+            if plain(prompt) not in seen:
+                seen.add(plain(prompt))
+                records.append({"messages": [{"role": "user", "content": prompt}], "category": category})
+    random.Random("0 more order").shuffle(records)
     return records
 
 
