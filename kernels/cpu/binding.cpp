@@ -25,6 +25,14 @@ void check_float(const Tensor& tensor, const char* what) {
   check_type(tensor, ScalarType::Float, what);
 }
 
+// Whether a matrix is in bf16; else it is in fp32.
+bool in_bf16(const Tensor& tensor, const char* what) {
+  VF_CHECK(!tensor.is_cuda() && tensor.is_contiguous(), what, ": expected a contiguous tensor of the CPU");
+  const bool bf16 = tensor.scalar_type() == ScalarType::BFloat16;
+  if (!bf16) check_type(tensor, ScalarType::Float, what);
+  return bf16;
+}
+
 const float* pointer(const std::optional<Tensor>& tensor, int64_t size, const char* what) {
   if (!tensor.has_value()) return nullptr;
   check_float(*tensor, what);
@@ -34,15 +42,21 @@ const float* pointer(const std::optional<Tensor>& tensor, int64_t size, const ch
 
 Tensor few_rows(Tensor x, Tensor w, std::optional<Tensor> bias) {
   check_float(x, "few_rows: x");
-  VF_CHECK(x.dim() == 2 && w.dim() == 2 && w.is_contiguous() && !w.is_cuda() && w.size(1) == x.size(1),
-           "few_rows: w: expected a contiguous matrix as wide as x");
-  const bool bf16 = w.scalar_type() == ScalarType::BFloat16;
-  if (!bf16) check_type(w, ScalarType::Float, "few_rows: w");
+  const bool bf16 = in_bf16(w, "few_rows: w");
+  VF_CHECK(x.dim() == 2 && w.dim() == 2 && w.size(1) == x.size(1), "few_rows: w: expected a matrix as wide as x");
   Tensor out = new_tensor(x, {x.size(0), w.size(0)}, ScalarType::Float);
   const FewRowsArguments a{data<float>(x), data<void>(w), pointer(bias, w.size(0), "few_rows: bias"), data<float>(out),
                            x.size(0), w.size(0), x.size(1), bf16, split};
   VF_BEST(few_rows(a));
   return out;
+}
+
+enum { kQkv = 1, kO = 8, kGateUp = 12, kDown = 15 };  // the matrices among a layer's weights
+
+// The widths of a layer's MLP and the dtype of its matrices.
+void take_matrices(DecoderLayersArguments& a, const std::vector<Tensor>& weights) {
+  a.inner = a.layers > 0 ? weights[kDown].size(1) : 0;
+  a.bf16 = a.layers > 0 && weights[kQkv].scalar_type() == ScalarType::BFloat16;
 }
 
 // The numbers that each of a layer's weights must have, in the order of LayerWeights.
@@ -53,15 +67,19 @@ std::vector<int64_t> sizes_of(const DecoderLayersArguments& a, int64_t width) {
 
 LayerWeights weights_of(const std::vector<Tensor>& given, int64_t layer, const DecoderLayersArguments& a) {
   const std::vector<int64_t> sizes = sizes_of(a, layer > 0 || a.fed == nullptr ? a.hidden : a.joined[0] == nullptr ? a.fed_width : 2 * a.hidden);
-  const float* found[kLayerWeights];
+  const void* found[kLayerWeights];
   for (int i = 0; i < kLayerWeights; ++i) {
     const Tensor& one = given[layer * kLayerWeights + i];
     found[i] = nullptr;
     if (one.numel() == 0) continue;
-    check_float(one, "decoder_layers: weights");
+    if (i == kQkv || i == kO || i == kGateUp || i == kDown) {
+      VF_CHECK(in_bf16(one, "decoder_layers: weights") == a.bf16, "decoder_layers: weights: matrices of two dtypes");
+    } else {
+      check_float(one, "decoder_layers: weights");
+    }
     VF_CHECK(one.numel() == sizes[i], "decoder_layers: weight ", i, " of layer ", layer, ": expected ", sizes[i],
              " numbers, got ", one.numel());
-    found[i] = data<float>(one);
+    found[i] = data<void>(one);
   }
   LayerWeights weights;
   static_assert(sizeof found == sizeof weights);
@@ -134,7 +152,7 @@ std::tuple<Tensor, Tensor> decoder_layers(Tensor x, std::optional<Tensor> fed, s
     a.fed = pointer(fed, x.size(0) * a.fed_width, "decoder_layers: fed");
   }
   take_joined(a, joined, normed_residual);
-  a.inner = a.layers > 0 ? weights[15].size(1) : 0;
+  take_matrices(a, weights);
   std::vector<LayerWeights> each;
   for (int64_t layer = 0; layer < a.layers; ++layer) each.push_back(weights_of(weights, layer, a));
   a.weights = each.data();
@@ -201,7 +219,7 @@ std::tuple<Tensor, Tensor> draft_chain(Tensor features, std::optional<Tensor> fc
   a.fed = fed.data();
   take_joined(a, joined, normed_residual);
   a.layers = 1;
-  a.inner = weights[15].size(1);
+  take_matrices(a, weights);
   const LayerWeights layer = weights_of(weights, 0, a);
   a.weights = &layer;
   a.norm = pointer(norm, hidden, "draft_chain: norm");

@@ -21,10 +21,17 @@ struct FewRowsArguments {
 
 // Of one layer; null where it has none. The order is that of `weights` in vocabforge/ops/decoder_layers.py.
 struct LayerWeights {
-  const float *attention_norm, *qkv, *qkv_bias, *q_norm, *k_norm, *qk_norm, *sinks, *attention_sub_norm, *o, *o_bias,
-      *attention_out_norm, *mlp_norm, *gate_up, *gate_up_bias, *mlp_sub_norm, *down, *down_bias, *mlp_out_norm;
+  const float* attention_norm;
+  const void* qkv;  // a matrix, as o, gate_up and down
+  const float *qkv_bias, *q_norm, *k_norm, *qk_norm, *sinks, *attention_sub_norm;
+  const void* o;
+  const float *o_bias, *attention_out_norm, *mlp_norm;
+  const void* gate_up;
+  const float *gate_up_bias, *mlp_sub_norm;
+  const void* down;
+  const float *down_bias, *mlp_out_norm;
 };
-constexpr int kLayerWeights = sizeof(LayerWeights) / sizeof(const float*);
+constexpr int kLayerWeights = sizeof(LayerWeights) / sizeof(const void*);
 
 enum class Activation { kSilu, kSquaredRelu, kGelu };
 
@@ -54,7 +61,7 @@ struct DecoderLayersArguments {
   int64_t layer_stride, row_stride, head_stride;  // of keys and values
   int64_t layers, aux_count, batch, length, slots_row, hidden, fed_width, inner, heads, kv_heads, head;
   float eps, scale, residual_scale;
-  bool one_plus;
+  bool one_plus, bf16;  // bf16: the matrices; else float32
   Activation activation;
   Split split;
 };

@@ -107,8 +107,8 @@ class Layers {
     }
   }
 
-  void multiply(const float* x, const float* w, const float* bias, float* out, int64_t columns, int64_t depth) const {
-    few_rows({x, w, bias, out, rows_, columns, depth, false, a_.split});
+  void multiply(const float* x, const void* w, const float* bias, float* out, int64_t columns, int64_t depth) const {
+    few_rows({x, w, bias, out, rows_, columns, depth, a_.bf16, a_.split});
   }
 
   // What a block gives, normed where the family does so, is added to the residual stream.

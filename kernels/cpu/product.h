@@ -18,7 +18,7 @@ inline void tile(const W* w, int64_t w_row, const float* x, int64_t x_row, int64
 #pragma GCC unroll 8
     for (int n = 0; n < N; ++n) {
       rows[n] = load(w + n * w_row + k);
-      if (M >= 2) __builtin_prefetch(w + (n + N) * w_row + k, 0, 2);  // of the next tile; one row is fetched in time
+      __builtin_prefetch(w + (n + N) * w_row + k, 0, 2);  // of the next tile
     }
 #pragma GCC unroll 8
     for (int m = 0; m < M; ++m) {

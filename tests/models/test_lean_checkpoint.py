@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,9 +13,10 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from tests.folders import edit_folder
-from tests.models.lean_support import VOCAB, build, run_full
+from tests.models.lean_support import VOCAB, build, run_chunks, run_full
 from vocabforge.core.errors import DataError, MismatchError, VocabForgeError
 from vocabforge.models.lean.model import load_target
+from vocabforge.ops.decoder_layers import runs_layers
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 IDS = torch.randint(0, VOCAB, (1, 20), generator=torch.Generator().manual_seed(2))
@@ -64,15 +66,35 @@ def test_tied_checkpoints(stored: str, tmp_path: Path) -> None:
     _assert_like_hugging_face(tmp_path)
 
 
-def test_dtype_is_converted_while_loading(tmp_path: Path) -> None:
-    build("qwen3", tmp_path)
-    exact, _ = run_full(load_target(tmp_path), IDS)
-    edit_folder(tmp_path, lambda tensors: tensors.update({name: t.bfloat16() for name, t in tensors.items()}))
-    widened = load_target(tmp_path)
-    assert {parameter.dtype for parameter in widened.parameters()} == {torch.float32}
-    logits, _ = run_full(widened, IDS)
-    torch.testing.assert_close(logits, _hugging_face(tmp_path, dtype=torch.float32), rtol=0, atol=1e-4)
-    assert not torch.allclose(logits, exact, rtol=0, atol=1e-4)
+@pytest.mark.parametrize("case", ["llama", "qwen3", "olmo2", "bitnet", "gemma-3", "gpt-oss"])
+def test_a_bf16_checkpoint_computes_in_fp32(case: str, tmp_path: Path) -> None:
+    """The compiled ops leave its matrices in bf16 and give the bits of fp32 matrices with the same numbers."""
+    build(case, tmp_path / "exact")
+    for name, dtype in (("halves", torch.bfloat16), ("whole", torch.float32)):
+        shutil.copytree(tmp_path / "exact", tmp_path / name)
+        edit_folder(
+            tmp_path / name,
+            lambda tensors, dtype=dtype: tensors.update(
+                {n: t.bfloat16().to(dtype) for n, t in tensors.items()}
+            ),
+        )
+    exact, whole, halves = (load_target(tmp_path / name) for name in ("exact", "whole", "halves"))
+    assert halves.dtype == torch.float32
+    stored = {
+        parameter.dtype for layer in halves.layers for parameter in layer.parameters() if parameter.dim() == 2
+    }
+    narrow = runs_layers(torch.empty(0)) and not any(halves.config.expert_layers)
+    assert (torch.bfloat16 in stored) == narrow
+    for ids in (IDS, IDS.expand(4, -1)):  # more rows than the ops take
+        for chunks in ([20], [1] * 20, [4] * 5):
+            found, expected, others = (
+                run_chunks(model, ids, chunks, torch.arange(20))[0] for model in (halves, whole, exact)
+            )
+            assert torch.equal(found, expected)
+            assert not torch.allclose(found, others, rtol=0, atol=1e-4)
+    halves.widen()  # compiled passes multiply fp32
+    assert {parameter.dtype for parameter in halves.parameters()} == {torch.float32}
+    assert torch.equal(run_full(halves, IDS)[0], run_full(whole, IDS)[0])
 
 
 @pytest.mark.parametrize("case", ["llama", "qwen3", "olmo2", "bitnet"])

@@ -198,18 +198,20 @@ def test_dtypes(tmp_path: Path) -> None:
         HFTarget.load(folder, dtype="int8")
 
 
-@pytest.mark.parametrize("flag", ["avx512_bf16", "amx_bf16", None])
-def test_dtype_of_decoding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flag: str | None) -> None:
-    """``auto`` follows the checkpoint where the processor says that it computes in bf16; a name is taken as it is."""
+def test_dtype_of_decoding(tmp_path: Path) -> None:
+    """``auto`` follows the checkpoint on a GPU and is fp32 on a CPU; a name is taken as it is."""
     half, full = (tiny_target(tmp_path / name, dtype=name) for name in ("bfloat16", "float32"))
+    for name in ("auto", None):
+        assert decoding_dtype(half, name, torch.device("cuda")) == "bfloat16"
+        assert decoding_dtype(full, name, torch.device("cuda")) == "float32"
+        assert decoding_dtype(half, name, CPU) == "float32"
+    assert decoding_dtype(half, "bfloat16", CPU) == "bfloat16"
+
+
+@pytest.mark.parametrize("flag", ["avx512_bf16", "amx_bf16", None])
+def test_bf16_of_the_processor(monkeypatch: pytest.MonkeyPatch, flag: str | None) -> None:
     monkeypatch.setattr(Path, "read_text", lambda *_, **__: f"flags : fpu avx2 {flag or 'avx512f'} sse2")
     assert multiplies_bf16() == (flag is not None)
-    monkeypatch.undo()
-    monkeypatch.setattr("vocabforge.models.target.load.multiplies_bf16", lambda: flag is not None)
-    assert decoding_dtype(half, "auto", CPU) == ("bfloat16" if flag else "float32")
-    assert decoding_dtype(full, "auto", CPU) == "float32"
-    assert decoding_dtype(half, "auto", torch.device("cuda")) == "bfloat16"
-    assert decoding_dtype(half, "float32", CPU) == "float32"
 
 
 def test_the_head_alone_gives_the_targets_logits(folder: Path, tmp_path: Path) -> None:

@@ -162,6 +162,22 @@ def test_a_token_that_sees_nothing_gives_finite_numbers() -> None:
         torch.testing.assert_close(found, expected, rtol=2e-4, atol=2e-5)
 
 
+@pytest.mark.parametrize("rows", [1, 2, 4, 9])
+def test_matrices_may_be_in_bf16(rows: int) -> None:
+    """They are widened as they are read: the bits of fp32 matrices with the same numbers."""
+    given = arguments(1, rows)
+    matrices = [WEIGHTS.index(name) for name in ("qkv", "o", "gate_up", "down")]
+    halves = [
+        weight.bfloat16() if index % len(WEIGHTS) in matrices else weight
+        for index, weight in enumerate(given["weights"])
+    ]
+    found = run("native", given | {"weights": halves})
+    for one, other in zip(found, run("native", given | {"weights": [weight.float() for weight in halves]})):
+        assert torch.equal(one, other)
+    for one, other in zip(found, run("reference", given | {"weights": halves})):
+        torch.testing.assert_close(one, other, rtol=2e-4, atol=2e-5)
+
+
 def test_threads_change_nothing(set_threads: Callable[[int], None]) -> None:
     given = arguments(2, 4, hidden=768, inner=1024)
     set_threads(1)
@@ -178,6 +194,11 @@ def test_wrong_tensors_are_refused() -> None:
     for change in (
         {"slots": torch.tensor([[0, 24]])},
         {"weights": given["weights"][1:]},
+        {
+            "weights": [
+                weight.bfloat16() if weight is given["weights"][1] else weight for weight in given["weights"]
+            ]
+        },
         {"seen": given["seen"][:, :1]},
     ):
         with pytest.raises(UsageError, match="does not take these tensors"):

@@ -54,6 +54,8 @@ class TargetSide:
         self._captured = isinstance(wrap, GraphCapture)
         # Captured passes of lean models take lengths and bits instead of mask tensors.
         self._lean = isinstance(target, LeanModel)
+        if wrap is not None and isinstance(target, LeanModel):
+            target.widen()
         self._bits = self._captured and self._lean
         config = target.config
         self._near = near_rule(config.sliding_window, config.chunk)

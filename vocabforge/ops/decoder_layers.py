@@ -72,7 +72,7 @@ def decoder_layers_reference(
         return scaled * (1 + weight) if plus else scaled * weight
 
     def product(y: Tensor, w: Tensor, bias: Tensor) -> Tensor:
-        return F.linear(y, w, bias if bias.numel() else None)
+        return F.linear(y, w.to(y.dtype), bias if bias.numel() else None)
 
     for layer, kind in enumerate(kinds):
         w = dict(zip(WEIGHTS, weights[layer * len(WEIGHTS) :][: len(WEIGHTS)]))
@@ -172,12 +172,13 @@ def decoder_layers(
     Sennrich, 2019), equation 4; SwiGLU (Shazeer, 2020), equation 5.
 
     Args:
-        x: (B * T, H) residual stream; fp32 like all floating-point tensors here.
+        x: (B * T, H) residual stream; fp32 like all floating-point tensors here but the matrices.
         fed: (B * T, K) input of the first layer's query, key and value projections; None: the norm of x.
         joined: two norm weights (H,). If given, the first layer reads the concatenation of the normalised
             ``fed`` (B * T, H) and the normalised x.
         normed_residual: with ``joined``, use the normalised x as the residual stream.
-        weights: tensors of ``WEIGHTS``, layer by layer.
+        weights: tensors of ``WEIGHTS``, layer by layer. The matrices are in fp32, or all in bf16: they are
+            converted as they are read.
         norm: (H,) weight of the norm after the last layer, or None.
         angles: cosines and signed sines (B, T, D) for full-attention layers, then for sliding-window layers.
         seen: bool (T, view) or (B, T, view): which of the first ``view`` slots each token attends to. None: causal,

@@ -32,11 +32,11 @@ def linear(x: Tensor, w: Tensor, bias: Tensor | None = None, *, backend: str = "
         w: fp32, or bf16 with an fp32 x: weights are converted as they are read.
     """
     if torch.is_grad_enabled() or torch.compiler.is_compiling():  # the op has no gradient and cannot be fused
-        return F.linear(x, w, bias)
+        return F.linear(x, w.to(x.dtype), bias)
     product = _OP.compiled(x) if backend == "auto" else partial(_OP, backend)
     rows = x.numel() // x.shape[-1]
     if product is None or not 0 < rows <= MOST_ROWS or not w.is_contiguous():
-        return F.linear(x, w, bias)
+        return F.linear(x, w.to(x.dtype), bias)
     if x.dim() == 2:
         return product(x.contiguous(), w, bias)
     out: Tensor = product(x.reshape(rows, -1).contiguous(), w, bias)

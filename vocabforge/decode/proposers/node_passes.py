@@ -55,6 +55,8 @@ class NodePasses:
 
     def wrap(self, wrap: Wrap) -> None:
         self._captured = isinstance(wrap, GraphCapture)
+        if isinstance(self.model, LeanModel):
+            self.model.widen()
         self.bits = self._captured and isinstance(self.model, LeanModel)
 
     def allocate(self, cache: Any, rows: int, positions: int, scratch: int) -> None:

@@ -131,6 +131,14 @@ def fits_ops(config: LeanConfig) -> bool:
     return norms and rope and plain and config.hidden_act == "silu"
 
 
+MATRICES = ("qkv", "o", "gate_up", "down")
+
+
+def product(x: Tensor, w: Mapping[str, Tensor], name: str) -> Tensor:
+    """Multiply by a matrix of a layer, which may be stored in another dtype than x, and add its bias."""
+    return F.linear(x, w[name].to(x.dtype), w.get(f"{name}_bias"))
+
+
 def frozen(tensor: Tensor) -> nn.Parameter:
     """Wrap a tensor in a parameter that is never trained and shares its memory."""
     return nn.Parameter(tensor, requires_grad=False)
@@ -142,7 +150,9 @@ class LeanLayer(nn.Module):
     The family's traits determine which parameters exist; they are filled through ``checkpoint_views``.
     """
 
-    def __init__(self, config: LeanConfig, index: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, config: LeanConfig, index: int, dtype: torch.dtype, device: torch.device, matrices: torch.dtype
+    ) -> None:
         super().__init__()
         self.config = config
         self.sliding = config.sliding_layers[index]
@@ -179,7 +189,8 @@ class LeanLayer(nn.Module):
         if config.family.sub_norms:
             shapes |= {"attention_sub_norm": (self.q_width,), "mlp_sub_norm": (inner,)}
         for name, shape in shapes.items():
-            self.register_parameter(name, frozen(torch.empty(shape, dtype=dtype, device=device)))
+            own = matrices if name in MATRICES else dtype
+            self.register_parameter(name, frozen(torch.empty(shape, dtype=own, device=device)))
 
     def _block_norms(self) -> dict[str, str | None]:
         names = ("attention_norm", "attention_out_norm", "mlp_norm", "mlp_out_norm")
@@ -308,7 +319,7 @@ class LeanLayer(nn.Module):
         config, w, eps = self.config, self._tensors(), step.eps
         heads, kv_heads, head_dim = config.num_heads, config.num_kv_heads, config.head_dim
         batch, length = step.cos.shape[:2]
-        qkv = F.linear(x, w["qkv"], w.get("qkv_bias"))
+        qkv = product(x, w, "qkv")
         qk, v = qkv.split((self.q_width + self.kv_width, self.kv_width), -1)
         if config.family.qk_norm == "all":
             q, k = qk.split((self.q_width, self.kv_width), -1)
@@ -340,17 +351,17 @@ class LeanLayer(nn.Module):
         out = out.reshape(batch * length, self.q_width)
         if config.family.sub_norms:
             out = rms_norm(out, w["attention_sub_norm"], eps)
-        return F.linear(out, w["o"], w.get("o_bias"))
+        return product(out, w, "o")
 
     def _mlp(self, x: Tensor, eps: Tensor) -> Tensor:
         if self.experts is not None:
             return self._pass_experts(x, self.experts.clamped)
         config, w = self.config, self._tensors()
-        gate, up = F.linear(x, w["gate_up"], w.get("gate_up_bias")).chunk(2, -1)
+        gate, up = product(x, w, "gate_up").chunk(2, -1)
         inner = activation(config.hidden_act, gate).mul_(up)
         if config.family.sub_norms:
             inner = rms_norm(inner, w["mlp_sub_norm"], eps)
-        return F.linear(inner, w["down"], w.get("down_bias"))
+        return product(inner, w, "down")
 
     def _pass_experts(self, x: Tensor, clamped: bool) -> Tensor:
         """Apply each token's experts and sum their weighted outputs: (R, H) -> (R, H).

@@ -57,8 +57,15 @@ class LeanModel(nn.Module):
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
         own_lm_head: bool | None = None,
+        matrices: torch.dtype | None = None,
     ) -> None:
-        """Allocate uninitialised tensors; ``own_lm_head`` overrides ``config.tie_word_embeddings``."""
+        """Allocate uninitialised tensors.
+
+        Args:
+            dtype: dtype that the model computes in.
+            own_lm_head: overrides ``config.tie_word_embeddings``.
+            matrices: dtype that the layers' matrices are stored in; None: ``dtype``.
+        """
         super().__init__()
         self.config = config
         device = torch.device(device)
@@ -66,7 +73,8 @@ class LeanModel(nn.Module):
         self.embedding = frozen(torch.empty(shape, dtype=dtype, device=device))
         own = not config.tie_word_embeddings if own_lm_head is None else own_lm_head
         self.lm_head = frozen(torch.empty(shape, dtype=dtype, device=device)) if own else None
-        self.layers = nn.ModuleList(LeanLayer(config, i, dtype, device) for i in range(config.num_layers))
+        layers = range(config.num_layers)
+        self.layers = nn.ModuleList(LeanLayer(config, i, dtype, device, matrices or dtype) for i in layers)
         self.norm = frozen(torch.empty(config.hidden_size, dtype=dtype, device=device))
         self._norm = one_plus_norm if config.family.one_plus else rms_norm
         self._plain_rope = config.family.rope in ("halves", "some") and config.rope.kind != "yarn"
@@ -74,6 +82,7 @@ class LeanModel(nn.Module):
         self._embedding_scale = float(torch.tensor(config.embedding_scale, dtype=dtype))
         self._make_buffers(device)
         self._tables: list[Tensor] | None = None
+        self._narrow_head: Tensor | None = None  # the same numbers in bf16
         self._joined: list[Tensor] = []  # concatenated tables; captured passes still read the older ones
         self._dense = not any(config.expert_layers)
         self._kinds = [
@@ -135,6 +144,16 @@ class LeanModel(nn.Module):
         """Transform applied to the LM head's output."""
         return self.config.transform
 
+    def widen(self) -> None:
+        """Store all weights in the dtype that the model computes in, for passes outside the CPU ops."""
+        if self._narrow_head is None:
+            return
+        self._narrow_head = None
+        for layer in self._layers():
+            for name, weight in list(layer.named_parameters()):
+                layer.register_parameter(name, frozen(weight.to(self.dtype)))
+        self.__dict__.pop("_weights", None)
+
     def new_cache(self, capacity: int, batch: int = 1) -> KVCache:
         """Return a cache with this model's sizes, dtype and device."""
         c = self.config
@@ -147,7 +166,8 @@ class LeanModel(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Compute logits from hidden states after the final norm: (..., H) -> (..., V)."""
-        return self.transform(linear(hidden, self.lm_head_weight))
+        rows = self.lm_head_weight if self._narrow_head is None else self._narrow_head
+        return self.transform(linear(hidden, rows))
 
     def forward(
         self,
@@ -368,11 +388,18 @@ def load_target(
     own_lm_head = not tied or checkpoint.LM_HEAD in stored
     plan = LeanModel(config, dtype=dtype, device="meta", own_lm_head=own_lm_head).checkpoint_views()
     checkpoint.check_headers(stored, {name: parts[0] for name, parts in plan.items()}, path)
-    model = LeanModel(config, dtype=dtype, device=device, own_lm_head=own_lm_head)
+    # Compiled ops widen bf16 as they read it: half the bytes a pass, and the bits of a product of fp32 weights.
+    narrow = dtype == torch.float32 and not any(config.expert_layers)
+    narrow = narrow and all(item.dtype == "BF16" for item in stored.values() if len(item.shape) > 1)
+    narrow = narrow and torch.device(device).type == "cpu" and runs_layers(torch.empty(0))
+    matrices = torch.bfloat16 if narrow else None
+    model = LeanModel(config, dtype=dtype, device=device, own_lm_head=own_lm_head, matrices=matrices)
     with ProgressBar(f"load {path.name}"):
         checkpoint.fill(stored, model.checkpoint_views())
     if tied and model.lm_head is not None and torch.equal(model.lm_head, model.embedding):
         model.lm_head = None
+    if narrow:
+        model._narrow_head = model.lm_head_weight.detach().bfloat16()
     return model
 
 

@@ -353,19 +353,15 @@ def dtype_of(path: Path, dtype: str, device: torch.device) -> torch.dtype:
 def decoding_dtype(path: Path, dtype: str | None, device: torch.device) -> str:
     """Resolve ``dtype`` for decoding.
 
-    ``auto`` is the checkpoint's dtype if the device computes in it, otherwise fp32. None is ``auto`` on a
-    GPU, as in servers, and fp32 on a CPU.
+    ``auto``, as None, is the checkpoint's dtype on a GPU, as in servers, and fp32 on a CPU, whose compiled ops
+    compute in it (bf16 matrices stay bf16 in memory).
 
     Raises:
         UsageError: an unknown name.
     """
-    if dtype is None:
-        dtype = "auto" if device.type == "cuda" else "float32"
-    if dtype != "auto":
+    if dtype not in (None, "auto"):
         return dtype
-    own = dtype_name(dtype_of(path, dtype, torch.device("cuda")))
-    computes = own == "bfloat16" and multiplies_bf16() if device.type == "cpu" else True
-    return own if computes else "float32"
+    return "float32" if device.type == "cpu" else dtype_name(dtype_of(path, "auto", device))
 
 
 def multiplies_bf16() -> bool:
