@@ -99,7 +99,7 @@ smollm2-study: $(STAMP)
 	  drafter.init=$(SMOLLM2)/full drafter.freeze=true ttt.warmup_fraction=0 optim.name=adamw optim.steps=100 \
 	  optim.batch_size=2 optim.micro_batch_size=2 optim.lr=1e-3 heads.router.clusters=$(SMOLLM2)/clusters \
 	  run.live.prompts=0 output=$(SMOLLM2)/router
-	$(BIN)/python recipes/study/study.py --recipe recipes/study/smollm2.yaml --benchmark spec-bench --limit 80 \
+	$(BIN)/python recipes/study/study.py --recipe recipes/study/smollm2.yaml --target "$(SMOLLM2_TARGET)" --benchmark spec-bench --limit 80 \
 	  --max-new-tokens 48 --output $(SMOLLM2)/study
 
 # Against transformers: plain decoding, n-grams and prompt lookup; and the shipped drafter, which it cannot run.
@@ -124,7 +124,7 @@ gemma3: gemma3-vocab
 	  "data.train=[$(TEXTS)]" data.text_unit=line output=$(GEMMA3)/run
 	$(BIN)/vocabforge export --drafter $(GEMMA3)/run/drafter --target "$(GEMMA3_TARGET)" --vocab full \
 	  --format native --overwrite --output $(GEMMA3)/full
-	$(BIN)/vocabforge eval --recipe recipes/decoding/gemma3.yaml --limit 24 --overwrite \
+	$(BIN)/vocabforge eval --recipe recipes/decoding/gemma3.yaml --target "$(GEMMA3_TARGET)" --limit 24 --overwrite \
 	  --benchmark $(GEMMA3)/run/heldout_prompts.jsonl --max-new-tokens 48 --output $(GEMMA3)/eval
 
 gemma3-vocab: $(STAMP)
@@ -134,7 +134,7 @@ gemma3-vocab: $(STAMP)
 	$(BIN)/vocabforge select-vocab --counts $(GEMMA3)/counts --target "$(GEMMA3_TARGET)" --size 16384 --overwrite \
 	  --fill lowest-id --output $(GEMMA3)/vocab
 	$(BIN)/vocabforge select-vocab --counts $(GEMMA3)/counts --target "$(GEMMA3_TARGET)" --size 2048 --overwrite \
-	  --output $(GEMMA3)/vocab-2k
+	  --fill lowest-id --output $(GEMMA3)/vocab-2k
 	$(BIN)/python -c "import torch; torch.save([i for i in range(262144) if i != 108], '$(GEMMA3)/but-one.pt')"
 	$(BIN)/vocabforge select-vocab --from-list $(GEMMA3)/but-one.pt --target "$(GEMMA3_TARGET)" --overwrite \
 	  --output $(GEMMA3)/vocab-but-one

@@ -243,7 +243,9 @@ def _compile_all(units: Sequence[Unit]) -> int:
         for folder in {unit.source.parent for unit in units}
     }
     ordered = sorted(units, key=lambda unit: (unit.source.suffix != ".cu", -weights[unit.source.parent]))
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    ) as pool:
         return sum(pool.map(_compile, ordered))
 
 

@@ -1,6 +1,6 @@
 """Build the kernels, run the GPU tests and benchmarks on a machine with a GPU, and write a report.
 
-Run ``make gpu-check`` or ``python kernels/gpu_check.py``. Needs torch with CUDA, nvcc, g++ and pytest, but no
+Run ``make gpu-check`` or ``python kernels/gpu_check.py``. Needs torch with CUDA, nvcc, g++ and pytest 9, but no
 network and no installation. Every part runs even if another fails; the exit code is 0 only if all parts pass.
 Results: ``runs/gpu-check/gpu-check.json`` and ``gpu-check.md``.
 

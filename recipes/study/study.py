@@ -48,6 +48,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--recipe", type=Path, required=True, help="decoding recipe: target and methods")
+    parser.add_argument("--target", type=Path, help="instead of the recipe's")
     parser.add_argument(
         "--benchmark", action="append", required=True, help="name or file; repeat for several"
     )
@@ -61,6 +62,8 @@ def main() -> None:
     asked = parser.parse_args()
 
     recipe = read_recipe(asked.recipe)
+    if asked.target is not None:
+        recipe = recipe.model_copy(update={"target": asked.target})
     models = recipe_models(recipe)
     model = models.model
     if not isinstance(model, LeanModel):

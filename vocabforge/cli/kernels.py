@@ -9,7 +9,7 @@ from typing import Literal
 
 import typer
 
-from ..core.config import Positive, StrictModel, option, shipped
+from ..core.config import StrictModel, option, shipped
 from ..core.errors import VocabForgeError
 from .app import JsonOption, print_json
 
@@ -22,9 +22,8 @@ class KernelsRequest(StrictModel):
     )
     cpu: bool = option(False, "CPU implementations only; needs g++, no nvcc.")
     arch: tuple[str, ...] = option(
-        (), "CUDA compute capability, such as 90a [default: 80 and 90a].", many=True
+        (), "CUDA compute capability, such as 90a [default: as before, at first 80 and 90a].", many=True
     )
-    jobs: Positive | None = option(None, "Compilers at once [default: all cores].")
 
 
 def kernels(asked: KernelsRequest, as_json: JsonOption = False) -> None:
@@ -46,7 +45,6 @@ def kernels(asked: KernelsRequest, as_json: JsonOption = False) -> None:
         )
     words = [sys.executable, str(folder / "build.py"), *(["--cpu"] if asked.cpu else [])]
     words += [word for arch in asked.arch for word in ("--arch", arch)]
-    words += [] if asked.jobs is None else ["--jobs", str(asked.jobs)]
     if subprocess.run(words, check=False).returncode != 0:
         raise typer.Exit(1)
     if as_json:

@@ -38,7 +38,7 @@ def human_rate(value: float, unit: str) -> str:
         if value >= limit:
             return f"{value / limit:.1f}{suffix} {unit}/s"
     for seconds, period in ((1, "s"), (60, "min")):
-        if value * seconds >= 0.5:
+        if not value or value * seconds >= 0.5:
             return f"{value * seconds:.1f} {unit}/{period}"
     return f"{value * 3600:.1f} {unit}/h"
 

@@ -29,7 +29,7 @@ from ..corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
 from ..models.device import choose_device
 from ..models.target.fingerprint import same_target, target_fingerprint
 from ..models.target.load import decoding_dtype
-from .build.models import Models
+from .build.models import Models, keep_to_quota
 from .spec import MethodSpec
 from .text import continue_batches
 
@@ -125,6 +125,7 @@ def _local_side(
         together = options.batch_size
     else:
         on_cpu = device.type == "cpu"
+        keep_to_quota()
         threads = torch.get_num_threads()  # they affect the last bits
         begin = partial(_load_in_worker, load, path.absolute(), backend["target"], threads)
         cluster.use(begin, cpus=threads if on_cpu else 1, gpus=0 if on_cpu else 1)

@@ -6,6 +6,7 @@ with the weights-only unpickler.
 
 from __future__ import annotations
 
+import itertools
 import os
 import pickle
 import re
@@ -161,7 +162,7 @@ def check_headers(stored: Mapping[str, StoredTensor], wanted: Mapping[str, Tenso
     if problems := disagreements(stored, wanted):
         raise MismatchError(
             "the checkpoint's tensors are not those of its configuration",
-            got=_listed(problems),
+            got="; ".join(_listed(list(kind)) for _, kind in itertools.groupby(problems, _kind_of)),
             expected=f"{len(wanted)} tensors",
             source=source,
             remedy="if the model shares its LM head with the embedding, set tie_word_embeddings to true"
@@ -310,6 +311,11 @@ def _unreadable(got: object, expected: str, file: Path) -> DataError:
         source=file,
         remedy="the file may be truncated: fetch or make it again",
     )
+
+
+def _kind_of(problem: str) -> str:
+    first = problem.partition(" ")[0]
+    return first if first in ("missing", "unexpected") else "shape"
 
 
 def _listed(names: list[str]) -> str:

@@ -34,7 +34,7 @@ Loads = Annotated[
     AfterValidator(lambda loads: tuple(dict.fromkeys(loads))),
 ]
 # Options that a recipe determines, by parameter name.
-_RECIPES_OWN = ("target", "tokenizer", "dtype", "target_backend", *MethodSpec.model_fields)
+_RECIPES_OWN = ("tokenizer", "dtype", "target_backend", *MethodSpec.model_fields)
 
 # Options that only apply to decoding in this process, and to servers.
 _SERVER_ONLY = ("model", "concurrency", "api_key_env", "timeout", "start_timeout")
@@ -50,7 +50,9 @@ def _given(context: typer.Context, names: Sequence[str]) -> str:
 class MethodOptions(StrictModel):
     """The methods, from the command line or a recipe."""
 
-    target: ModelPath | None = option(None, "Target: a folder, a GGUF file, or a name of the Hub.")
+    target: ModelPath | None = option(
+        None, "Target: a folder, a GGUF file, or a name of the Hub; instead of a recipe's."
+    )
     recipe: Path | None = option(
         None,
         "Evaluate the methods of this YAML file, as written by `tune`, with its target, drafters and trees.",
@@ -233,6 +235,8 @@ def evaluate(
         from ...decode.build.recipe import read_recipe
 
         recipe = read_recipe(methods.recipe)
+        if methods.target is not None:
+            recipe = recipe.model_copy(update={"target": methods.target})
     target, tokenizer = (
         (methods.target, runs.tokenizer) if recipe is None else (recipe.target, recipe.tokenizer)
     )

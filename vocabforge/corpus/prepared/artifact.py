@@ -175,7 +175,11 @@ def _opened(artifact: Artifact) -> PreparedData:
     rows = {}
     for split in SPLITS:
         figures = SplitFigures.from_dict(artifact.meta["figures"][split])
-        arrays = {name: map_tensor(artifact.file(_file(split, name)), name) for name in ARRAYS}
+        arrays = {}
+        for name in ARRAYS:
+            file = artifact.file(_file(split, name))
+            with form_errors("the prepared data cannot be read", file, remedy="run prepare-data again"):
+                arrays[name] = map_tensor(file, name)
         shapes = {name: array.shape for name, array in arrays.items()}
         if len(set(shapes.values())) != 1 or shapes["input_ids"][1:] != (artifact.meta["length"],):
             raise ValueError(f"{split} rows of {shapes}, of {artifact.meta['length']} tokens each")

@@ -23,6 +23,7 @@ BOM = b"\xef\xbb\xbf"
 _LOOKED_AT = 64 << 10  # bytes at the start of a file that are inspected
 # These are not valid UTF-8, so no text begins with them.
 _PACKED = {b"\x1f\x8b": ".gz", b"\xfd7zXZ\x00": ".xz", b"\x28\xb5\x2f\xfd": ".zst"}
+_MARK_BYTES = 6  # of the longest of them, and above a byte order mark
 
 OnBytes = Callable[[int], None]
 
@@ -205,6 +206,10 @@ class ByteSpan:
                 while True:
                     most = BLOCK_BYTES if self.stop is None else min(BLOCK_BYTES, self.stop - at)
                     block = handle.read(most)
+                    while (
+                        at == 0 and 0 < len(block) < _MARK_BYTES and (more := handle.read(most - len(block)))
+                    ):
+                        block += more  # some servers send less than asked for
                     # The end of a compressed file is read after its last block.
                     if on_bytes is not None and (now := stored.tell()) != seen:
                         on_bytes(now - seen)

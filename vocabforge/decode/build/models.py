@@ -35,6 +35,12 @@ if TYPE_CHECKING:
 _TARGET_KIND = "target"  # a converted GGUF target, or the trained target of an earlier version
 
 
+def keep_to_quota() -> None:
+    """Lower torch's threads to a container's CPU quota, unless the user has set them: OpenMP counts all cores."""
+    if not user_threads() and torch.get_num_threads() > core_count():
+        torch.set_num_threads(core_count())
+
+
 class Models:
     """A target and the models that draft for it, loaded on first use and kept, in one dtype (of ``DTYPES``).
 
@@ -55,8 +61,7 @@ class Models:
         model: Target | None = None,
     ) -> None:
         check_known(dtype, DTYPES, "dtype")
-        if not user_threads() and torch.get_num_threads() > core_count():
-            torch.set_num_threads(core_count())  # OpenMP counts the machine's cores, not a container's quota
+        keep_to_quota()
         self.target = target
         self.model: Target = model or load_decoding_target(
             target, backend, dtype=DTYPES[dtype], device=choose_device(device), device_map=device_map

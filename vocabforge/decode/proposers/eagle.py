@@ -94,10 +94,9 @@ class EagleBackend(DraftBackend):
             cached = CacheView(cache, slots, self.positions.causal(slots[None], view))
             return following[None, part], fused[None, part], slots[None], cached
 
-        if last:
-            self.drafter.write_keys(*inputs(slice(last)))
-        g, _ = self.drafter.extend(*inputs(slice(last, None)))
-        self._g[row], self._fed[row], self._g_read = g[0, 0], fused[-1], None
+        written = last > 0 and self.drafter.write_keys(*inputs(slice(last)))
+        g, _ = self.drafter.extend(*inputs(slice(last if written else 0, None)))
+        self._g[row], self._fed[row], self._g_read = g[0, -1], fused[-1], None
 
     def commit(self, commit: Commit) -> None:
         self.positions.end_pass()  # that of a draft

@@ -90,9 +90,10 @@ class Eagle1Drafter(RotaryPositions, CachedDrafter):
         g = layer.finish(x, parts.cached_attention(q, k, v, cached))
         return g, g
 
-    def write_keys(self, ids: Tensor, g: Tensor, position: Tensor, cached: CacheView) -> None:
+    def write_keys(self, ids: Tensor, g: Tensor, position: Tensor, cached: CacheView) -> bool:
         k, v = self._layer.self_attn.keys(self._join(ids, g), *self.rotary(position))
         cached.cache.write(0, k, v, cached.slots)
+        return True
 
     @property
     def _layer(self) -> PlainLayer:

@@ -150,12 +150,12 @@ class Eagle3Drafter(RotaryPositions, CachedDrafter):
     def extend(self, ids: Tensor, g: Tensor, position: Tensor, cached: CacheView) -> tuple[Tensor, Tensor]:
         return self._through((self.embedding, ids), g, position, cached)
 
-    def write_keys(self, ids: Tensor, g: Tensor, position: Tensor, cached: CacheView) -> None:
+    def write_keys(self, ids: Tensor, g: Tensor, position: Tensor, cached: CacheView) -> bool:
         if self._deeper:  # they read the first layer's output
-            super().write_keys(ids, g, position, cached)
-        else:
-            k, v = self.midlayer.keys(self.embed(ids), g, *self.rotary(position))
-            cached.cache.write(0, k, v, cached.slots)
+            return False
+        k, v = self.midlayer.keys(self.embed(ids), g, *self.rotary(position))
+        cached.cache.write(0, k, v, cached.slots)
+        return True
 
     def _through(
         self, embedded: Embedded, g: Tensor, position: Tensor, cached: CacheView

@@ -196,9 +196,9 @@ class CachedDrafter(Drafter, ABC):
             cached: the step's view of a cache with ``cache_layers`` layers.
         """
 
-    def write_keys(self, ids: Tensor, g: Tensor, position: Tensor, cached: CacheView) -> None:
-        """Only write the keys and values of tokens to the cache; arguments as in :meth:`extend`."""
-        self.extend(ids, g, position, cached)
+    def write_keys(self, ids: Tensor, g: Tensor, position: Tensor, cached: CacheView) -> bool:
+        """Only write the tokens' keys and values, if that costs less than :meth:`extend`; return whether it did."""
+        return False
 
 
 def is_autoregressive(drafter: Any) -> TypeGuard[CachedDrafter]:

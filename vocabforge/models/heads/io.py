@@ -168,7 +168,7 @@ def fill_head(module: nn.Module, tensors: Mapping[str, Tensor], source: object) 
 
 
 def _checked(module: nn.Module, tensors: Mapping[str, Tensor], source: object) -> dict[str, Tensor]:
-    """Return the module's tensors by name, if those given have their shapes and dtypes."""
+    """Return the module's tensors by name, if those given have their shapes."""
     wanted: dict[str, Tensor] = dict(module.named_parameters())
     if isinstance(module, Router):
         wanted[ASSIGNMENT] = module.assignment

@@ -172,7 +172,7 @@ def _count(counter: UnitCounter, units: Sequence[Unit]) -> dict[Unit, UnitResult
     results: dict[Unit, UnitResult] = {}
     counted, goal = 0, counter.options.tokens
     start = time.monotonic()
-    total, unit_of_total = (sum(map(stored, units)), "B") if goal is None else (goal, "tokens")
+    total, unit_of_total = (sum(map(stored, units)) or None, "B") if goal is None else (goal, "tokens")
     with ProgressBar("count tokens", total, unit_of_total) as bar:
 
         def progress(read: int, tokens: int) -> None:

@@ -134,7 +134,9 @@ def subset_from_list(
         DataError: ids that repeat, or that the tokenizer does not have.
     """
     size, fingerprint = tokenizer.vocab_size, tokenizer.fingerprint
-    subset = VocabSubset.from_ranked(ranked, vocab_size=size, fingerprint=fingerprint, source=source)
+    subset = VocabSubset.from_ranked(
+        ranked, vocab_size=size, fingerprint=fingerprint, source=source, owner=tokenizer.source
+    )
     missing = [token for token in SpecialTokens.of(tokenizer).eos if not (subset.ids == token).any()]
     return subset, missing
 

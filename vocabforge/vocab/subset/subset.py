@@ -120,9 +120,9 @@ class VocabSubset:
 
     @classmethod
     def from_ranked(
-        cls, ranked: Ids, *, vocab_size: int, fingerprint: str, source: object = None
+        cls, ranked: Ids, *, vocab_size: int, fingerprint: str, source: object = None, owner: object = None
     ) -> VocabSubset:
-        """Create a draft vocabulary from ids in rank order (of ``source``), without counts.
+        """Create a draft vocabulary from ids in rank order (of ``source``) of a tokenizer (``owner``), without counts.
 
         Raises:
             DataError: ids that repeat, or beyond the vocabulary.
@@ -140,7 +140,7 @@ class VocabSubset:
             raise DataError(
                 "the list holds ids that the tokenizer does not have",
                 got=f"{len(outside):,} ids: {shortened(outside)}",
-                expected=f"0 to {vocab_size - 1:,}",
+                expected=f"0 to {vocab_size - 1:,}" + ("" if owner is None else f", of {owner}"),
                 source=source,
                 remedy="give the tokenizer, or the target, that the list was made with",
             )
