@@ -58,11 +58,16 @@ inline void tiles(int64_t rows, const W* w, int64_t w_row, const float* x, int64
 template <typename W>
 void product(int64_t rows, const W* w, int64_t w_row, const float* x, int64_t x_row, int64_t depth, float* out,
              int64_t out_row, int64_t first, int64_t last) {
+  constexpr bool kNarrow = sizeof(W) < sizeof(float);  // each tile widens it, so taller tiles gain nothing
   int64_t n = first;
   if (rows == 1) {
     for (; last - n >= 8; n += 8) tile<1, 8>(w + n * w_row, w_row, x, x_row, depth, out + n, out_row);
   } else if (rows == 2) {
     for (; last - n >= 4; n += 4) tile<2, 4>(w + n * w_row, w_row, x, x_row, depth, out + n, out_row);
+  } else if (rows == 5 && !kNarrow) {
+    for (; last - n >= 2; n += 2) tile<5, 2>(w + n * w_row, w_row, x, x_row, depth, out + n, out_row);
+  } else if (rows == 6 && !kNarrow) {
+    for (; last - n >= 2; n += 2) tile<6, 2>(w + n * w_row, w_row, x, x_row, depth, out + n, out_row);
   } else {
     for (; last - n >= 3; n += 3) tiles<3>(rows, w + n * w_row, w_row, x, x_row, depth, out + n, out_row);
   }

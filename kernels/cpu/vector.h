@@ -25,12 +25,17 @@ inline void store(float* to, Vec v) { std::memcpy(to, &v, sizeof v); }
 
 // bfloat16 is the upper half of a float.
 inline Vec load(const uint16_t* from) {
+#if defined(__AVX2__)
+  const __m256i words = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+  return (Vec)_mm256_slli_epi32(words, 16);
+#else
   using Short = uint16_t __attribute__((vector_size(16)));
   using Word = uint32_t __attribute__((vector_size(32)));
   Short halves;
   std::memcpy(&halves, from, sizeof halves);
   const Word words = __builtin_convertvector(halves, Word) << 16;
   return reinterpret_cast<Vec>(words);
+#endif
 }
 inline float number(const float* from) { return *from; }
 inline float number(const uint16_t* from) {
