@@ -42,8 +42,8 @@ def load_target(
         target: folder of a Hugging Face checkpoint, GGUF file, or name on the Hub.
         tokenizer: folder of another tokenizer; None is the target's own.
         device: ``cpu``, ``cuda`` or ``cuda:N``; None is CUDA if available, else the CPU.
-        dtype: ``float32``, ``bfloat16``, ``float16``, or ``auto``: the checkpoint's dtype if the device
-            supports it, else float32.
+        dtype: ``float32``, ``bfloat16``, ``float16``, or ``auto``: the checkpoint's dtype on a GPU, float32 on
+            a CPU.
         backend: ``lean`` (VocabForge's own), ``transformers``, or ``auto``: ``lean`` if it supports the
             architecture.
         device_map: placement of a target that needs several devices: ``auto``, or JSON of modules and

@@ -201,10 +201,9 @@ def test_dtypes(tmp_path: Path) -> None:
 def test_dtype_of_decoding(tmp_path: Path) -> None:
     """``auto`` follows the checkpoint on a GPU and is fp32 on a CPU; a name is taken as it is."""
     half, full = (tiny_target(tmp_path / name, dtype=name) for name in ("bfloat16", "float32"))
-    for name in ("auto", None):
-        assert decoding_dtype(half, name, torch.device("cuda")) == "bfloat16"
-        assert decoding_dtype(full, name, torch.device("cuda")) == "float32"
-        assert decoding_dtype(half, name, CPU) == "float32"
+    assert decoding_dtype(half, "auto", torch.device("cuda")) == "bfloat16"
+    assert decoding_dtype(full, "auto", torch.device("cuda")) == "float32"
+    assert decoding_dtype(half, "auto", CPU) == "float32"
     assert decoding_dtype(half, "bfloat16", CPU) == "bfloat16"
 
 

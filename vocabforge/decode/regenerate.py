@@ -107,7 +107,7 @@ def _local_side(
     tokenizer = load_tokenizer(options.tokenizer or path, options.content_format)
     check_answers_end(tokenizer)  # before loading weights
     device = choose_device(options.device, elsewhere=cluster is not None and cluster.has_gpus)
-    dtype = decoding_dtype(path, None if options.dtype == "auto" else options.dtype, device)
+    dtype = decoding_dtype(path, options.dtype, device)
     # Excludes batch size and drafting: they do not change the answers.
     backend = {
         "kind": "decoder",

@@ -39,8 +39,8 @@ class TuneSettings(StrictModel):
         allow_inf_nan=True,
     )
     tokenizer: TokenizerPath | None = option(None, "Tokenizer folder [default: the target's].")
-    dtype: Literal["float32", "bfloat16", "float16"] | None = option(
-        None, "Dtype of target and drafter [default: float32 on a CPU, the checkpoint's own on a GPU]."
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = option(
+        "auto", "Dtype of target and drafter; auto is the checkpoint's own on a GPU, float32 on a CPU."
     )
     device: str | None = option(None, "cpu, cuda, cuda:1 … [default: cuda if available].")
     target_backend: Backend = option("auto", "lean, transformers (the target's own code) or auto.")

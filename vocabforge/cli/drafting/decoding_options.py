@@ -26,10 +26,8 @@ class PassOptions(StrictModel):
 
     compile: bool = option(False, "Compile the model first (about a minute) for faster passes.")
     graphs: bool | None = option(None, "Replay cycles as CUDA graphs [default: on CUDA devices].")
-    dtype: str | None = option(
-        None,
-        "float32, bfloat16, float16, or auto: the checkpoint's own where the device computes in it (bfloat16 on "
-        "processors with AVX512-BF16 or AMX), else float32 [default: float32 on a CPU, auto on a GPU].",
+    dtype: str = option(
+        "auto", "float32, bfloat16, float16, or auto: the checkpoint's own on a GPU, float32 on a CPU."
     )
     device: str | None = option(None, "cpu, cuda, cuda:1 … [default: cuda if available].")
     device_map: str | None = option(

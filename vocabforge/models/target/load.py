@@ -350,18 +350,13 @@ def dtype_of(path: Path, dtype: str, device: torch.device) -> torch.dtype:
     return DTYPES[str(named)]
 
 
-def decoding_dtype(path: Path, dtype: str | None, device: torch.device) -> str:
+def decoding_dtype(path: Path, dtype: str, device: torch.device) -> str:
     """Resolve ``dtype`` for decoding.
 
-    ``auto``, as None, is the checkpoint's dtype on a GPU, as in servers, and fp32 on a CPU, whose compiled ops
+    ``auto`` is the checkpoint's dtype on a GPU, as in servers, and fp32 on a CPU, whose compiled ops
     compute in it (bf16 matrices stay bf16 in memory).
-
-    Raises:
-        UsageError: an unknown name.
     """
-    if dtype not in (None, "auto"):
-        return dtype
-    return "float32" if device.type == "cpu" else dtype_name(dtype_of(path, "auto", device))
+    return dtype if dtype != "auto" else dtype_name(dtype_of(path, dtype, device))
 
 
 def multiplies_bf16() -> bool:
