@@ -61,9 +61,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True)
     asked = parser.parse_args()
 
-    recipe = read_recipe(asked.recipe)
-    if asked.target is not None:
-        recipe = recipe.model_copy(update={"target": asked.target})
+    recipe = read_recipe(asked.recipe, asked.target)
     models = recipe_models(recipe)
     model = models.model
     if not isinstance(model, LeanModel):

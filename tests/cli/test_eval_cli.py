@@ -125,10 +125,24 @@ def test_some_of_a_recipe(place: Path, tmp_path: Path) -> None:
     assert_user_error(run_eval(place, tmp_path / "o", *recipe, "--method", "x"), 2, "tree, chain")
 
 
+def test_a_recipe_on_another_target(place: Path, tmp_path: Path) -> None:
+    """The recipe's own target is not even looked for."""
+    text = (place / "recipe.yaml").read_text("utf-8")
+    away = text.replace(f"target: {place / 't'}", "target: away/model.gguf@sha256:00")
+    assert away != text
+    (tmp_path / "away.yaml").write_text(away, "utf-8")
+    result = ok(
+        run_eval(place, tmp_path / "out", "--recipe", tmp_path / "away.yaml", "--target", place / "t")
+    )
+    assert "away" not in result.output
+    assert_user_error(
+        run_eval(place, tmp_path / "no", "--recipe", tmp_path / "away.yaml"), 1, "away/model.gguf"
+    )
+
+
 @pytest.mark.parametrize(
     "beside",
     [
-        ("--target", "t"),
         ("--drafter", "d"),
         ("--dtype", "float32"),  # though it is the recipe's own
         ("--control", "fixed"),

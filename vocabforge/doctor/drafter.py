@@ -217,8 +217,8 @@ def check_subset_tokenizer(subset: VocabSubset, tokenizer: TextTokenizer, path: 
 def check_draft_model(report: Report, path: Path, target: TargetFacts | None) -> None:
     """Add the rows of a draft model."""
     config = report.run(GROUP, "kind", check_kind, path)
-    count = report.run(GROUP, "weight files", check_weights, path)
-    model = report.run(GROUP, "loads", check_loads, path, config, count, "draft model")
+    needed = report.run(GROUP, "weight files", check_weights, path)
+    model = report.run(GROUP, "loads", check_loads, path, config, needed, "draft model")
     way = report.run(
         GROUP, "tokenizer", check_vocabularies, path, config, target, target and target.tokenizer
     )

@@ -14,7 +14,7 @@ from ..corpus.chat.render import render_with_mask
 from ..corpus.tokenizer.files import named_eos_ids, read_side_files
 from ..corpus.tokenizer.tokenizer import TextTokenizer, load_tokenizer
 from ..models.backends import lean_problem, load_decoding_target
-from ..models.checkpoint import checkpoint_files, read_headers
+from ..models.checkpoint import EMBEDDING, LM_HEAD, checkpoint_files, read_headers
 from ..models.target.hf import HFTarget, check_tokenizer_fits
 from ..models.target.interface import Target, whole_pass
 from ..models.target.load import read_target_config
@@ -46,8 +46,8 @@ class TargetFacts:
 def check_target(report: Report, path: Path, tokenizer_path: Path | None = None) -> TargetFacts | None:
     """Add the target's rows; return the loaded target, or None if it cannot be loaded."""
     config = report.run(GROUP, "configuration", check_config, path)
-    count = report.run(GROUP, "weight files", check_weights, path)
-    model = report.run(GROUP, "loads", check_loads, path, config, count)
+    needed = report.run(GROUP, "weight files", check_weights, path)
+    model = report.run(GROUP, "loads", check_loads, path, config, needed)
     tokenizer = report.run(GROUP, "tokenizer", check_tokenizer, path, tokenizer_path or path, config)
     trained = report.run(GROUP, "logits", check_logits, path, model, tokenizer or ())
     report.run(GROUP, "end tokens", check_eos, path, tokenizer)
@@ -69,20 +69,23 @@ def check_config(path: Path) -> Finding[Any]:
 
 
 def check_weights(path: Path) -> Finding[int]:
-    """Read the headers of the weight files; the value is the number of parameters."""
+    """Read the headers of the weight files; the value is the number of bytes that decoding needs on a CPU."""
     files = checkpoint_files(path)
     stored = read_headers(files)
     count = sum(math.prod(item.shape) for item in stored.values())
     kinds = ", ".join(sorted({item.dtype for item in stored.values()}))
-    return Finding(f"{count:,} parameters as {kinds} in {len(files)} file(s)", value=count)
+    narrow = kinds == "BF16" and not any("expert" in name for name in stored)
+    ends = sum(math.prod(item.shape) for name, item in stored.items() if name in (EMBEDDING, LM_HEAD))
+    needed = count * _FP32 if not narrow else count * _FP32 // 2 + ends * _FP32  # the head is there twice
+    return Finding(f"{count:,} parameters as {kinds} in {len(files)} file(s)", value=needed)
 
 
-def check_loads(path: Path, config: Any, count: int, role: str = "target") -> Finding[Target]:
+def check_loads(path: Path, config: Any, needed: int, role: str = "target") -> Finding[Target]:
     """Check that the model fits into memory and loads with finite values; the value is the fp32 model."""
-    needed, free = count * _FP32, free_memory()
+    free = free_memory()
     if free is not None and needed > free:
         return Finding(
-            f"needs {needed / 2**30:.1f} GiB in fp32, {free / 2**30:.1f} GiB are free",
+            f"needs {needed / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free",
             "skipped",
             "run the doctor on a machine with enough memory",
         )

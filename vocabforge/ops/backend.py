@@ -72,7 +72,8 @@ class Op:
             raise UsageError(
                 f"the compiled {self.name} does not take these tensors",
                 got=said[1].splitlines()[0],
-                remedy="use backend reference",
+                remedy="if the library was built from older sources, build it again (`vocabforge kernels build`, "
+                "without nvcc with --cpu); else use backend reference",
             ) from error
 
     def compiled(self, tensor: Tensor) -> Callable[..., Any] | None:

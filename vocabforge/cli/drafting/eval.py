@@ -234,9 +234,7 @@ def evaluate(
     if methods.recipe is not None:
         from ...decode.build.recipe import read_recipe
 
-        recipe = read_recipe(methods.recipe)
-        if methods.target is not None:
-            recipe = recipe.model_copy(update={"target": methods.target})
+        recipe = read_recipe(methods.recipe, methods.target)
     target, tokenizer = (
         (methods.target, runs.tokenizer) if recipe is None else (recipe.target, recipe.tokenizer)
     )

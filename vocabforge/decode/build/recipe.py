@@ -47,14 +47,16 @@ class DecodingRecipe(StrictModel):
         return methods
 
 
-def read_recipe(path: Path) -> DecodingRecipe:
-    """Read a recipe from its YAML, strictly.
+def read_recipe(path: Path, target: Path | None = None) -> DecodingRecipe:
+    """Read a recipe from its YAML, strictly; ``target`` replaces its target.
 
     Raises:
         ConfigError: the file is missing or not YAML, a key is unknown or missing, or values contradict each
             other.
     """
     body = read_yaml(path)
+    if target is not None:
+        body = {**body, "target": str(target)}
     try:
         return parse_config(DecodingRecipe, body, source=path)
     except UsageError as error:

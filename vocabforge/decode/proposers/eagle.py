@@ -89,13 +89,12 @@ class EagleBackend(DraftBackend):
         fused = self.drafter.fuse(states)
         cache, last = self.cache.row(row), len(following) - 1
 
-        def inputs(part: slice) -> tuple[Tensor, Tensor, Tensor, CacheView]:
-            slots = steps[part]
-            cached = CacheView(cache, slots, self.positions.causal(slots[None], view))
-            return following[None, part], fused[None, part], slots[None], cached
-
-        written = last > 0 and self.drafter.write_keys(*inputs(slice(last)))
-        g, _ = self.drafter.extend(*inputs(slice(last if written else 0, None)))
+        written = last > 0 and self.drafter.write_keys(
+            following[None, :last], fused[None, :last], steps[None, :last], cache
+        )
+        part = slice(last if written else 0, None)
+        cached = CacheView(cache, steps[part], self.positions.causal(steps[None, part], view))
+        g, _ = self.drafter.extend(following[None, part], fused[None, part], steps[None, part], cached)
         self._g[row], self._fed[row], self._g_read = g[0, -1], fused[-1], None
 
     def commit(self, commit: Commit) -> None:

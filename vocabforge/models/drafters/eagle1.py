@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from ...ops.few_rows import linear
-from ..kv_cache import CacheView
+from ..kv_cache import CacheView, KVCache
 from ..ttt.attention import TTTState, ttt_attention
 from . import parts
 from .eagle_layers import PlainLayer, run_layers
@@ -90,9 +90,9 @@ class Eagle1Drafter(RotaryPositions, CachedDrafter):
         g = layer.finish(x, parts.cached_attention(q, k, v, cached))
         return g, g
 
-    def write_keys(self, ids: Tensor, g: Tensor, position: Tensor, cached: CacheView) -> bool:
+    def write_keys(self, ids: Tensor, g: Tensor, position: Tensor, cache: KVCache) -> bool:
         k, v = self._layer.self_attn.keys(self._join(ids, g), *self.rotary(position))
-        cached.cache.write(0, k, v, cached.slots)
+        cache.write(0, k, v, position)
         return True
 
     @property

@@ -150,11 +150,11 @@ class Eagle3Drafter(RotaryPositions, CachedDrafter):
     def extend(self, ids: Tensor, g: Tensor, position: Tensor, cached: CacheView) -> tuple[Tensor, Tensor]:
         return self._through((self.embedding, ids), g, position, cached)
 
-    def write_keys(self, ids: Tensor, g: Tensor, position: Tensor, cached: CacheView) -> bool:
+    def write_keys(self, ids: Tensor, g: Tensor, position: Tensor, cache: KVCache) -> bool:
         if self._deeper:  # they read the first layer's output
             return False
         k, v = self.midlayer.keys(self.embed(ids), g, *self.rotary(position))
-        cached.cache.write(0, k, v, cached.slots)
+        cache.write(0, k, v, position)
         return True
 
     def _through(

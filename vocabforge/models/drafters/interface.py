@@ -196,8 +196,15 @@ class CachedDrafter(Drafter, ABC):
             cached: the step's view of a cache with ``cache_layers`` layers.
         """
 
-    def write_keys(self, ids: Tensor, g: Tensor, position: Tensor, cached: CacheView) -> bool:
-        """Only write the tokens' keys and values, if that costs less than :meth:`extend`; return whether it did."""
+    def write_keys(self, ids: Tensor, g: Tensor, position: Tensor, cache: KVCache) -> bool:
+        """Only write tokens' keys and values at their positions, if that costs less than :meth:`extend`.
+
+        Args:
+            ids, g, position: see :meth:`extend`.
+
+        Returns:
+            whether they were written.
+        """
         return False
 
 

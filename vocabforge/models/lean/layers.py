@@ -136,7 +136,21 @@ MATRICES = ("qkv", "o", "gate_up", "down")
 
 def product(x: Tensor, w: Mapping[str, Tensor], name: str) -> Tensor:
     """Multiply by a matrix of a layer, which may be stored in another dtype than x, and add its bias."""
-    return F.linear(x, w[name].to(x.dtype), w.get(f"{name}_bias"))
+    return F.linear(x, widened(w[name], x.dtype), w.get(f"{name}_bias"))
+
+
+_scratch = torch.empty(0)  # fresh memory for each large matrix would cost more than the conversion
+
+
+def widened(w: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return w in another dtype, in memory that the next call reuses."""
+    global _scratch
+    if w.dtype == dtype:
+        return w
+    if _scratch.numel() < w.numel():
+        with torch.inference_mode(False):
+            _scratch = torch.empty(w.numel(), dtype=dtype)
+    return _scratch[: w.numel()].view(w.shape).copy_(w)
 
 
 def frozen(tensor: Tensor) -> nn.Parameter:

@@ -82,7 +82,8 @@ class LeanModel(nn.Module):
         self._embedding_scale = float(torch.tensor(config.embedding_scale, dtype=dtype))
         self._make_buffers(device)
         self._tables: list[Tensor] | None = None
-        self._narrow_head: Tensor | None = None  # the same numbers in bf16
+        self._narrow = None if matrices == dtype else matrices
+        self._narrow_head: Tensor | None = None  # the same numbers as the head's, once they are read
         self._joined: list[Tensor] = []  # concatenated tables; captured passes still read the older ones
         self._dense = not any(config.expert_layers)
         self._kinds = [
@@ -146,9 +147,9 @@ class LeanModel(nn.Module):
 
     def widen(self) -> None:
         """Store all weights in the dtype that the model computes in, for passes outside the CPU ops."""
-        if self._narrow_head is None:
+        if self._narrow is None:
             return
-        self._narrow_head = None
+        self._narrow = self._narrow_head = None
         for layer in self._layers():
             for name, weight in list(layer.named_parameters()):
                 layer.register_parameter(name, frozen(weight.to(self.dtype)))
@@ -166,7 +167,11 @@ class LeanModel(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Compute logits from hidden states after the final norm: (..., H) -> (..., V)."""
-        rows = self.lm_head_weight if self._narrow_head is None else self._narrow_head
+        rows = self.lm_head_weight
+        if self._narrow is not None and hidden.numel() <= MOST_ROWS * hidden.shape[-1]:
+            if self._narrow_head is None:
+                self._narrow_head = rows.detach().to(self._narrow)
+            rows = self._narrow_head
         return self.transform(linear(hidden, rows))
 
     def forward(
@@ -398,8 +403,6 @@ def load_target(
         checkpoint.fill(stored, model.checkpoint_views())
     if tied and model.lm_head is not None and torch.equal(model.lm_head, model.embedding):
         model.lm_head = None
-    if narrow:
-        model._narrow_head = model.lm_head_weight.detach().bfloat16()
     return model
 
 
