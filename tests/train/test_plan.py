@@ -78,7 +78,7 @@ def test_prepared_rows_and_epochs(place: Path, prepared: Path, capsys: pytest.Ca
         "rows": len(rows.train),
         "heldout_rows": len(rows.heldout),
         "tokens": figures["tokens"],
-        "counted_tokens": figures["counted"],
+        "learnt_tokens": figures["counted"],
         "epochs": pytest.approx(6 / len(rows.train), abs=1e-3),
     }
     assert found["config"]["data"]["sequence_length"] == 64

@@ -270,6 +270,6 @@ def planned_data(config: TrainConfig, tokenizer: TextTokenizer) -> dict[str, Any
         "rows": rows,
         "heldout_rows": len(prepared.heldout),
         "tokens": figures["tokens"],
-        "counted_tokens": figures["counted"],
+        "learnt_tokens": figures["counted"],
         "epochs": round(config.optim.over(rows).steps * config.optim.batch_size / rows, 3),
     }
