@@ -13,7 +13,7 @@ TEST_WORKERS ?= auto
 help:
 	@echo "make setup   virtual environment in $(VENV), with a torch build that fits this machine"
 	@echo "make demo    answer, count, select, train, export and evaluate on a small target (4 minutes)"
-	@echo "make smollm2  a drafter for SmolLM2-135M-Instruct, from its file to measured speed (1 to 2 hours, resumes)"
+	@echo "make smollm2  a drafter for SmolLM2-135M-Instruct, from its file to measured speed (2 to 3 hours, resumes)"
 	@echo "make smollm2-study  draft vocabularies of every kind on that drafter, by exact replay (half an hour)"
 	@echo "make smollm2-bench  its decoding against transformers, with the shipped drafter (10 minutes)"
 	@echo "make gemma3  the same for Gemma 3 270M (262,144 tokens), a base model that learns from texts"
