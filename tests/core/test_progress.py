@@ -44,7 +44,13 @@ def test_no_work_says_nothing(clock: Clock, capsys) -> None:
 
 @pytest.mark.parametrize(
     ("rate", "shown"),
-    [(2.5e6, "2.5M rows/s"), (0.5, "0.5 rows/s"), (0.07, "4.2 rows/min"), (1 / 600, "6.0 rows/h")],
+    [
+        (2.5e6, "2.5M rows/s"),
+        (0.5, "0.5 rows/s"),
+        (0.07, "4.2 rows/min"),
+        (1 / 600, "6.0 rows/h"),
+        (0.0, "0.0 rows/s"),
+    ],
 )
 def test_a_slow_rate_is_given_in_a_longer_time(rate: float, shown: str) -> None:
     assert progress.human_rate(rate, "rows") == shown

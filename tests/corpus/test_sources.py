@@ -347,3 +347,20 @@ def test_a_url_names_the_package_that_it_needs(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(sys.modules, "s3fs", None)
     with pytest.raises(VocabForgeError, match=r"s3://bucket/a\.jsonl(.|\n)*pip install s3fs"):
         texts("s3://bucket/a.jsonl")
+
+
+@pytest.mark.parametrize("start", [b"\xef\xbb\xbf", b"\x1f\x8b"])
+def test_a_server_may_send_its_first_bytes_one_by_one(start, tmp_path, monkeypatch) -> None:
+    """A byte order mark is left out, and compressed data without the suffix is recognised, all the same."""
+
+    class Dribble(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            return super().read(min(size or 1, 1) if self.tell() < 8 else size)
+
+    monkeypatch.setattr(reading, "open_bytes", lambda _: Dribble(start + b'{"text": "a"}\n' * 3))
+    blocks = reading.ByteSpan(tmp_path / "a.jsonl").blocks()
+    if start == b"\x1f\x8b":
+        with pytest.raises(DataError, match="lacks the suffix"):
+            list(blocks)
+    else:
+        assert b"".join(block for _, block in blocks) == b'{"text": "a"}\n' * 3

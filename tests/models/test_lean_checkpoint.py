@@ -130,7 +130,8 @@ def test_missing_unexpected_and_wrong_shapes_come_in_one_error(tmp_path: Path) -
     build("llama", tmp_path)
 
     def spoil(tensors: dict[str, torch.Tensor]) -> None:
-        del tensors["model.layers.1.mlp.up_proj.weight"]
+        for name in [name for name in tensors if name.startswith("model.layers.1.")]:  # more than are shown
+            del tensors[name]
         tensors["model.layers.0.self_attn.q_norm.weight"] = torch.ones(8)
         tensors["model.layers.2.self_attn.k_proj.weight"] = torch.ones(15, 32)
 
@@ -138,7 +139,8 @@ def test_missing_unexpected_and_wrong_shapes_come_in_one_error(tmp_path: Path) -
     _refused(
         tmp_path,
         MismatchError,
-        "missing model.layers.1.mlp.up_proj.weight",
+        "missing model.layers.1.",
+        "and 4 more",
         "unexpected model.layers.0.self_attn.q_norm.weight",
         "model.layers.2.self_attn.k_proj.weight has shape (15, 32), expected (16, 32)",
         str(tmp_path),

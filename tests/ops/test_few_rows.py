@@ -29,12 +29,13 @@ def test_it_is_the_product(rows: int, depth: int, columns: int, biased: bool) ->
     torch.testing.assert_close(linear(x, halves, bias, backend="native"), expected, rtol=1e-5, atol=1e-4)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @torch.inference_mode()
-def test_a_row_does_not_depend_on_the_others() -> None:
-    x, w = torch.randn(MOST_ROWS, 200), torch.randn(77, 200)
+def test_a_row_does_not_depend_on_the_others(dtype: torch.dtype) -> None:
+    x, w = torch.randn(MOST_ROWS, 200), torch.randn(77, 200).to(dtype)
     together = linear(x, w, backend="native")
     for first in range(MOST_ROWS):
-        for last in range(first + 1, min(first + 5, MOST_ROWS) + 1):
+        for last in range(first + 1, min(first + 8, MOST_ROWS) + 1):
             assert torch.equal(linear(x[first:last], w, backend="native"), together[first:last])
 
 

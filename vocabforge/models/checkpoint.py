@@ -6,7 +6,6 @@ with the weights-only unpickler.
 
 from __future__ import annotations
 
-import itertools
 import os
 import pickle
 import re
@@ -162,7 +161,7 @@ def check_headers(stored: Mapping[str, StoredTensor], wanted: Mapping[str, Tenso
     if problems := disagreements(stored, wanted):
         raise MismatchError(
             "the checkpoint's tensors are not those of its configuration",
-            got="; ".join(_listed(list(kind)) for _, kind in itertools.groupby(problems, _kind_of)),
+            got="; ".join(_listed(kind) for kind in _disagreements(stored, wanted) if kind),
             expected=f"{len(wanted)} tensors",
             source=source,
             remedy="if the model shares its LM head with the embedding, set tie_word_embeddings to true"
@@ -173,14 +172,20 @@ def check_headers(stored: Mapping[str, StoredTensor], wanted: Mapping[str, Tenso
 
 def disagreements(given: Mapping[str, Tensor | StoredTensor], wanted: Mapping[str, Tensor]) -> list[str]:
     """List why ``given`` cannot be copied into ``wanted``: missing or unexpected names, different shapes."""
-    problems = [f"missing {name}" for name in wanted if name not in given]
-    problems += [f"unexpected {name}" for name in given if name not in wanted]
-    problems += [
+    return [problem for kind in _disagreements(given, wanted) for problem in kind]
+
+
+def _disagreements(
+    given: Mapping[str, Tensor | StoredTensor], wanted: Mapping[str, Tensor]
+) -> tuple[list[str], list[str], list[str]]:
+    missing = [f"missing {name}" for name in wanted if name not in given]
+    unexpected = [f"unexpected {name}" for name in given if name not in wanted]
+    shapes = [
         f"{name} has shape {tuple(given[name].shape)}, expected {tuple(tensor.shape)}"
         for name, tensor in wanted.items()
         if name in given and given[name].shape != tensor.shape
     ]
-    return problems
+    return missing, unexpected, shapes
 
 
 def fill(stored: Mapping[str, StoredTensor], destinations: Mapping[str, Sequence[Tensor]]) -> None:
@@ -311,11 +316,6 @@ def _unreadable(got: object, expected: str, file: Path) -> DataError:
         source=file,
         remedy="the file may be truncated: fetch or make it again",
     )
-
-
-def _kind_of(problem: str) -> str:
-    first = problem.partition(" ")[0]
-    return first if first in ("missing", "unexpected") else "shape"
 
 
 def _listed(names: list[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple, cast
@@ -139,18 +140,23 @@ def product(x: Tensor, w: Mapping[str, Tensor], name: str) -> Tensor:
     return F.linear(x, widened(w[name], x.dtype), w.get(f"{name}_bias"))
 
 
-_scratch = torch.empty(0)  # fresh memory for each large matrix would cost more than the conversion
+class _Scratch(threading.local):
+    """Memory of a thread; fresh memory for each large matrix would cost more than its conversion."""
+
+    memory = torch.empty(0)
+
+
+_scratch = _Scratch()
 
 
 def widened(w: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return w in another dtype, in memory that the next call reuses."""
-    global _scratch
+    """Return w in another dtype, in memory that this thread's next call reuses."""
     if w.dtype == dtype:
         return w
-    if _scratch.numel() < w.numel():
+    if _scratch.memory.numel() < w.numel():
         with torch.inference_mode(False):
-            _scratch = torch.empty(w.numel(), dtype=dtype)
-    return _scratch[: w.numel()].view(w.shape).copy_(w)
+            _scratch.memory = torch.empty(w.numel(), dtype=dtype)
+    return _scratch.memory[: w.numel()].view(w.shape).copy_(w)
 
 
 def frozen(tensor: Tensor) -> nn.Parameter:
